@@ -1,0 +1,62 @@
+# Everything runs in .venv, which is made on first use. Another interpreter: make test PYTHON=python3.13
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+# One stamp per set of extras: the demo needs far less than the tests (no Spark, no linters).
+DEMO_STAMP := $(VENV)/.installed-demo
+DEV_STAMP  := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types docs bench examples clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(DEMO_STAMP) ## Run the demo against a local S3 server
+	$(BIN)/python -m aioprefetch demo $(ARGS)
+
+test: $(DEV_STAMP) ## Run the tests (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(DEV_STAMP) ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_STAMP) ## Check types (mypy strict)
+	$(BIN)/mypy
+
+docs: $(DEV_STAMP) ## Run the code in the documentation
+	$(BIN)/python -m pytest tests/docs $(ARGS)
+
+examples: $(DEV_STAMP) ## Run the examples
+	$(BIN)/python -m pytest tests/examples $(ARGS)
+
+bench: $(DEV_STAMP) ## Run the benchmarks
+	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+clean: ## Remove the environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# moto and aiobotocore both narrow botocore: each set is resolved in one pip command.
+$(DEMO_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[s3,parquet,cli,testing-server]'
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(DEMO_STAMP)
+
+# Debian ships venv without ensurepip unless python3-venv is there; as root we install it, otherwise we say how.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "aioprefetch needs Python 3.11 or later; choose one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; \
+		else \
+			echo "The venv module is missing. On Debian or Ubuntu: sudo apt-get install python3-venv" >&2; exit 1; \
+		fi; }
+	$(PYTHON) -m venv $(VENV)
