@@ -1,0 +1,78 @@
+"""Secrets that do not leak: hidden in every repr, and replaced by a reference in every pickle.
+
+A ``Secret`` is a literal, or the name of an environment variable (``env:NAME``) that is looked up when it is used.
+A pickled literal carries a random reference instead of its value: it is found again in the same process and in its
+forks, and nowhere else. There ``reveal`` returns ``None``, and the service falls back to its provider chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from typing import Any
+
+_literals: dict[str, str] = {}
+_ENVIRONMENT = "env:"
+
+
+class Secret:
+    """One secret value. Compare and hash by reference and value; never print."""
+
+    __slots__ = ("_reference", "_value")
+
+    def __init__(self, text: str) -> None:
+        self._value: str | None = None if text.startswith(_ENVIRONMENT) else text
+        self._reference = text if text.startswith(_ENVIRONMENT) else ""
+
+    @classmethod
+    def of(cls, text: str | Secret | None) -> Secret | None:
+        """``text`` as a secret; ``None`` and ``""`` stay none, a secret stays itself."""
+        if isinstance(text, Secret):
+            return text
+        return cls(text) if text else None
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the value was given as such, and not as the name of a variable."""
+        return not self._reference.startswith(_ENVIRONMENT)
+
+    def reveal(self) -> str | None:
+        """The value, ``None`` where the variable is not set or the literal stayed in another process."""
+        if not self.is_literal:
+            return os.environ.get(self._reference[len(_ENVIRONMENT) :])
+        if self._value is None:
+            self._value = _literals.get(self._reference)
+        return self._value
+
+    def fingerprint(self) -> str:
+        """A digest that tells two secrets apart and reveals neither; for cache namespaces."""
+        value = self.reveal()
+        return hashlib.sha256(value.encode()).hexdigest()[:16] if value else self._reference or "none"
+
+    def __repr__(self) -> str:
+        return f"Secret({'***' if self.is_literal else self._reference})"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return self.is_literal == other.is_literal and self.reveal() == other.reveal()
+
+    def __hash__(self) -> int:
+        return hash(self.reveal())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.is_literal:
+            if not self._reference:
+                self._reference = f"literal:{secrets.token_hex(16)}"
+            if self._value is not None:
+                _literals[self._reference] = self._value
+        return _restore, (self._reference,)
+
+
+def _restore(reference: str) -> Secret:
+    secret = Secret.__new__(Secret)
+    secret._reference, secret._value = reference, None
+    return secret

@@ -1,0 +1,367 @@
+"""Every error that aioprefetch raises, one tree.
+
+``Error`` carries what a person needs to act: the kind, the operation, the path, whether trying again can help, and an
+ordered context. Where Python already has a word for the failure the class is that word too, so ``except
+FileNotFoundError`` keeps working::
+
+    Error
+    ├── NotFound                  FileNotFoundError
+    ├── AlreadyExists             FileExistsError
+    ├── IsADirectory              IsADirectoryError
+    ├── NotADirectory             NotADirectoryError
+    ├── IsSameFile                OSError
+    ├── PermissionDenied          PermissionError
+    │   ├── CredentialsExpired
+    │   └── ClockSkew
+    ├── RangeNotSatisfied         EOFError
+    ├── ConditionNotMatch         OSError        a precondition that the caller gave does not hold
+    ├── ObjectChanged             OSError        the object is no longer the version that was pinned
+    ├── InvalidArgument           ValueError     an argument that cannot be meant
+    │   ├── InvalidRange          ValueError
+    │   ├── InvalidPath           ValueError
+    │   ├── InvalidType           TypeError
+    │   └── ConfigInvalid         ValueError     an option, a URI or a combination of them
+    ├── Unsupported               io.UnsupportedOperation
+    ├── Throttled                 OSError        the store asked for fewer requests
+    ├── Unavailable               ConnectionError
+    ├── TimedOut                  TimeoutError
+    │   └── Stalled                              a body that stopped, or drips
+    ├── BudgetExhausted           OSError        no memory, slot or retry token within the allowed time
+    ├── ProtocolError             OSError        an answer that HTTP or the store's protocol does not allow
+    │   └── RedirectRefused
+    ├── UntrustedMetadata         ValueError
+    ├── Closed                    ValueError
+    ├── SizeUnknown               OSError
+    ├── WrongLoop                 RuntimeError
+    ├── MissingDependency         ImportError
+    └── Unexpected                OSError        anything that no table knows
+
+``status`` tells whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
+(it was temporary, and the attempts are used up). The kind never decides it (after OpenDAL's error model).
+
+No message, repr or pickle of an error holds a credential, a header or the query of a URL.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno as errno_codes
+import io
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from aioprefetch.values import ReadHead
+
+Status = Literal["permanent", "temporary", "persistent"]
+
+_URL_QUERY = re.compile(r"(\w+://)(?:[^\s/@?#]*@)?([^\s?#]*)\?[^\s]*")
+_URL_USERINFO = re.compile(r"(\w+://)[^\s/@?#]+@")
+
+
+def redact(text: str) -> str:
+    """``text`` with the query and the user information of each URL in it removed: both may be bearer credentials."""
+    return _URL_USERINFO.sub(r"\1", _URL_QUERY.sub(r"\1\2", text))
+
+
+def printable(path: str) -> str:
+    """A path as one line of text: control characters escaped, so that a key cannot forge a log line."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in path)
+
+
+class Error(Exception):
+    """The root of the tree.
+
+    Parameters
+    ----------
+    message
+        What happened, and what would be right, in words.
+    operation
+        The operation that failed (``read``, ``stat``, ``list``, ...).
+    path
+        The path as the caller gave it, ``""`` when there is none.
+    status
+        See the module's docstring.
+    context
+        Further facts in order: ``range``, ``received``, ``service``, ``request_id``, ``attempts``, ...
+    head
+        The head of the answer during whose body it failed, if one had come.
+    received
+        Bytes of the body that had been delivered before the failure.
+    retry_after_seconds
+        How long the store asked to wait before another attempt.
+    """
+
+    status_default: ClassVar[Status] = "permanent"
+    errno_default: ClassVar[int] = errno_codes.EIO
+    errno: int | None
+    strerror: str | None
+    filename: Any
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        path: str = "",
+        status: Status | None = None,
+        context: dict[str, object] | None = None,
+        head: ReadHead | None = None,
+        received: int = 0,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        self.message = redact(message)
+        super().__init__(self.message)
+        self.operation = operation
+        self.path = path
+        self.status: Status = status or self.status_default
+        self.context: dict[str, object] = dict(context or {})
+        self.head = head
+        self.received = received
+        self.retry_after_seconds = retry_after_seconds
+        self.errno = self.errno_default
+        self.filename = path or None
+        self.strerror = self.message
+
+    @property
+    def kind(self) -> str:
+        """The name of the class: the word that logs and metrics use."""
+        return type(self).__name__
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether another attempt may succeed."""
+        return self.status == "temporary"
+
+    def add_context(self, *, operation: str = "", path: str = "", **facts: object) -> Error:
+        """Fill in what is still unknown and return the error itself. What is set already stays: the inner word wins."""
+        if not self.operation:
+            self.operation = operation
+        if not self.path and path:
+            self.path = path
+            self.filename = path
+        for name, fact in facts.items():
+            self.context.setdefault(name, fact)
+        return self
+
+    def __str__(self) -> str:
+        where = f" at {self.operation}" if self.operation else ""
+        path = f" {printable(self.path)!r}" if self.path else ""
+        facts = ", ".join(f"{name}: {redact(printable(str(fact)))}" for name, fact in self.context.items())
+        return f"{self.kind} ({self.status}){where}{path}: {printable(self.message)}" + (f" [{facts}]" if facts else "")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = dict(self.__dict__)
+        state.pop("__notes__", None)
+        state["context"] = {name: _plain(fact) for name, fact in self.context.items()}
+        # OSError and ImportError keep these in slots of their own, outside __dict__.
+        state |= {name: getattr(self, name) for name in ("errno", "filename", "strerror", "path")}
+        return _rebuild, (type(self), self.message, state)
+
+
+def _plain(fact: object) -> object:
+    return fact if isinstance(fact, (str, int, float, bool, type(None))) else str(fact)
+
+
+def _rebuild(cls: type[Error], message: str, state: dict[str, object]) -> Error:
+    error = cls.__new__(cls, message)
+    Error.__init__(error, message)
+    for name, fact in state.items():
+        setattr(error, name, copy.copy(fact))
+    return error
+
+
+class NotFound(Error, FileNotFoundError):
+    """The object, the directory or the bucket does not exist."""
+
+    errno_default = errno_codes.ENOENT
+
+
+class AlreadyExists(Error, FileExistsError):
+    """Something is there already, and the call said that it must not be."""
+
+    errno_default = errno_codes.EEXIST
+
+
+class IsADirectory(Error, IsADirectoryError):
+    """A directory was given where an object is needed."""
+
+    errno_default = errno_codes.EISDIR
+
+
+class NotADirectory(Error, NotADirectoryError):
+    """An object was given where a directory is needed."""
+
+    errno_default = errno_codes.ENOTDIR
+
+
+class IsSameFile(Error, OSError):
+    """Source and target of a copy are the same object."""
+
+    errno_default = errno_codes.EINVAL
+
+
+class PermissionDenied(Error, PermissionError):
+    """The store knows the caller and refuses, or does not accept the credentials."""
+
+    errno_default = errno_codes.EACCES
+
+
+class CredentialsExpired(PermissionDenied):
+    """The credentials were valid once and are not any more."""
+
+
+class ClockSkew(PermissionDenied):
+    """The signature's time is too far from the store's: this machine's clock is wrong."""
+
+
+class RangeNotSatisfied(Error, EOFError):
+    """The range starts at or beyond the end of the object, or more was demanded than there is.
+
+    ``total`` is the object's size in bytes where the store told it.
+    """
+
+    errno_default = errno_codes.ESPIPE
+
+    def __init__(self, message: str, *, total: int | None = None, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.total = total
+        if total is not None:
+            self.context.setdefault("total", total)
+
+
+class ConditionNotMatch(Error, OSError):
+    """A precondition given by the caller (``if_match``, ``if_none_match``, ``if_not_exists``) does not hold."""
+
+    errno_default = errno_codes.EAGAIN
+
+
+class ObjectChanged(Error, OSError):
+    """The object was overwritten, truncated or deleted after its version was pinned.
+
+    ``expected_etag`` is the pinned one, ``actual_etag`` the one the store has now (``None`` when it did not say).
+    ``RangeReader.reopen()`` starts again with the new version.
+    """
+
+    errno_default = errno_codes.ESTALE
+
+    def __init__(
+        self, message: str, *, expected_etag: str | None = None, actual_etag: str | None = None, **fields: Any
+    ) -> None:
+        super().__init__(message, **fields)
+        self.expected_etag = expected_etag
+        self.actual_etag = actual_etag
+        self.context.setdefault("expected_etag", expected_etag)
+        self.context.setdefault("actual_etag", actual_etag)
+
+
+class InvalidArgument(Error, ValueError):
+    """An argument that cannot be meant; nothing was sent."""
+
+    errno_default = errno_codes.EINVAL
+
+
+class InvalidRange(InvalidArgument):
+    """A negative or reversed range, or a position below zero."""
+
+
+class InvalidPath(InvalidArgument):
+    """A path that the service cannot hold, or that would leave its root."""
+
+
+class InvalidType(InvalidArgument, TypeError):
+    """A value of the wrong type: a float or a bool where an integer is needed, ``None`` in a list of ranges."""
+
+
+class ConfigInvalid(InvalidArgument):
+    """A URI, an option or a combination of options that cannot work; the message names key and value."""
+
+
+class Unsupported(Error, io.UnsupportedOperation):
+    """The service cannot do it, and doing something else silently would give another result."""
+
+    errno_default = errno_codes.ENOTSUP
+
+
+class Throttled(Error, OSError):
+    """The store asked for fewer requests."""
+
+    status_default: ClassVar[Status] = "temporary"
+    errno_default = errno_codes.EBUSY
+
+
+class Unavailable(Error, ConnectionError):
+    """The store did not answer, broke off, or answered with a failure of its own."""
+
+    status_default: ClassVar[Status] = "temporary"
+    errno_default = errno_codes.ECONNABORTED
+
+
+class TimedOut(Error, TimeoutError):
+    """No answer, no byte or no slot within the time allowed."""
+
+    status_default: ClassVar[Status] = "temporary"
+    errno_default = errno_codes.ETIMEDOUT
+
+
+class Stalled(TimedOut):
+    """A body stopped arriving."""
+
+
+class BudgetExhausted(Error, OSError):
+    """Memory, a request slot or a retry token was not to be had within the time allowed."""
+
+    errno_default = errno_codes.ENOBUFS
+
+
+class ProtocolError(Error, OSError):
+    """An answer that the protocol does not allow: none of its bytes were delivered."""
+
+    status_default: ClassVar[Status] = "temporary"
+    errno_default = errno_codes.EPROTO
+
+
+class RedirectRefused(ProtocolError):
+    """The store answered with a redirect that must not be followed."""
+
+    status_default: ClassVar[Status] = "permanent"
+
+
+class UntrustedMetadata(Error, ValueError):
+    """Sizes, offsets or names from outside that contradict what is known."""
+
+    errno_default = errno_codes.EBADMSG
+
+
+class Closed(Error, ValueError):
+    """The reader or the operator is closed."""
+
+    errno_default = errno_codes.EBADF
+
+
+class SizeUnknown(Error, OSError):
+    """The position depends on the object's size, and no answer has told it yet."""
+
+    errno_default = errno_codes.EAGAIN
+
+
+class WrongLoop(Error, RuntimeError):
+    """A reader was used on another event loop, thread or process than the one it belongs to."""
+
+    errno_default = errno_codes.EPERM
+
+
+class MissingDependency(Error, ImportError):  # type: ignore[misc]  # its own path is optional, ours is not
+    """An optional package is not installed; the message names the extra that brings it."""
+
+    errno_default = errno_codes.EINVAL
+
+
+class Unexpected(Error, OSError):
+    """A failure that no table of ours knows; the cause is chained."""
+
+
+__all__ = sorted(name for name, member in globals().items() if isinstance(member, type) and issubclass(member, Error))

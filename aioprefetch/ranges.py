@@ -1,0 +1,166 @@
+"""Arithmetic of byte ranges: checking, the block grid, coalescing. Pure, no I/O.
+
+Ranges are half open, ``[start, end)``, in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+from aioprefetch.errors import InvalidRange, InvalidType, RangeNotSatisfied
+
+Range = tuple[int, int]
+
+# Beyond this no store has an object (S3 ends at 5 TiB, a signed 64-bit offset at 8 EiB): a larger number is a slip.
+OFFSET_MAX = (1 << 63) - 1
+
+
+def checked_int(value: object, name: str, *, operation: str, path: str) -> int:
+    """``value`` as an ``int``. ``InvalidType`` for anything that is not an integer (a bool is none here either)."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidType(
+            f"{name} must be an integer, not {value!r} of type {type(value).__name__}", operation=operation, path=path
+        )
+    return value.__index__()
+
+
+def checked_range(
+    offset: object, size: object | None, *, operation: str, path: str, total: int | None = None
+) -> tuple[int, int | None]:
+    """The one check of an offset and a size that come from outside.
+
+    Returns both as integers; ``size`` stays ``None`` when it means "to the end". Raises ``InvalidType`` or
+    ``InvalidRange``, and with ``total`` (the object's size, for sizes and offsets claimed by a file's metadata)
+    ``RangeNotSatisfied`` when the range leaves the object.
+    """
+    start = checked_int(offset, "offset", operation=operation, path=path)
+    length = None if size is None else checked_int(size, "size", operation=operation, path=path)
+    if start < 0 or start > OFFSET_MAX:
+        raise InvalidRange(f"offset must be between 0 and {OFFSET_MAX}, not {start}", operation=operation, path=path)
+    if length is not None and (length < 0 or length > OFFSET_MAX):
+        raise InvalidRange(f"size must be between 0 and {OFFSET_MAX}, not {length}", operation=operation, path=path)
+    if total is not None and start + (length or 0) > total:
+        raise RangeNotSatisfied(
+            f"[{start}, {start + (length or 0)}) leaves the object of {total} bytes", operation=operation, path=path
+        )
+    return start, length
+
+
+def checked_ranges(ranges: Iterable[Sequence[object]], *, operation: str, path: str) -> list[Range]:
+    """``[(start, end), ...]`` from outside, as integers. ``InvalidType``, or ``InvalidRange`` (reversed ones too)."""
+    if ranges is None or isinstance(ranges, (str, bytes)):
+        raise InvalidType(f"ranges must be a list of (start, end), not {ranges!r}", operation=operation, path=path)
+    checked: list[Range] = []
+    for pair in ranges:
+        if not isinstance(pair, Sequence) or isinstance(pair, (str, bytes)) or len(pair) != 2:
+            raise InvalidType(f"a range must be (start, end), not {pair!r}", operation=operation, path=path)
+        start = checked_int(pair[0], "start", operation=operation, path=path)
+        end = checked_int(pair[1], "end", operation=operation, path=path)
+        if start < 0 or end < start or end > OFFSET_MAX:
+            raise InvalidRange(
+                f"a range must have 0 <= start <= end, not ({start}, {end})", operation=operation, path=path
+            )
+        checked.append((start, end))
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRange:
+    """One request that serves several wanted ranges: ``members`` are their positions in the caller's list."""
+
+    start: int
+    end: int
+    members: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the request, gaps included."""
+        return self.end - self.start
+
+
+def coalesce(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max: int) -> list[MergedRange]:
+    """Fewer requests for the same bytes: neighbours ``gap_bytes`` or less apart become one of ``request_bytes_max``.
+
+    Overlapping and equal ranges share bytes. Empty ranges ask for nothing and appear nowhere. A single range larger
+    than the maximum stays one piece here (the reader cuts it at its blocks). The result is ordered by position and
+    its pieces never overlap, unless the maximum forbids the merge of two that do.
+    """
+    order = sorted((r[0], r[1], position) for position, r in enumerate(ranges) if r[1] > r[0])
+    merged: list[MergedRange] = []
+    members: list[int] = []
+    start = end = 0
+    for low, high, position in order:
+        joined = max(end, high)
+        if members and low <= end + gap_bytes and (joined == end or joined - start <= request_bytes_max):
+            end = joined
+            members.append(position)
+            continue
+        if members:
+            merged.append(MergedRange(start, end, tuple(members)))
+        start, end, members = low, high, [position]
+    if members:
+        merged.append(MergedRange(start, end, tuple(members)))
+    return merged
+
+
+def subtract(wanted: Range, present: Iterable[Range]) -> list[Range]:
+    """What of ``wanted`` is in none of ``present`` (ordered, not overlapping)."""
+    position, end = wanted
+    missing: list[Range] = []
+    for low, high in present:
+        if high <= position:
+            continue
+        if low >= end:
+            break
+        if low > position:
+            missing.append((position, low))
+        position = max(position, high)
+    if position < end:
+        missing.append((position, end))
+    return missing
+
+
+@dataclass(frozen=True, slots=True)
+class BlockGrid:
+    """The grid of blocks over an object of ``size`` bytes; the last block may be short, an empty object has none."""
+
+    size: int
+    block_bytes: int
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return -(-self.size // self.block_bytes)
+
+    def index(self, offset: int) -> int:
+        """The block that holds ``offset``."""
+        return offset // self.block_bytes
+
+    def bounds(self, index: int) -> Range:
+        """The range of block ``index``, cut at the end of the object."""
+        start = index * self.block_bytes
+        return start, min(start + self.block_bytes, self.size)
+
+    def indices(self, start: int, end: int) -> range:
+        """The blocks that ``[start, end)`` touches."""
+        if end <= start:
+            return range(0)
+        return range(start // self.block_bytes, (min(end, self.size) - 1) // self.block_bytes + 1)
+
+
+def resolve_range(offset: int, size: int | None, suffix: int | None, total: int) -> Range | None:
+    """The bytes that a request means in an object of ``total`` bytes, ``None`` when it starts at or beyond the end.
+
+    An empty object has one range only, the empty one, and every request means it.
+    """
+    if total == 0:
+        return 0, 0
+    if suffix is not None:
+        return max(0, total - suffix), total
+    if offset >= total:
+        return None
+    return offset, total if size is None else min(total, offset + size)

@@ -1,0 +1,285 @@
+"""The values that travel between caller, layers and services: frozen, slotted, keyword-only, without I/O.
+
+Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time zone, durations are seconds, and a
+``deadline`` is a point of the event loop's monotonic clock (``loop.time()``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import ClassVar, Literal
+
+Lane = Literal["demand", "prefetch"]
+EntryKind = Literal["file", "directory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What a store says of one object or directory. ``size`` is in bytes; ``etag`` is kept opaque, quotes removed."""
+
+    path: str
+    kind: EntryKind = "file"
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    last_modified: datetime | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    content_disposition: str | None = None
+    cache_control: str | None = None
+    user_metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this is a directory (a real one, or a prefix under which objects exist)."""
+        return self.kind == "directory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of a listing. A directory's path ends with ``/``; every file has its ``size`` in bytes."""
+
+    path: str
+    kind: EntryKind = "file"
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    last_modified: datetime | None = None
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this entry is a directory."""
+        return self.kind == "directory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """What a service, or a stack of layers over it, can do. Tests and checks are chosen from it."""
+
+    read: bool = False
+    read_range: bool = False
+    read_suffix: bool = False
+    read_if_match: bool = False
+    read_if_none_match: bool = False
+    read_version: bool = False
+    stat: bool = False
+    stat_directory: bool = False
+    list: bool = False
+    list_recursive: bool = False
+    list_start_after: bool = False
+    write: bool = False
+    write_stream: bool = False
+    write_if_match: bool = False
+    write_if_not_exists: bool = False
+    write_content_type: bool = False
+    write_user_metadata: bool = False
+    copy: bool = False
+    delete: bool = False
+    delete_paths_max: int = 1
+    create_dir: bool = False
+    presign: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceInfo:
+    """Which store this is, without a secret: what separates one tenant's bytes from another's in a cache.
+
+    ``name`` is the bucket, host or store name; ``principal`` tells identities apart and reveals none of them (a
+    digest, a profile's name, ``anonymous``).
+    """
+
+    scheme: str
+    name: str = ""
+    root: str = ""
+    endpoint: str = ""
+    principal: str = ""
+
+    @property
+    def namespace(self) -> tuple[str, ...]:
+        """The key under which bytes of this store may be shared, and beyond which they must not be."""
+        return (self.scheme, self.endpoint, self.name, self.root, self.principal)
+
+    @property
+    def url(self) -> str:
+        """The root as a URL, for people to read."""
+        return f"{self.scheme}://{self.name}{'/' if self.name and self.root else ''}{self.root}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What every request carries. ``deadline`` is a time of the loop's clock after which the answer is of no use."""
+
+    operation: ClassVar[str] = ""
+
+    path: str
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest(Request):
+    """Bytes of one object: ``[offset, offset + size)``, to the end without ``size``, or the last ``suffix`` bytes.
+
+    ``if_match`` pins the version: any other one is an error, whether or not the server knows the header.
+    ``lane`` tells who waits: ``demand`` goes before ``prefetch`` wherever something is scarce.
+    """
+
+    operation: ClassVar[str] = "read"
+
+    offset: int = 0
+    size: int | None = None
+    suffix: int | None = None
+    if_match: str | None = None
+    if_none_match: str | None = None
+    version: str | None = None
+    lane: Lane = "demand"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole object is asked for, so that no ``Range`` header is needed."""
+        return self.suffix is None and self.size is None and self.offset == 0
+
+    def describe(self) -> str:
+        """The range as text, for messages: ``[0, 100)``, ``[5, end)``, ``last 8``."""
+        if self.suffix is not None:
+            return f"last {self.suffix}"
+        return f"[{self.offset}, {'end' if self.size is None else self.offset + self.size})"
+
+    def resume(self, head: ReadHead, received: int) -> ReadRequest:
+        """The request for what is still missing of an answer, pinned to the version that has begun to arrive."""
+        return replace(
+            self,
+            offset=head.start + received,
+            size=head.size - received,
+            suffix=None,
+            if_match=self.if_match or head.etag,
+            if_none_match=None,
+            version=self.version or head.version,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadHead:
+    """The head of an answer, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
+
+    ``total`` is ``None`` where a server sends ``Content-Range: bytes a-b/*``.
+    """
+
+    start: int
+    size: int
+    total: int | None
+    etag: str | None = None
+    version: str | None = None
+    last_modified: datetime | None = None
+    content_type: str | None = None
+
+    @property
+    def end(self) -> int:
+        """The first position after the body."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHead:
+    """The head of a 200 or 206 as it came over the wire, not checked yet; ``etag`` without its quotes."""
+
+    status: int
+    content_range: str | None = None
+    content_length: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    last_modified: datetime | None = None
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReply:
+    """A read that ended well: the head, and the bytes delivered (``head.size``)."""
+
+    head: ReadHead
+    received: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatRequest(Request):
+    """Metadata of an object, or of a directory when ``path`` ends with ``/``."""
+
+    operation: ClassVar[str] = "stat"
+
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListRequest(Request):
+    """One page of the entries whose path begins with ``path``.
+
+    Without ``recursive``, what lies below the next ``/`` is folded into one directory entry. ``start_after`` is
+    exclusive. ``page_token`` is opaque: it comes from the page before.
+    """
+
+    operation: ClassVar[str] = "list"
+
+    recursive: bool = False
+    start_after: str | None = None
+    page_token: str | None = None
+    page_entries_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage:
+    """Some entries in the order of the store, and the token of the next page (``None``: there is none)."""
+
+    entries: tuple[Entry, ...]
+    next_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest(Request):
+    """An object to be written whole: it appears complete or not at all."""
+
+    operation: ClassVar[str] = "write"
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    content_disposition: str | None = None
+    cache_control: str | None = None
+    user_metadata: Mapping[str, str] = field(default_factory=dict)
+    if_match: str | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRequest(Request):
+    """A copy of ``path`` to ``target`` within one service."""
+
+    operation: ClassVar[str] = "copy"
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRequest(Request):
+    """``paths`` are deleted; one that is missing is no error. ``path`` is the first of them, for messages."""
+
+    operation: ClassVar[str] = "delete"
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateDirRequest(Request):
+    """The directory ``path``, which ends with ``/``, and its parents."""
+
+    operation: ClassVar[str] = "create_dir"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresignRequest(Request):
+    """A URL that lets its bearer do one thing for ``expires_seconds``."""
+
+    operation: ClassVar[str] = "presign"
+
+    method: Literal["GET", "HEAD", "PUT", "DELETE"] = "GET"
+    expires_seconds: float = 900.0
+    version: str | None = None
