@@ -1,0 +1,132 @@
+"""The one byte budget of a runtime: cache, prefetch, requests in flight and scans all reserve here before they start.
+
+Two lanes, each first in, first out. Demand goes before prefetch and may overdraw by one reservation, so that a read
+always gets on; prefetch never overdraws. Memory comes back by ``release`` from whichever thread drops the last view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from aioprefetch.values import Lane
+
+
+class Ticket:
+    """A reservation, granted or still in the queue. Exactly one of ``cancel`` or a later ``release`` gives it back."""
+
+    __slots__ = ("_future", "granted", "lane", "size_bytes")
+
+    def __init__(self, size_bytes: int, lane: Lane) -> None:
+        self.size_bytes = size_bytes
+        self.lane: Lane = lane
+        self.granted = False
+        self._future: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Wait until granted. A cancelled wait leaves the ticket in the queue: call ``MemoryBudget.cancel``."""
+        if not self.granted:
+            self._future = asyncio.get_running_loop().create_future()
+            await self._future
+
+    def grant(self) -> None:
+        """Called by the budget alone."""
+        self.granted = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+
+class MemoryBudget:
+    """Bytes in use against a limit.
+
+    ``reclaim`` is asked for a number of bytes when the limit is reached and frees what it can, by way of ``release``
+    (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more than one demand reservation.
+    """
+
+    def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.reclaim: Callable[[int], None] | None = None
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._lanes: dict[Lane, deque[Ticket]] = {"demand": deque(), "prefetch": deque()}
+        self._grant_scheduled = False
+
+    @property
+    def waiting(self) -> int:
+        """How many reservations are queued."""
+        return len(self._lanes["demand"]) + len(self._lanes["prefetch"])
+
+    def request(self, size_bytes: int, lane: Lane) -> Ticket:
+        """A ticket, granted at once where the limit and the queue allow it."""
+        ticket = Ticket(size_bytes, lane)
+        behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
+        if behind or not self._admit(ticket):
+            self._lanes[lane].append(ticket)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Give a ticket back, whether it was granted in the meantime or still waits."""
+        if ticket.granted:
+            self.release(ticket.size_bytes)
+            return
+        self._lanes[ticket.lane].remove(ticket)
+        self._schedule_grant()
+
+    def promote(self, ticket: Ticket) -> None:
+        """Somebody waits for this prefetch now: let it go with the demand lane."""
+        if ticket.lane == "demand":
+            return
+        if not ticket.granted:
+            self._lanes["prefetch"].remove(ticket)
+            self._lanes["demand"].append(ticket)
+            self._schedule_grant()
+        ticket.lane = "demand"
+
+    def charge(self, size_bytes: int) -> None:
+        """Count bytes that are there already and that nobody could have reserved."""
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+
+    def release(self, size_bytes: int) -> None:
+        """Give bytes back, from any thread (the last view of a block may die anywhere)."""
+        if threading.get_ident() == self._thread:
+            self._release(size_bytes)
+        elif not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # The loop closed in between: nobody waits for these bytes.
+                self._loop.call_soon_threadsafe(self._release, size_bytes)
+
+    def _release(self, size_bytes: int) -> None:
+        self.used_bytes -= size_bytes
+        self._schedule_grant()
+
+    def _schedule_grant(self) -> None:
+        # Never granted from within a release: that may run in a destructor, in the middle of anything.
+        if self.waiting and not self._grant_scheduled and not self._loop.is_closed():
+            self._grant_scheduled = True
+            self._loop.call_soon(self._grant)
+
+    def _grant(self) -> None:
+        self._grant_scheduled = False
+        for lane in ("demand", "prefetch"):
+            queue = self._lanes[lane]
+            while queue and self._admit(queue[0]):
+                queue.popleft()
+            if queue:
+                return
+
+    def _admit(self, ticket: Ticket) -> bool:
+        over = self.used_bytes + ticket.size_bytes - self.limit_bytes
+        if over > 0 and self.reclaim is not None:
+            self.reclaim(over)
+            over = self.used_bytes + ticket.size_bytes - self.limit_bytes
+        if over > 0 and (ticket.lane == "prefetch" or self.used_bytes > self.limit_bytes):
+            return False
+        self.used_bytes += ticket.size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        ticket.grant()
+        return True

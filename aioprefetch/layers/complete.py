@@ -1,0 +1,247 @@
+"""Complete: a read that ends well has exactly its bytes, and every service can do what the others can.
+
+It checks lengths, and fills in what a service lacks: suffix ranges (by ``stat``), the ``stat`` of directories (by
+listing one entry), recursive listing (directory by directory), copy (by reading and writing), streaming writes (by
+collecting). Each costs requests of its own, which the counters show. After OpenDAL's CompleteLayer and SimulateLayer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.errors import NotFound, ProtocolError, RangeNotSatisfied, Unavailable
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.values import (
+    Capability,
+    CopyRequest,
+    DeleteRequest,
+    Entry,
+    ListPage,
+    ListRequest,
+    Metadata,
+    ReadHead,
+    ReadReply,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
+
+
+class CompleteLayer(Layer):
+    """The recipe of Complete; it has no options."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return CompleteAccessor(inner)
+
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(
+            capability,
+            read_suffix=capability.read_suffix or (capability.read_range and capability.stat),
+            stat_directory=capability.stat_directory or capability.list,
+            list_recursive=capability.list,
+            list_start_after=capability.list,
+            copy=capability.copy or (capability.read and capability.write),
+            write_stream=capability.write,
+        )
+
+
+class CompleteAccessor(WrappedAccessor):
+    """The live layer."""
+
+    def __init__(self, inner: Accessor) -> None:
+        super().__init__(inner)
+        self._native = inner.capability
+        self._capability = CompleteLayer().adapt(inner.capability)
+
+    @property
+    def capability(self) -> Capability:
+        return self._capability
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        before = sink.received
+        try:
+            reply = await self.inner.read(await self._with_known_range(request), sink)
+        except RangeNotSatisfied as error:
+            if sink.head is not None:
+                raise
+            head = await self._empty_head(request, error)
+            sink.begin(head, path=request.path)
+            return ReadReply(head=head, received=0)
+        if sink.received - before != reply.head.size:
+            raise _miscounted(request, sink.received - before, reply.head.size)
+        return reply
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        try:
+            body = await self.inner.open_read(await self._with_known_range(request))
+        except RangeNotSatisfied as error:
+            return EmptyBody(await self._empty_head(request, error))
+        return ExactBody(body, request)
+
+    async def _with_known_range(self, request: ReadRequest) -> ReadRequest:
+        if request.suffix is None or self._native.read_suffix:
+            return request
+        found = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
+        size = found.size or 0
+        if size == 0:
+            return replace(request, suffix=None)
+        return replace(
+            request,
+            offset=max(0, size - request.suffix),
+            size=min(size, request.suffix),
+            suffix=None,
+            if_match=request.if_match or found.etag,
+        )
+
+    async def _empty_head(self, request: ReadRequest, error: RangeNotSatisfied) -> ReadHead:
+        # Every range of an empty object is the empty one, but stores answer 416, some without telling the size.
+        etag = version = None
+        if error.total is None and self._native.stat:
+            found = await self.inner.stat(
+                StatRequest(path=request.path, version=request.version, deadline=request.deadline)
+            )
+            error.total, etag, version = found.size, found.etag, found.version
+            error.context.setdefault("total", found.size)
+        if error.total != 0:
+            raise error
+        return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
+
+    async def stat(self, request: StatRequest) -> Metadata:
+        path = request.path
+        if path in ("", "/"):
+            return Metadata(path=path, kind="directory")
+        if not path.endswith("/") or self._native.stat_directory:
+            return await self.inner.stat(request)
+        page = await self.inner.list_page(ListRequest(path=path, page_entries_max=1, deadline=request.deadline))
+        if not page.entries:
+            raise NotFound("there is no such directory", operation="stat", path=path)
+        return Metadata(path=path, kind="directory")
+
+    async def list_page(self, request: ListRequest) -> ListPage:
+        emulated = request.recursive and not self._native.list_recursive
+        native = replace(request, start_after=None) if not self._native.list_start_after else request
+        page = await (self._walk(native) if emulated else self.inner.list_page(native))
+        if request.start_after is None or self._native.list_start_after:
+            return page
+        after = request.start_after
+        return replace(page, entries=tuple(entry for entry in page.entries if entry.path > after))
+
+    async def _walk(self, request: ListRequest) -> ListPage:
+        """One page of a recursive listing: the token is the stack of directories still to be listed."""
+        stack = [request.path] if request.page_token is None else request.page_token.split("\0")
+        prefix = stack.pop()
+        entries: list[Entry] = []
+        directories: list[str] = []
+        token: str | None = None
+        while True:
+            page = await self.inner.list_page(replace(request, path=prefix, recursive=False, page_token=token))
+            entries += [entry for entry in page.entries if not entry.is_directory]
+            directories += [entry.path for entry in page.entries if entry.is_directory]
+            token = page.next_token
+            if token is None:
+                break
+        stack += reversed(directories)
+        return ListPage(entries=tuple(entries), next_token="\0".join(stack) if stack else None)
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        if self._native.copy:
+            return await self.inner.copy(request)
+        body = await self.open_read(ReadRequest(path=request.path, deadline=request.deadline))
+        try:
+            target = await self.open_write(WriteRequest(path=request.target, content_type=body.head.content_type))
+            try:
+                while chunk := await body.read_chunk():
+                    await target.write(chunk)
+                return await target.close()
+            except BaseException:
+                await target.abort()
+                raise
+        finally:
+            await body.aclose()
+
+    async def delete(self, request: DeleteRequest) -> None:
+        step = self._native.delete_paths_max
+        for start in range(0, len(request.paths), step):
+            paths = request.paths[start : start + step]
+            await self.inner.delete(replace(request, path=paths[0], paths=paths))
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        if self._native.write_stream:
+            return await self.inner.open_write(request)
+        return CollectedWriteBody(self.inner, request)
+
+
+class ExactBody:
+    """A body that ends after exactly ``head.size`` bytes: earlier is ``Unavailable``, more is ``ProtocolError``."""
+
+    def __init__(self, body: ReadBody, request: ReadRequest) -> None:
+        self._body = body
+        self._request = request
+        self._received = 0
+
+    @property
+    def head(self) -> ReadHead:
+        return self._body.head
+
+    async def read_chunk(self) -> bytes | bytearray | memoryview:
+        if self._received >= self.head.size:
+            return b""
+        chunk = await self._body.read_chunk()
+        self._received += len(chunk)
+        if self._received > self.head.size:
+            raise _miscounted(self._request, self._received, self.head.size)
+        if not chunk:
+            error = Unavailable(
+                f"the body ended after {self._received} of {self.head.size} bytes",
+                operation="read",
+                path=self._request.path,
+            )
+            error.head, error.received = self.head, self._received
+            raise error
+        return chunk
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class EmptyBody:
+    """The body of an empty object."""
+
+    def __init__(self, head: ReadHead) -> None:
+        self.head = head
+
+    async def read_chunk(self) -> bytes:
+        return b""
+
+    async def aclose(self) -> None:
+        """Nothing is held open."""
+
+
+class CollectedWriteBody:
+    """A streaming write over a service that can only write whole objects: the object is collected in memory."""
+
+    def __init__(self, inner: Accessor, request: WriteRequest) -> None:
+        self._inner = inner
+        self._request = request
+        self._data = bytearray()
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self._data += chunk
+
+    async def close(self) -> Metadata:
+        return await self._inner.write(self._request, self._data)
+
+    async def abort(self) -> None:
+        self._data.clear()
+
+
+def _miscounted(request: ReadRequest, received: int, expected: int) -> ProtocolError:
+    return ProtocolError(
+        f"the body has {received} bytes where its head says {expected}",
+        operation="read",
+        path=request.path,
+        context={"range": request.describe(), "received": received},
+    )

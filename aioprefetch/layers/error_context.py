@@ -1,0 +1,122 @@
+"""ErrorContext: every error says operation, path, service and progress; no foreign exception passes.
+
+The innermost layer, next to the service. Layers further out raise errors that carry operation and path from birth, so
+that no error reaches a caller without them (in OpenDAL those of the outer layers are anonymous).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.errors import Error, Unexpected
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+
+class ErrorContextLayer(Layer):
+    """The recipe of ErrorContext; it has no options."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return ErrorContextAccessor(inner)
+
+
+class ErrorContextAccessor(WrappedAccessor):
+    """Adds to each error: ``service``, ``range``, and how many bytes had been received or written."""
+
+    def __init__(self, inner: Accessor) -> None:
+        super().__init__(inner)
+        self._service = inner.info.url
+
+    def explain(self, error: Exception, request: Request, **facts: object) -> Error:
+        """``error`` itself with its context filled in, or a foreign one as ``Unexpected`` with the cause chained."""
+        if not isinstance(error, Error):
+            foreign = Unexpected(f"{type(error).__name__}: {error}")
+            foreign.__cause__ = error
+            error = foreign
+        return error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        try:
+            return await forward(request)
+        except Exception as error:
+            raise self.explain(error, request) from error.__cause__
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        before = sink.received
+        try:
+            return await self.inner.read(request, sink)
+        except Exception as error:
+            explained = self.explain(error, request, range=request.describe(), received=sink.received - before)
+            explained.head, explained.received = sink.head, sink.received
+            raise explained from error.__cause__
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        try:
+            return ErrorContextReadBody(await self.inner.open_read(request), self, request)
+        except Exception as error:
+            raise self.explain(error, request, range=request.describe()) from error.__cause__
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return ErrorContextWriteBody(await self.around(request, self.inner.open_write), self, request)
+
+
+class ErrorContextReadBody:
+    """A body whose errors carry range and progress."""
+
+    def __init__(self, body: ReadBody, layer: ErrorContextAccessor, request: ReadRequest) -> None:
+        self._body = body
+        self._layer = layer
+        self._request = request
+        self._received = 0
+
+    @property
+    def head(self) -> ReadHead:
+        return self._body.head
+
+    async def read_chunk(self) -> bytes | bytearray | memoryview:
+        try:
+            chunk = await self._body.read_chunk()
+        except Exception as error:
+            explained = self._layer.explain(
+                error, self._request, range=self._request.describe(), received=self._received
+            )
+            explained.head, explained.received = self.head, self._received
+            raise explained from error.__cause__
+        self._received += len(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class ErrorContextWriteBody:
+    """A body being written whose errors carry progress."""
+
+    def __init__(self, body: WriteBody, layer: ErrorContextAccessor, request: WriteRequest) -> None:
+        self._body = body
+        self._layer = layer
+        self._request = request
+        self._written = 0
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        try:
+            await self._body.write(chunk)
+        except Exception as error:
+            raise self._layer.explain(error, self._request, written=self._written) from error.__cause__
+        self._written += len(chunk)
+
+    async def close(self) -> Metadata:
+        try:
+            return await self._body.close()
+        except Exception as error:
+            raise self._layer.explain(error, self._request, written=self._written) from error.__cause__
+
+    async def abort(self) -> None:
+        await self._body.abort()

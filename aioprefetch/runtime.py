@@ -1,0 +1,205 @@
+"""What is live behind an Operator: one runtime for each process and event loop, made when it is first needed.
+
+An Operator is a recipe; its **family** (itself and all that is derived from it by ``.layer()``) shares runtimes. A
+runtime holds the supervisor, the byte budget, clock, random generator, executor, counters and events. Other parts
+keep theirs under ``shared``: connections, semaphores, the block store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+from aioprefetch.budget import MemoryBudget
+from aioprefetch.errors import ConfigInvalid, WrongLoop
+from aioprefetch.supervisor import Supervisor
+from aioprefetch.telemetry import Counters, EventBus
+
+T = TypeVar("T")
+
+
+class HasStatistics(Protocol):
+    """Something open that counts for itself and is merged into its runtime's counters when it closes."""
+
+    @property
+    def statistics(self) -> Mapping[str, int]:
+        """The counts so far."""
+        ...
+
+
+# A process counts its forks: a runtime of the parent is never touched in the child. Its sockets and its epoll
+# descriptor are shared with the parent, so even destructors must not run; hence the graveyard.
+_generation = 0
+_graveyard: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def fork_generation() -> int:
+    """How many forks lie between this process and the first one."""
+    return _generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """The limits of a runtime. Sizes in bytes, times in seconds; ``executor_threads`` serves files and hashing."""
+
+    memory_bytes: int = 256 << 20
+    block_bytes: int = 8 << 20
+    prefetch_blocks: int = 8
+    concurrency: int = 64
+    executor_threads: int = 8
+    budget_wait_seconds: float = 60.0
+    random_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "block_bytes", "concurrency", "executor_threads"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigInvalid(f"{name} must be a positive integer, not {value!r}", operation="configure")
+        if type(self.prefetch_blocks) is not int or self.prefetch_blocks < 0:
+            raise ConfigInvalid(
+                f"prefetch_blocks must be an integer of at least 0, not {self.prefetch_blocks!r}", operation="configure"
+            )
+        if self.memory_bytes < self.block_bytes:
+            raise ConfigInvalid(
+                f"memory_bytes={self.memory_bytes} holds not one block of block_bytes={self.block_bytes}",
+                operation="configure",
+            )
+
+
+class Runtime:
+    """The live parts for one loop of one process. Everything in here belongs to that loop's thread."""
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.generation = _generation
+        self.random = random.Random(options.random_seed)
+        self.counters = Counters()
+        self.sources: weakref.WeakSet[HasStatistics] = weakref.WeakSet()
+        self.events = EventBus()
+        self.budget = MemoryBudget(options.memory_bytes, self.loop)
+        self.supervisor = Supervisor()
+        self._executor: ThreadPoolExecutor | None = None
+        self._shared: dict[Hashable, Any] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or its loop was."""
+        return self.supervisor.closed or self.loop.is_closed()
+
+    def now(self) -> float:
+        """The clock for deadlines: the loop's own, so that a virtual clock is one for all."""
+        return self.loop.time()
+
+    def statistics(self) -> Counters:
+        """All counts so far, those of open readers included."""
+        total = Counters()
+        total.merge(self.counters)
+        for source in list(self.sources):
+            total.merge(source.statistics)
+        return total
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The one object of this runtime under ``key``, made at the first call."""
+        try:
+            return cast("T", self._shared[key])
+        except KeyError:
+            made = self._shared[key] = make()
+            return made
+
+    def peek(self, key: Hashable) -> Any | None:
+        """The shared object under ``key`` if it was made already."""
+        return self._shared.get(key)
+
+    async def run_blocking(self, call: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking call on the runtime's own small executor, so that user code cannot starve it."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(
+                self.options.executor_threads, thread_name_prefix="aioprefetch-blocking"
+            )
+            self.supervisor.on_close(self._shut_executor)
+        return await self.loop.run_in_executor(self._executor, call, *arguments)
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on this runtime's loop, in its process."""
+        return self.generation == _generation and asyncio._get_running_loop() is self.loop
+
+    def check_loop(self, *, operation: str, path: str) -> None:
+        """``WrongLoop`` unless the caller runs on this runtime's loop."""
+        if not self.is_current():
+            where = "process" if self.generation != _generation else "event loop or thread"
+            raise WrongLoop(
+                f"it was made on another {where}; make one on this one, or use aioprefetch.sync from threads",
+                operation=operation,
+                path=path,
+            )
+
+    async def aclose(self) -> None:
+        """End all background work and close every connection. Needs no answer from the network."""
+        await self.supervisor.aclose()
+        self._shared.clear()
+
+    async def _shut_executor(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+
+class RuntimeFamily:
+    """The runtimes of one recipe, by loop. Pickles as its options: the copy starts its own runtimes."""
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        self.options = options
+        self._reset()
+
+    def _reset(self) -> None:
+        self._generation = _generation
+        self._lock = threading.Lock()
+        self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
+
+    def current(self) -> Runtime:
+        """The runtime of the running loop, made anew where there is none or the last one was closed."""
+        if self._generation != _generation:
+            _graveyard.append((self._runtimes, self._lock))
+            self._reset()
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            runtime = self._runtimes.get(loop)
+            if runtime is None or runtime.closed:
+                runtime = self._runtimes[loop] = Runtime(self.options)
+            return runtime
+
+    def existing(self) -> Runtime | None:
+        """The open runtime of the running loop, if there is one."""
+        loop = asyncio._get_running_loop()
+        if loop is None or self._generation != _generation:
+            return None
+        with self._lock:
+            runtime = self._runtimes.get(loop)
+        return None if runtime is None or runtime.closed else runtime
+
+    def live(self) -> list[Runtime]:
+        """Every open runtime in this process, whatever its loop."""
+        if self._generation != _generation:
+            return []
+        with self._lock:
+            return [runtime for runtime in self._runtimes.values() if not runtime.closed]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options,)

@@ -1,0 +1,171 @@
+"""Where the body of an answer goes: the reader of a range offers memory, the service fills it.
+
+A sink gets its memory only when the checked head of the answer is there, so nothing is allocated by a size that was
+merely hoped for. It outlives attempts: a retry goes on at ``received``. It may scatter over several buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aioprefetch.errors import ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.values import ReadHead
+
+# A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
+PIECE_BYTES_MAX = 64 << 20
+
+
+class ReadBody(Protocol):
+    """An answer whose head has come and been checked, and whose body is read piece by piece."""
+
+    @property
+    def head(self) -> ReadHead:
+        """The checked head."""
+        ...
+
+    async def read_chunk(self) -> bytes | bytearray | memoryview:
+        """The next bytes in order, ``b""`` after the last one. Raises ``Unavailable`` when the body breaks off.
+
+        If cancelled, bytes may be lost: the body must be closed then.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Give the connection back, or break it off when the body was not read to its end. May be called twice."""
+        ...
+
+
+class Sink:
+    """Collects one answer. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
+
+    __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "received")
+
+    def __init__(self) -> None:
+        self.head: ReadHead | None = None
+        self.received = 0
+        self._piece = memoryview(b"")
+        self._piece_start = self._piece_end = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte of the answer has been delivered."""
+        return self.head is not None and self.received >= self.head.size
+
+    def begin(self, head: ReadHead, *, path: str = "") -> None:
+        """The head of the answer. At a later attempt it must continue the first one: same version, next byte."""
+        first = self.head
+        if first is None:
+            self.head = head
+            self._begun(head)
+            return
+        if first.etag != head.etag or (first.total is not None and head.total not in (None, first.total)):
+            raise ObjectChanged(
+                "the object changed between two attempts of one read",
+                expected_etag=first.etag,
+                actual_etag=head.etag,
+                operation="read",
+                path=path,
+            )
+        if head.start != first.start + self.received or head.end != first.end:
+            raise ProtocolError(
+                f"expected [{first.start + self.received}, {first.end}), got [{head.start}, {head.end})",
+                operation="read",
+                path=path,
+            )
+
+    def writable(self) -> memoryview:
+        """Memory for the next bytes of the body; never empty before the sink is complete."""
+        if self.received >= self._piece_end:
+            assert self.head is not None
+            self._piece_start = self._piece_end
+            self._piece = self._allocate(self._piece_start, self.head.size)
+            self._piece_end = self._piece_start + len(self._piece)
+        return self._piece[self.received - self._piece_start :]
+
+    def advance(self, count: int) -> None:
+        """``count`` bytes were put into what ``writable`` returned."""
+        self.received += count
+        self._advanced()
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        """Copy a chunk in, as far as there is room; returns how much was taken."""
+        data = memoryview(chunk)
+        taken = 0
+        while taken < len(data) and not self.complete:
+            room = self.writable()
+            count = min(len(room), len(data) - taken)
+            room[:count] = data[taken : taken + count]
+            self.advance(count)
+            taken += count
+        return taken
+
+    def _begun(self, head: ReadHead) -> None:
+        """Called once, with the first head."""
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        """Writable memory for the bytes from ``position`` on, of which ``size - position`` are still to come."""
+        raise NotImplementedError
+
+    def _advanced(self) -> None:
+        """Called after each advance."""
+
+
+class CollectSink(Sink):
+    """Collects the answer into memory of its own."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytearray] = []
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        piece = bytearray(min(size - position, PIECE_BYTES_MAX))
+        self._pieces.append(piece)
+        return memoryview(piece)
+
+    def to_bytes(self) -> bytes:
+        """The bytes delivered, as one ``bytes``."""
+        if len(self._pieces) == 1 and self.received == len(self._pieces[0]):
+            return bytes(self._pieces[0])
+        return b"".join(self._pieces)[: self.received]
+
+    def to_view(self) -> memoryview:
+        """The bytes delivered, read-only; without a copy while they lie in one piece."""
+        if not self._pieces:
+            return memoryview(b"")
+        if len(self._pieces) == 1:
+            return memoryview(self._pieces[0])[: self.received].toreadonly()
+        return memoryview(self.to_bytes())
+
+
+class BufferSink(Sink):
+    """Puts the answer into the caller's buffer, which must have room for all of it."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: memoryview) -> None:
+        super().__init__()
+        self._buffer = buffer
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        return self._buffer[position:size]
+
+
+async def drain(body: ReadBody, sink: Sink, *, path: str) -> None:
+    """Read a body into a sink and close it.
+
+    What comes after the last expected byte, even an error, does not matter: the answer is complete. A body that ends
+    early is ``Unavailable`` (temporary): the caller may go on at ``sink.received``.
+    """
+    try:
+        sink.begin(body.head, path=path)
+        while not sink.complete:
+            chunk = await body.read_chunk()
+            if not chunk:
+                raise Unavailable(
+                    f"the body ended after {sink.received} of {body.head.size} bytes", operation="read", path=path
+                )
+            sink.feed(chunk)
+    finally:
+        await body.aclose()
