@@ -1,0 +1,196 @@
+"""One request in flight, the segments it fills, and those who wait for its bytes.
+
+Waiters join through futures of their own: one that is cancelled disturbs nobody. Each is woken as soon as the bytes
+it needs have arrived, not when the request ends. A fetch made for waiters ends with the last of them, unless it has
+served one already: then the rest of the block is read ahead for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from aioprefetch.blocks.block import Buffer, Segment
+from aioprefetch.budget import MemoryBudget, Ticket
+from aioprefetch.sink import Sink
+from aioprefetch.supervisor import Work
+from aioprefetch.values import Lane, ReadHead
+
+if TYPE_CHECKING:
+    from aioprefetch.blocks.store import BlockFile
+
+FetchCall = Callable[["Fetch"], Awaitable[object]]
+
+
+class Wait:
+    """Somebody's interest in a fetch up to a position; pins the segments until it is closed."""
+
+    __slots__ = ("fetch", "future", "position")
+
+    def __init__(self, fetch: Fetch, position: int) -> None:
+        self.fetch = fetch
+        self.position = position
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        """Leave. Must be called exactly once, after the bytes were used or the wait was given up."""
+        self.fetch.leave(self)
+
+
+class Fetch(Sink):
+    """A request for ``[start, end)`` as the sink of its own answer.
+
+    ``place`` is called with the checked head and returns the segments to fill, in order, covering the body exactly;
+    a segment of ``None`` stands for bytes that are resident already and are thrown away.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_place",
+        "_served",
+        "_waits",
+        "end",
+        "error",
+        "file",
+        "finished",
+        "lane",
+        "prefetched",
+        "reserved_bytes",
+        "segments",
+        "start",
+        "ticket",
+        "work",
+    )
+
+    def __init__(
+        self, start: int, end: int, *, lane: Lane, budget: MemoryBudget, place: Callable[[Fetch, ReadHead], None]
+    ) -> None:
+        super().__init__()
+        self.start = start
+        self.end = end
+        self.lane: Lane = lane
+        self.prefetched = lane == "prefetch"
+        self.segments: list[Segment] = []
+        self.file: BlockFile | None = None
+        self.ticket: Ticket | None = None
+        self.reserved_bytes = 0
+        self.work: Work | None = None
+        self.error: Exception | None = None
+        self.finished = False
+        self._budget = budget
+        self._place = place
+        self._served = False
+        self._waits: list[Wait] = []
+
+    @property
+    def position(self) -> int:
+        """Every byte of the fetch before this position has arrived."""
+        return self.start if self.head is None else self.head.start + self.received
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether anybody waits for it now."""
+        return bool(self._waits)
+
+    def join(self, position: int) -> Wait:
+        """Wait until everything before ``position`` has arrived; position 0 waits for the head alone.
+
+        A prefetch that is waited for becomes demand.
+        """
+        wait = Wait(self, position)
+        self._waits.append(wait)
+        for segment in self.segments:
+            segment.pins += 1
+        if self.lane == "prefetch":
+            self.lane = "demand"
+            if self.ticket is not None:
+                self._budget.promote(self.ticket)
+        if self.finished or self._serves(wait):
+            self._settle(wait)
+        return wait
+
+    def leave(self, wait: Wait) -> None:
+        """See ``Wait.close``."""
+        self._waits.remove(wait)
+        for segment in self.segments:
+            segment.pins -= 1
+        if wait.future.done() and not wait.future.cancelled():
+            wait.future.exception()
+        if not (self._waits or self.finished or self._served or self.prefetched):
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Break the request off; what has arrived stays."""
+        if self.work is not None and not self.finished:
+            self.work.cancel()
+
+    def finish(self, error: Exception | None) -> None:
+        """The request is over. Waiters that are not served get the error, each a copy of its own. Once is enough."""
+        if self.finished:
+            return
+        self.finished = True
+        self.error = error
+        self._piece = memoryview(b"")
+        if self.reserved_bytes:
+            self._budget.release(self.reserved_bytes)
+            self.reserved_bytes = 0
+        for wait in self._waits:
+            self._settle(wait)
+
+    def new_segment(self, start: int, end: int) -> Segment:
+        """A segment for ``[start, end)``, its memory taken out of what was reserved for this fetch."""
+        size = end - start
+        taken = min(size, self.reserved_bytes)
+        self.reserved_bytes -= taken
+        if taken < size:  # A server may send more than was asked for only where the size was unknown.
+            self._budget.charge(size - taken)
+        segment = Segment(start, end, Buffer(size, self._budget), prefetched=self.prefetched)
+        segment.pins = len(self._waits)
+        self.segments.append(segment)
+        return segment
+
+    def _settle(self, wait: Wait) -> None:
+        if wait.future.done():
+            return
+        if self._serves(wait) or self.error is None:
+            self._served = True
+            wait.future.set_result(None)
+        else:
+            wait.future.set_exception(_copy(self.error))
+
+    def _serves(self, wait: Wait) -> bool:
+        return self.head is not None and self.position >= wait.position
+
+    def _wake(self) -> None:
+        for wait in self._waits:
+            if self._serves(wait):
+                self._settle(wait)
+
+    def _begun(self, head: ReadHead) -> None:
+        self._place(self, head)
+        self._wake()
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        assert self.head is not None
+        offset = self.head.start + position
+        for segment in self.segments:
+            if segment.start <= offset < segment.end:
+                return segment.view[offset - segment.start :]
+        following = min((one.start for one in self.segments if one.start > offset), default=self.head.end)
+        return memoryview(bytearray(following - offset))
+
+    def _advanced(self) -> None:
+        position = self.position
+        for segment in self.segments:
+            if segment.start < position and not segment.complete:
+                segment.filled = min(position, segment.end) - segment.start
+        self._wake()
+
+
+def _copy(error: Exception) -> Exception:
+    # A copy for each waiter: one exception raised in several tasks would collect all their tracebacks.
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin

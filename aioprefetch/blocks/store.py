@@ -1,0 +1,282 @@
+"""The block store of a runtime: what is resident of every object version, one fetch for each missing byte, eviction.
+
+It knows no store and no accessor: whoever wants bytes brings the call that fetches them. Everything runs on the
+runtime's loop except ``BlockFile.find``, which only reads and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable, Iterator
+
+from aioprefetch.blocks.block import Block, Segment
+from aioprefetch.blocks.eviction import distance, rank
+from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
+from aioprefetch.errors import BudgetExhausted, Closed
+from aioprefetch.ranges import BlockGrid, Range, subtract
+from aioprefetch.runtime import Runtime
+from aioprefetch.values import Lane, ReadHead
+
+# Eviction frees at least this share of the budget at a time, so that ordering the blocks is paid for once in a while.
+_RECLAIM_SHARE = 16
+
+
+class Cursor:
+    """Where a reader stands in a file, for eviction: ``position`` in bytes, ``None`` while it only reads at offsets."""
+
+    __slots__ = ("position",)
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+
+
+class BlockFile:
+    """What the store holds of one version of one object of ``size`` bytes."""
+
+    def __init__(self, store: BlockStore, key: Hashable, *, size: int, block_bytes: int) -> None:
+        self.store = store
+        self.key = key
+        self.size = size
+        self.grid = BlockGrid(size, block_bytes)
+        self.blocks: dict[int, Block] = {}
+        self.fetches: list[Fetch] = []
+        self.cursors: list[Cursor] = []
+
+    def find(self, start: int, end: int) -> Segment | None:
+        """The one segment that holds all of ``[start, end)`` now, or ``None``. Safe from any thread."""
+        block = self.blocks.get(start // self.grid.block_bytes)
+        if block is None:
+            return None
+        for segment in block.segments:
+            if segment.start <= start and end <= segment.start + segment.filled:
+                self.store.tick += 1
+                block.touched = self.store.tick
+                segment.unused_prefetch = False
+                return segment
+        return None
+
+    def find_pieces(self, start: int, end: int) -> list[memoryview] | None:
+        """Read-only pieces that together are ``[start, end)``, or ``None`` when a byte is missing. Any thread."""
+        pieces: list[memoryview] = []
+        position = start
+        while position < end:
+            segment = self._holding(position)
+            if segment is None:
+                return None
+            stop = min(end, segment.start + segment.filled)
+            pieces.append(segment.view[position - segment.start : stop - segment.start])
+            position = stop
+        return pieces
+
+    def _holding(self, position: int) -> Segment | None:
+        block = self.blocks.get(position // self.grid.block_bytes)
+        for segment in block.segments if block is not None else ():
+            if segment.start <= position < segment.start + segment.filled:
+                return self.find(position, position + 1)
+        return None
+
+    def missing(self, start: int, end: int) -> list[Range]:
+        """What of ``[start, end)`` is neither resident nor on its way."""
+        present: list[Range] = []
+        for index in self.grid.indices(start, end):
+            block = self.blocks.get(index)
+            if block is not None:
+                present += block.bounds()
+        present += [(fetch.start, fetch.end) for fetch in self.fetches if fetch.head is None]
+        return subtract((start, end), sorted(present))
+
+    def start_fetch(self, start: int, end: int, call: FetchCall, *, lane: Lane) -> Fetch:
+        """Start a request for ``[start, end)``, none of which may be resident or on its way."""
+        fetch = self.store.start_fetch(start, end, call, lambda head: self, lane=lane)
+        fetch.file = self
+        self.fetches.append(fetch)
+        return fetch
+
+    def join(self, start: int, end: int) -> list[Wait]:
+        """Join every fetch that will bring a byte of ``[start, end)``, in order; the caller closes the waits."""
+        joined = [fetch for fetch in self.fetches if fetch.start < end and start < fetch.end]
+        joined.sort(key=lambda fetch: fetch.start)
+        return [fetch.join(min(end, fetch.end)) for fetch in joined]
+
+    def place(self, fetch: Fetch, head: ReadHead) -> None:
+        """Make the segments that the answer fills: those parts of it that are not resident already."""
+        for index in self.grid.indices(head.start, head.end):
+            block = self.blocks.get(index)
+            if block is None:
+                block = self.blocks[index] = Block(index)
+            low, high = self.grid.bounds(index)
+            wanted = (max(low, head.start), min(high, head.end))
+            for start, end in subtract(wanted, block.bounds()):
+                block.add(fetch.new_segment(start, end))
+            self.store.touch(block)
+
+    def settle(self, fetch: Fetch) -> None:
+        """A fetch ended: segments it did not finish keep their beginning or go."""
+        if fetch in self.fetches:
+            self.fetches.remove(fetch)
+        for segment in fetch.segments:
+            if segment.complete:
+                continue
+            if segment.filled:
+                segment.keep_prefix()
+                continue
+            block = self.blocks.get(self.grid.index(segment.start))
+            if block is not None:
+                block.discard(segment)
+                if not block.segments:
+                    del self.blocks[block.index]
+
+    def drop(self, block: Block) -> None:
+        """Evict a block; its memory comes back as soon as nobody views it."""
+        self.blocks.pop(block.index, None)
+
+    def open(self, cursor: Cursor) -> None:
+        """A reader opened this file."""
+        self.cursors.append(cursor)
+
+    def close(self, cursor: Cursor) -> None:
+        """A reader closed it. With the last one, requests that nobody waits for are broken off; blocks stay."""
+        if cursor in self.cursors:
+            self.cursors.remove(cursor)
+        if not self.cursors:
+            for fetch in tuple(self.fetches):
+                if not fetch.has_waiters:
+                    fetch.cancel()
+            self.store.forget_if_empty(self)
+
+
+class BlockStore:
+    """All files with resident blocks, and the budget they share."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.files: dict[Hashable, BlockFile] = {}
+        self.tick = 0
+        runtime.budget.reclaim = self.reclaim
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> BlockStore:
+        """The block store of a runtime."""
+        return runtime.shared("block_store", lambda: cls(runtime))
+
+    def file(self, key: Hashable, *, size: int, block_bytes: int) -> BlockFile:
+        """The file under ``key`` (which names store, path and version), made where there is none."""
+        full_key = (key, size, block_bytes)
+        found = self.files.get(full_key)
+        if found is None:
+            found = self.files[full_key] = BlockFile(self, full_key, size=size, block_bytes=block_bytes)
+        return found
+
+    def forget_if_empty(self, file: BlockFile) -> None:
+        """Forget a file that holds nothing and that nobody has open."""
+        if not (file.blocks or file.cursors or file.fetches):
+            self.files.pop(file.key, None)
+
+    def touch(self, block: Block) -> None:
+        """The block was used now."""
+        self.tick += 1
+        block.touched = self.tick
+
+    def start_fetch(
+        self, start: int, end: int, call: FetchCall, file_of: Callable[[ReadHead], BlockFile], *, lane: Lane
+    ) -> Fetch:
+        """Start a request whose file may be known only when the head of its answer has come.
+
+        Memory is reserved before ``call`` is made; ``call(fetch)`` sends the request with the fetch as its sink.
+        """
+
+        def place(fetch: Fetch, head: ReadHead) -> None:
+            file = file_of(head)
+            if fetch.file is None:
+                fetch.file = file
+                file.fetches.append(fetch)
+            fetch.start, fetch.end = head.start, head.end
+            file.place(fetch, head)
+
+        fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place)
+        counters = self.runtime.counters
+        counters["stream_read_block_fetches"] += 1
+        if lane == "prefetch":
+            counters["stream_read_prefetch_operations"] += 1
+        fetch.ticket = self.runtime.budget.request(end - start, lane)
+        fetch.work = self.runtime.supervisor.spawn(
+            self._run(fetch, call), name=f"fetch {start}-{end}", on_end=lambda: self._end(fetch, _was_closed())
+        )
+        return fetch
+
+    async def _run(self, fetch: Fetch, call: FetchCall) -> None:
+        try:
+            await self._reserve(fetch)
+            await call(fetch)
+        except Exception as error:
+            # Without its traceback, which would keep this frame and with it the buffers alive.
+            self._end(fetch, error.with_traceback(None))
+        except asyncio.CancelledError:
+            self._end(fetch, _was_closed())
+            raise
+        else:
+            self._end(fetch, None)
+
+    def _end(self, fetch: Fetch, error: Exception | None) -> None:
+        if fetch.finished:
+            return
+        if fetch.ticket is not None:  # Still queued: it was cancelled before it began.
+            self.runtime.budget.cancel(fetch.ticket)
+            fetch.ticket = None
+        file = fetch.file
+        if file is not None:
+            file.settle(fetch)
+        fetch.finish(error)
+        if file is not None:
+            self.forget_if_empty(file)
+
+    async def _reserve(self, fetch: Fetch) -> None:
+        ticket, budget = fetch.ticket, self.runtime.budget
+        assert ticket is not None
+        if not ticket.granted:
+            limit_seconds = self.runtime.options.budget_wait_seconds
+            try:
+                async with asyncio.timeout(limit_seconds):
+                    await ticket.wait()
+            except TimeoutError:
+                raise BudgetExhausted(
+                    f"{ticket.size_bytes} bytes of memory were not free within {limit_seconds} s:"
+                    f" {budget.used_bytes} of {budget.limit_bytes} are in use; release views, close readers or raise"
+                    " memory_bytes",
+                    operation="read",
+                ) from None
+        fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
+
+    def reclaim(self, need_bytes: int) -> None:
+        """Evict blocks until ``need_bytes`` are free, or nothing more can go."""
+        need = max(need_bytes, self.runtime.budget.limit_bytes // _RECLAIM_SHARE)
+        order = list(self._evictable())
+        heapq.heapify(order)
+        while need > 0 and order:
+            _, _, file, block = heapq.heappop(order)
+            need -= block.resident_bytes
+            self.runtime.counters["stream_evict_blocks_from_cache"] += 1
+            if block.is_unused_prefetch:
+                self.runtime.counters["prefetch_bytes_wasted"] += block.resident_bytes
+            file.drop(block)
+            self.forget_if_empty(file)
+
+    def _evictable(self) -> Iterator[tuple[tuple[bool, int, int], int, BlockFile, Block]]:
+        ahead_blocks = self.runtime.options.prefetch_blocks
+        number = 0  # Keeps the heap from comparing blocks.
+        for file in self.files.values():
+            block_bytes = file.grid.block_bytes
+            known = [one.position // block_bytes for one in file.cursors if one.position is not None]
+            floating = len(known) < len(file.cursors)
+            for block in file.blocks.values():
+                if not block.is_evictable:
+                    continue
+                away = 0 if floating else distance(block.index, known, ahead_blocks=ahead_blocks)
+                wasted = block.is_unused_prefetch and away > 0
+                number += 1
+                yield rank(wasted=wasted, distance_blocks=away, touched=block.touched), number, file, block
+
+
+def _was_closed() -> Closed:
+    return Closed("the reader or its operator was closed while the read was under way", operation="read")

@@ -1,0 +1,93 @@
+"""A listing as an object: pages fetched on demand, filtered by a glob, to be left at any time."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.errors import ProtocolError
+from aioprefetch.values import Entry, ListPage, ListRequest
+
+
+def compile_glob(glob: str) -> re.Pattern[str]:
+    """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set."""
+    pattern = ""
+    position = 0
+    while position < len(glob):
+        char = glob[position]
+        position += 1
+        if char == "*" and glob[position : position + 1] == "*":
+            position += 1
+            if glob[position : position + 1] == "/":  # ``**/`` also matches no directory at all.
+                position += 1
+                pattern += "(?:.*/)?"
+            else:
+                pattern += ".*"
+        elif char == "*":
+            pattern += "[^/]*"
+        elif char == "?":
+            pattern += "[^/]"
+        elif char == "[" and (close := glob.find("]", position + 1)) > 0:
+            inside = glob[position:close].replace("\\", "\\\\")
+            pattern += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+            position = close + 1
+        else:
+            pattern += re.escape(char)
+    return re.compile(pattern, re.DOTALL)
+
+
+class Lister:
+    """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
+
+    Leaving early needs no closing, ``aclose`` and ``async with`` are there for those who want to be explicit.
+    """
+
+    def __init__(self, accessor: Callable[[], Accessor], request: ListRequest, glob: re.Pattern[str] | None) -> None:
+        self._accessor = accessor
+        self._request = request
+        self._glob = glob
+        self._entries: deque[Entry] = deque()
+        self._finished = False
+
+    def __aiter__(self) -> Lister:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while True:
+            while self._entries:
+                entry = self._entries.popleft()
+                if self._glob is None or self._glob.fullmatch(entry.path):
+                    return entry
+            if self._finished:
+                raise StopAsyncIteration
+            self._take(await self._accessor().list_page(self._request))
+
+    def _take(self, page: ListPage) -> None:
+        self._entries.extend(page.entries)
+        if page.next_token is None:
+            self._finished = True
+        elif page.next_token == self._request.page_token:
+            raise ProtocolError(
+                "the store answered two pages of a listing with the same token",
+                operation="list",
+                path=self._request.path,
+                status="permanent",
+            )
+        self._request = replace(self._request, page_token=page.next_token)
+
+    async def aclose(self) -> None:
+        """End the listing."""
+        self._finished = True
+        self._entries.clear()
+
+    async def __aenter__(self) -> Lister:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,524 @@
+"""The front door: an Operator is an immutable recipe of service, layers and options, used by its verbs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal
+
+from aioprefetch.accessor import Accessor, Layer, Service
+from aioprefetch.configuration import configure
+from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, IsSameFile, NotADirectory, NotFound
+from aioprefetch.layers import (
+    CompleteLayer,
+    ConcurrentLimitLayer,
+    ErrorContextLayer,
+    RetryLayer,
+    TimeoutLayer,
+)
+from aioprefetch.listing import Lister, compile_glob
+from aioprefetch.merged_read import read_merged
+from aioprefetch.ranges import checked_range, checked_ranges
+from aioprefetch.reader import RangeReader
+from aioprefetch.reader.options import reader_options
+from aioprefetch.runtime import Runtime, RuntimeFamily, RuntimeOptions
+from aioprefetch.services.keys import checked_key
+from aioprefetch.sink import BufferSink, CollectSink
+from aioprefetch.telemetry import Counters
+from aioprefetch.values import (
+    Capability,
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListRequest,
+    Metadata,
+    PresignRequest,
+    ReadRequest,
+    ServiceInfo,
+    StatRequest,
+    WriteRequest,
+)
+
+# Paths may be longer than the longest key, since the root goes before them: the service has the last word.
+_PATH_BYTES_MAX = 4096
+
+# So many paths are collected before delete_all sends them; the layers cut them to what the service takes at once.
+_DELETE_PATHS = 1000
+
+
+def default_layers() -> tuple[Layer, ...]:
+    """The default stack, innermost first.
+
+    Timeout bounds one attempt and so lies within Retry; a slot is held by neither a pause between attempts nor a
+    queue, so ConcurrentLimit lies between the two.
+    """
+    return (ErrorContextLayer(), CompleteLayer(), TimeoutLayer(), ConcurrentLimitLayer(), RetryLayer())
+
+
+class Operator:
+    """Reads, lists and writes one store.
+
+    An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on
+    any number of event loops, in threads and after a fork. What is live is made at the first use on a loop and shared
+    by all Operators derived from one another with ``layer``. ``aclose`` (or ``async with``) closes what is live on the
+    running loop; the recipe stays usable.
+
+    Parameters
+    ----------
+    service
+        Where the objects are: one of ``aioprefetch.services``.
+    memory_bytes
+        The one budget for cached blocks, prefetch and requests in flight.
+    block_bytes
+        The grid on which readers fetch and keep bytes.
+    prefetch_blocks
+        How many blocks a stream fetches ahead.
+    concurrency
+        Requests in flight at once.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        memory_bytes: int = 256 << 20,
+        block_bytes: int = 8 << 20,
+        prefetch_blocks: int = 8,
+        concurrency: int = 64,
+        disk_cache: None = None,
+    ) -> None:
+        if disk_cache is not None:
+            raise ConfigInvalid(
+                "disk_cache: there is no disk tier for blocks yet, leave it None", operation="configure"
+            )
+        options = RuntimeOptions(
+            memory_bytes=memory_bytes,
+            block_bytes=block_bytes,
+            prefetch_blocks=prefetch_blocks,
+            concurrency=concurrency,
+        )
+        self._assemble(service, default_layers(), RuntimeFamily(options))
+
+    def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
+        _check_order(layers)
+        self._service = service
+        self._layers = layers
+        self._family = family
+        self._live: tuple[Runtime, Accessor] | None = None
+
+    @classmethod
+    def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Operator:
+        operator = cls.__new__(cls)
+        operator._assemble(service, layers, family)
+        return operator
+
+    @classmethod
+    def from_uri(cls, uri: str, **options: Any) -> Operator:
+        """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
+
+        Options are those of the service and of the constructor; what is not given comes from ``AIOPREFETCH_*``
+        variables. ``ConfigInvalid`` names an unknown scheme, option or value.
+        """
+        service, rest = configure(uri, options)
+        return cls(service, **rest)
+
+    @classmethod
+    def bare(cls, service: Service) -> Operator:
+        """An Operator with ErrorContext and Complete alone: no retry, no limits, no time-outs."""
+        return cls._of(service, (ErrorContextLayer(), CompleteLayer()), RuntimeFamily(RuntimeOptions()))
+
+    def layer(self, layer: Layer) -> Operator:
+        """An Operator with ``layer`` in place of the one of the same type, otherwise around all others."""
+        same = [number for number, one in enumerate(self._layers) if type(one) is type(layer)]
+        layers = list(self._layers)
+        if same:
+            layers[same[0]] = layer
+        else:
+            layers.append(layer)
+        return self._of(self._service, tuple(layers), self._family)
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ServiceInfo:
+        """Which store this is; no secret in it."""
+        return self._service.info
+
+    @property
+    def capability(self) -> Capability:
+        """What this stack can do."""
+        capability = self._service.capability
+        for layer in self._layers:
+            capability = layer.adapt(capability)
+        return capability
+
+    @property
+    def options(self) -> RuntimeOptions:
+        """The limits it runs under."""
+        return self._family.options
+
+    @property
+    def statistics(self) -> Counters:
+        """Counts since the first use in this process, on all loops, of all Operators of the family."""
+        total = Counters()
+        for runtime in self._family.live():
+            total.merge(runtime.statistics())
+        return total
+
+    def __repr__(self) -> str:
+        layers = ", ".join(type(layer).__name__ for layer in reversed(self._layers))
+        return f"<Operator {self.info.url} [{layers}]>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Operator._of, (self._service, self._layers, self._family)
+
+    # --- what is live -------------------------------------------------------------------------------------------
+
+    def runtime(self) -> Runtime:
+        """The runtime of the running loop."""
+        return self._connect()[1]
+
+    def accessor(self) -> Accessor:
+        """The live stack on the running loop."""
+        return self._connect()[0]
+
+    def _connect(self) -> tuple[Accessor, Runtime]:
+        live = self._live
+        if live is not None and live[0].is_current() and not live[0].closed:
+            return live[1], live[0]
+        runtime = self._family.current()
+        accessor: Accessor = runtime.shared(("service", id(self._service)), lambda: self._service.build(runtime))
+        for layer in self._layers:
+            accessor = layer.wrap(accessor, runtime)
+        self._live = (runtime, accessor)
+        return accessor, runtime
+
+    async def aclose(self) -> None:
+        """Close connections and end background work on the running loop; open readers fail with ``Closed``.
+
+        Needs no answer from the network. The next use starts anew.
+        """
+        self._live = None
+        runtime = self._family.existing()
+        if runtime is not None:
+            await runtime.aclose()
+
+    async def __aenter__(self) -> Operator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        suffix: int | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        version: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> bytes:
+        """The bytes ``[offset, offset + size)`` of an object, to its end without ``size``, or its last ``suffix``.
+
+        A range that crosses the end gives what is there; one that starts at or beyond the end of an object that is
+        not empty is ``RangeNotSatisfied``; an empty range costs no request. ``timeout_seconds`` bounds the whole call,
+        all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
+        """
+        sink = await self._collect(
+            path,
+            offset=offset,
+            size=size,
+            suffix=suffix,
+            if_match=if_match,
+            if_none_match=if_none_match,
+            version=version,
+            timeout_seconds=timeout_seconds,
+        )
+        return sink.to_bytes()
+
+    async def view(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        suffix: int | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        version: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> memoryview:
+        """As ``read``, as a read-only view on the memory that the answer was received into."""
+        sink = await self._collect(
+            path,
+            offset=offset,
+            size=size,
+            suffix=suffix,
+            if_match=if_match,
+            if_none_match=if_none_match,
+            version=version,
+            timeout_seconds=timeout_seconds,
+        )
+        return sink.to_view()
+
+    async def _collect(self, path: str, *, timeout_seconds: float | None, **fields: Any) -> CollectSink:
+        sink = CollectSink()
+        request = self._read_request(path, **fields)
+        if request is not None:
+            accessor, runtime = self._connect()
+            if timeout_seconds is not None:
+                request = replace(request, deadline=runtime.now() + timeout_seconds)
+            await accessor.read(request, sink)
+        return sink
+
+    async def read_into(self, path: str, offset: int, buffer: Any) -> int:
+        """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns how many bytes came.
+
+        If it fails or is cancelled, what is in the buffer is undefined.
+        """
+        try:
+            target = memoryview(buffer).cast("B")
+        except TypeError:
+            target = memoryview(b"")  # Read-only, and so refused below.
+        if target.readonly:
+            raise InvalidType(
+                f"a writable buffer is needed, not {type(buffer).__name__}", operation="read_into", path=path
+            )
+        request = self._read_request(path, offset=offset, size=len(target))
+        if request is None:
+            return 0
+        return (await self.accessor().read(request, BufferSink(target))).received
+
+    async def read_ranges(
+        self,
+        path: str,
+        ranges: Iterable[Sequence[int]],
+        *,
+        gap_bytes: int | None = None,
+        request_bytes_max: int | None = None,
+        if_match: str | None = None,
+        version: str | None = None,
+    ) -> list[bytes]:
+        """The bytes of each ``(start, end)`` in the order given, neighbours merged into one request.
+
+        Ranges up to ``gap_bytes`` (1 MiB) apart share a request of up to ``request_bytes_max`` (16 MiB). Overlaps and
+        duplicates are served; a range that ends past the end of the object is ``RangeNotSatisfied``, an ``EOFError``;
+        answers of two versions are ``ObjectChanged``.
+        """
+        views = await self.view_ranges(
+            path, ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, if_match=if_match, version=version
+        )
+        return [bytes(view) for view in views]
+
+    async def view_ranges(
+        self,
+        path: str,
+        ranges: Iterable[Sequence[int]],
+        *,
+        gap_bytes: int | None = None,
+        request_bytes_max: int | None = None,
+        if_match: str | None = None,
+        version: str | None = None,
+    ) -> list[memoryview]:
+        """As ``read_ranges``, as views. A view that is a small part of its merged answer is a copy, so it pins little."""
+        _check_file(path, "read_ranges")
+        return await read_merged(
+            self.accessor(),
+            ReadRequest(path=path, if_match=if_match, version=version),
+            checked_ranges(ranges, operation="read_ranges", path=path),
+            gap_bytes=gap_bytes,
+            request_bytes_max=request_bytes_max,
+        )
+
+    def reader(self, path: str, **options: Any) -> RangeReader:
+        """Open an object for reading by range; a plain call without I/O. Options: see ``ReaderOptions``.
+
+        ``ConfigInvalid`` names an unknown option or a value that cannot be.
+        """
+        _check_file(path, "reader")
+        limits = self._family.options
+        try:
+            checked = reader_options(
+                path,
+                **options,
+                default_block_bytes=limits.block_bytes,
+                default_prefetch_blocks=limits.prefetch_blocks,
+                memory_bytes=limits.memory_bytes,
+            )
+        except TypeError as error:
+            raise ConfigInvalid(f"reader(): {error}", operation="reader", path=path) from None
+        return RangeReader(path, checked, self._connect, url=f"{self.info.url}/{path}")
+
+    def _read_request(
+        self, path: str, *, offset: int = 0, size: int | None = None, suffix: int | None = None, **fields: Any
+    ) -> ReadRequest | None:
+        _check_file(path, "read")
+        start, length = checked_range(offset, size, operation="read", path=path)
+        if suffix is not None:
+            if offset or size is not None:
+                raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
+            _, suffix = checked_range(0, suffix, operation="read", path=path)
+        if length == 0 or suffix == 0:
+            return None
+        return ReadRequest(path=path, offset=start, size=length, suffix=suffix, **fields)
+
+    # --- everything else ----------------------------------------------------------------------------------------
+
+    async def stat(self, path: str, *, version: str | None = None) -> Metadata:
+        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
+        return await self.accessor().stat(StatRequest(path=_checked(path, "stat"), version=version))
+
+    async def exists(self, path: str) -> bool:
+        """Whether an object (or, with a trailing ``/``, a directory) is there."""
+        try:
+            await self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    def list(
+        self, prefix: str = "", *, recursive: bool = False, start_after: str | None = None, glob: str | None = None
+    ) -> Lister:
+        """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
+
+        What lies below the next ``/`` is folded into a directory entry unless ``recursive``; the directory that is
+        listed does not list itself. ``start_after`` is exclusive. ``glob`` filters whole paths. A prefix under which
+        there is nothing gives an empty listing.
+        """
+        request = ListRequest(path=_checked(prefix, "list"), recursive=recursive, start_after=start_after)
+        return Lister(self.accessor, request, compile_glob(glob) if glob is not None else None)
+
+    async def write(
+        self,
+        path: str,
+        data: bytes | bytearray | memoryview | AsyncIterable[bytes],
+        *,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        content_disposition: str | None = None,
+        cache_control: str | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+        if_match: str | None = None,
+        if_not_exists: bool = False,
+    ) -> Metadata:
+        """Write an object from bytes or from an asynchronous iterator of them; it appears whole or not at all.
+
+        Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
+        cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
+        """
+        _check_file(path, "write")
+        request = WriteRequest(
+            path=path,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            content_disposition=content_disposition,
+            cache_control=cache_control,
+            user_metadata=dict(user_metadata or {}),
+            if_match=if_match,
+            if_not_exists=if_not_exists,
+        )
+        if isinstance(data, bytes | bytearray | memoryview):
+            return await self.accessor().write(request, data)
+        if not hasattr(data, "__aiter__"):
+            raise InvalidType(
+                f"data must be bytes or an asynchronous iterator of bytes, not {type(data).__name__}",
+                operation="write",
+                path=path,
+            )
+        body = await self.accessor().open_write(request)
+        try:
+            async for chunk in data:
+                await body.write(chunk)
+            return await body.close()
+        except BaseException:
+            await asyncio.shield(body.abort())
+            raise
+
+    async def copy(self, source: str, target: str) -> Metadata:
+        """Copy an object within the store; within the service where it can, else by reading and writing."""
+        _check_file(source, "copy")
+        _check_file(target, "copy")
+        if source == target:
+            raise IsSameFile("source and target are the same object", operation="copy", path=source)
+        return await self.accessor().copy(CopyRequest(path=source, target=target))
+
+    async def delete(self, path: str) -> None:
+        """Delete an object (or, with a trailing ``/``, an empty directory). One that is missing is no error."""
+        _checked(path, "delete")
+        await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
+
+    async def delete_all(self, prefix: str) -> None:
+        """Delete every object below the directory ``prefix``, and the directory."""
+        _check_directory(prefix, "delete_all")
+        paths: list[str] = []
+        async for entry in self.list(prefix, recursive=True):
+            paths.append(entry.path)
+            if len(paths) == _DELETE_PATHS:
+                await self._delete(paths)
+                paths.clear()
+        await self._delete([*paths, prefix] if prefix else paths)
+
+    async def _delete(self, paths: Sequence[str]) -> None:
+        if paths:
+            await self.accessor().delete(DeleteRequest(path=paths[0], paths=tuple(paths)))
+
+    async def create_dir(self, path: str) -> None:
+        """Create a directory, its parents too; ``path`` ends with ``/``. One that exists is no error."""
+        _check_directory(path, "create_dir")
+        await self.accessor().create_dir(CreateDirRequest(path=path))
+
+    async def presign(
+        self,
+        path: str,
+        *,
+        expires_seconds: float = 900.0,
+        method: Literal["GET", "HEAD", "PUT", "DELETE"] = "GET",
+        version: str | None = None,
+    ) -> str:
+        """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
+        _check_file(path, "presign")
+        if isinstance(expires_seconds, bool) or not expires_seconds > 0:
+            raise ConfigInvalid(
+                f"expires_seconds must be above 0, not {expires_seconds!r}", operation="presign", path=path
+            )
+        request = PresignRequest(path=path, method=method, expires_seconds=float(expires_seconds), version=version)
+        return await self.accessor().presign(request)
+
+
+def _check_order(layers: Sequence[Layer]) -> None:
+    """Timeout must lie within Retry: outside it would end the pauses and attempts that Retry owns."""
+    kinds = [type(layer) for layer in layers]
+    if TimeoutLayer in kinds and RetryLayer in kinds and kinds.index(TimeoutLayer) > kinds.index(RetryLayer):
+        raise ConfigInvalid(
+            "TimeoutLayer must lie within RetryLayer: add Timeout before Retry, or replace both of the default stack",
+            operation="configure",
+        )
+
+
+def _checked(path: str, operation: str) -> str:
+    if not isinstance(path, str):
+        raise InvalidType(f"a path must be a string, not {type(path).__name__}", operation=operation)
+    return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
+
+
+def _check_file(path: str, operation: str) -> None:
+    if not _checked(path, operation) or path.endswith("/"):
+        raise IsADirectory(
+            "the path names a directory, an object is needed" if path else "the path is empty",
+            operation=operation,
+            path=path,
+        )
+
+
+def _check_directory(path: str, operation: str) -> None:
+    if _checked(path, operation) and not path.endswith("/"):
+        raise NotADirectory("the path of a directory ends with /", operation=operation, path=path)

@@ -1,0 +1,136 @@
+"""The iterators of a RangeReader: objects with ``aclose`` and ``async with``; leaving one early gives all back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from aioprefetch.blocks.fetch import Wait
+from aioprefetch.ranges import MergedRange, Range
+from aioprefetch.reader.pinned_object import PinnedObject, first_completed
+
+if TYPE_CHECKING:
+    from aioprefetch.reader.range_reader import RangeReader
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What a RangeIterator does: ranges of an object, and the requests they were merged into."""
+
+    pinned: PinnedObject
+    ranges: Sequence[Range]
+    merged: Sequence[MergedRange]
+
+
+class RangeIterator:
+    """Yields ``(position in the list, bytes)`` as ranges complete. Results are copies: none pins a merged buffer.
+
+    Nothing is sent before the first result is awaited. A failed request fails the iteration when its turn comes;
+    ranges of requests that completed before come first.
+    """
+
+    def __init__(self, prepare: Callable[[], Awaitable[RangePlan]]) -> None:
+        self._prepare = prepare
+        self._plan: RangePlan | None = None
+        self._pending: deque[MergedRange] = deque()
+        self._active: list[tuple[MergedRange, list[Wait]]] = []
+        self._ready: deque[tuple[int, bytes]] = deque()
+        self._closed = False
+
+    def __aiter__(self) -> RangeIterator:
+        return self
+
+    async def __anext__(self) -> tuple[int, bytes]:
+        if self._plan is None and not self._closed:
+            self._plan = plan = await self._prepare()
+            self._pending.extend(plan.merged)
+            self._ready.extend((index, b"") for index, (start, end) in enumerate(plan.ranges) if start == end)
+        while not self._ready:
+            if self._plan is None or not (self._pending or self._active):
+                raise StopAsyncIteration
+            self._start(self._plan.pinned)
+            if not any(_is_done(waits) for _, waits in self._active):
+                await first_completed(wait for _, waits in self._active for wait in waits if not wait.future.done())
+            await self._collect(self._plan)
+        return self._ready.popleft()
+
+    def _start(self, pinned: PinnedObject) -> None:
+        while self._pending and len(self._active) < pinned.steps_ahead:
+            piece = self._pending.popleft()
+            self._active.append((piece, pinned.ask(piece.start, piece.end, exact=True)))
+
+    async def _collect(self, plan: RangePlan) -> None:
+        for entry in [one for one in self._active if _is_done(one[1])]:
+            piece, waits = entry
+            try:
+                found = await plan.pinned.pieces(piece.start, piece.end, waits, exact=True)
+                self._deliver(plan, piece, found)
+            finally:
+                self._active.remove(entry)
+                plan.pinned.release(waits)
+
+    def _deliver(self, plan: RangePlan, piece: MergedRange, found: list[memoryview]) -> None:
+        whole = found[0] if len(found) == 1 else memoryview(b"".join(found))
+        for member in piece.members:
+            start, end = plan.ranges[member]
+            self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
+
+    async def aclose(self) -> None:
+        """Give up what is not delivered yet: nobody waits for it any more."""
+        self._closed = True
+        self._pending.clear()
+        self._ready.clear()
+        if self._plan is not None:
+            for _, waits in self._active:
+                self._plan.pinned.release(waits)
+        self._active.clear()
+        self._plan = None
+
+    async def __aenter__(self) -> RangeIterator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class ChunkIterator:
+    """Yields the bytes from the cursor on in chunks, and moves the cursor; blocks ahead are fetched meanwhile."""
+
+    def __init__(self, reader: RangeReader, chunk_bytes: int) -> None:
+        self._reader = reader
+        self._chunk_bytes = chunk_bytes
+        self._closed = False
+
+    def __aiter__(self) -> ChunkIterator:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._closed:
+            raise StopAsyncIteration
+        self._reader.look_ahead()
+        chunk = await self._reader.read(self._chunk_bytes)
+        if not chunk:
+            self._closed = True
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        """End the iteration; the reader stays open, its cursor after the last chunk delivered."""
+        self._closed = True
+
+    async def __aenter__(self) -> ChunkIterator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _is_done(waits: Sequence[Wait]) -> bool:
+    return all(wait.future.done() for wait in waits)

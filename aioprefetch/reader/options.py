@@ -1,0 +1,94 @@
+"""The options of a reader, checked once, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.ranges import Range, checked_int, checked_ranges
+from aioprefetch.reader.policy import Policy, find_policy
+
+ProgressCallback = Callable[[int], object]
+
+# A stream hands out chunks of this size unless told otherwise: enough that a chunk's cost does not count.
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderOptions:
+    """What ``operator.reader()`` takes. Sizes in bytes.
+
+    ``size``, ``etag`` and ``version`` are what the caller knows already: a size saves asking for it (reads end there,
+    the object may be longer), an ETag or a version pins the object before the first request. ``split`` is the range
+    the caller is going to use: look-ahead ends with it, reads may go on. ``buffer_bytes`` is the chunk of streams.
+    ``footer_cache`` makes the first request bring the tail (``True``: a block, a number: that many bytes; ``False``:
+    not even under a policy for footers). ``on_progress`` is called with the number of bytes after each read.
+    """
+
+    policy: Policy
+    size: int | None
+    etag: str | None
+    version: str | None
+    split: Range | None
+    chunk_bytes: int
+    footer_bytes: int | None
+    block_bytes: int
+    prefetch_blocks: int
+    prefetch_enabled: bool
+    on_progress: ProgressCallback | None
+
+
+def reader_options(
+    path: str,
+    *,
+    policy: str = "adaptive",
+    size: int | None = None,
+    etag: str | None = None,
+    version: str | None = None,
+    split: Range | None = None,
+    buffer_bytes: int | None = None,
+    footer_cache: bool | int | None = None,
+    block_bytes: int | None = None,
+    prefetch_blocks: int | None = None,
+    prefetch_enabled: bool = True,
+    on_progress: ProgressCallback | None = None,
+    default_block_bytes: int,
+    default_prefetch_blocks: int,
+    memory_bytes: int,
+) -> ReaderOptions:
+    """Check and complete the options. ``ConfigInvalid`` or ``InvalidArgument`` names the option and its value."""
+    chosen = find_policy(policy, operation="reader", path=path)
+    block = _at_least(1, block_bytes, "block_bytes", path) or default_block_bytes
+    if block > memory_bytes:
+        raise ConfigInvalid(
+            f"block_bytes={block} is more than memory_bytes={memory_bytes} can hold", operation="reader", path=path
+        )
+    footer = footer_cache if type(footer_cache) is int else block if footer_cache is True else None
+    if footer_cache is False and chosen.first == "tail":
+        chosen = Policy(chosen.name, chosen.fill, "block")
+    elif footer is not None:
+        chosen = Policy(chosen.name, chosen.fill, "tail")
+    ahead = _at_least(0, prefetch_blocks, "prefetch_blocks", path)
+    return ReaderOptions(
+        policy=chosen,
+        size=_at_least(0, size, "size", path),
+        etag=etag,
+        version=version,
+        split=None if split is None else checked_ranges([split], operation="reader", path=path)[0],
+        chunk_bytes=_at_least(1, buffer_bytes, "buffer_bytes", path) or CHUNK_BYTES,
+        footer_bytes=_at_least(1, footer, "footer_cache", path),
+        block_bytes=block,
+        prefetch_blocks=default_prefetch_blocks if ahead is None else ahead,
+        prefetch_enabled=prefetch_enabled,
+        on_progress=on_progress,
+    )
+
+
+def _at_least(lowest: int, value: int | None, name: str, path: str) -> int | None:
+    if value is None:
+        return None
+    number = checked_int(value, name, operation="reader", path=path)
+    if number < lowest:
+        raise ConfigInvalid(f"{name} must be at least {lowest}, not {number}", operation="reader", path=path)
+    return number
