@@ -1,0 +1,216 @@
+"""``aioprefetch demo``: one Parquet file, read by pyarrow through a naive reader and through ours, and counted.
+
+Without a URL the file lies in an embedded S3 server, and the server does the counting. With a URL the file is the
+user's own, and the two clients count for themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.cli.demo_server import RequestCount, demo_server, take_count
+from aioprefetch.cli.display import Display, choose_display
+from aioprefetch.cli.naive_reader import DropOnSeekReader, HttpRanges
+from aioprefetch.cli.sample_file import COLUMNS, ROW_GROUPS, sample_parquet
+from aioprefetch.errors import MissingDependency, UntrustedMetadata
+from aioprefetch.operator import Operator
+from aioprefetch.services import S3
+from aioprefetch.sync import BlockingOperator, SyncFile, split_url
+
+if TYPE_CHECKING:
+    from aioprefetch.cli.s3_server import CountingS3Server
+
+BUCKET = "aioprefetch-demo"
+KEY = "sample.parquet"
+NAIVE = "drops its buffer on seek"
+OURS = "aioprefetch"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of the file: what it cost, and the table it gave."""
+
+    count: RequestCount
+    seconds: float
+    table: Any
+
+    def figures(self) -> dict[str, float]:
+        """The numbers, for JSON."""
+        return {
+            "gets": self.count.gets,
+            "heads": self.count.heads,
+            "bytes": self.count.body_bytes,
+            "seconds": round(self.seconds, 4),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both readings of one object of ``size`` bytes."""
+
+    url: str
+    size: int
+    counted_by: str
+    naive: Reading
+    ours: Reading
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both readers gave the same table."""
+        return bool(self.naive.table.equals(self.ours.table))
+
+    @property
+    def ratio(self) -> float:
+        """How many GETs the naive reader needed for each of ours."""
+        return self.naive.count.gets / max(1, self.ours.count.gets)
+
+
+def run_demo(url: str | None, options: Mapping[str, Any], *, row_groups_max: int, as_json: bool) -> int:
+    """Run the demo and show the result.
+
+    Returns the exit code: 1 when the tables differ or the embedded file took more than one GET, else 0.
+    """
+    display = choose_display(silent=as_json)
+    if url is None:
+        comparison = compare_embedded(display)
+        good = comparison.is_equal and comparison.ours.count.gets == 1
+    else:
+        comparison = compare_own(url, options, display, row_groups_max)
+        good = comparison.is_equal
+    if as_json:
+        print(json.dumps(describe(comparison)))
+    else:
+        show(comparison, display)
+    return 0 if good else 1
+
+
+def compare_embedded(display: Display) -> Comparison:
+    """Write the sample into an embedded S3 server and read it twice; the server counts."""
+    content = sample_parquet()
+    with demo_server(BUCKET) as server:
+        display.say(
+            f"A Parquet file of {ROW_GROUPS} row groups × {COLUMNS} columns, {len(content):,} bytes, "
+            f"in an embedded S3 server at {server.endpoint_url}"
+        )
+        count = partial(take_count, server)
+        with BlockingOperator(embedded_operator(server)) as operator:
+            operator.write(KEY, content)
+            link = operator.presign(KEY)
+            server.reset()
+            with contextlib.closing(HttpRanges(link)) as ranges:
+                naive = read_naively(ranges.fetch, len(content), display, count, ROW_GROUPS)
+            with operator.open(KEY) as file:
+                ours = read_table(file, OURS, display, count, ROW_GROUPS)
+    return Comparison(f"s3://{BUCKET}/{KEY}", len(content), "server", naive, ours)
+
+
+def embedded_operator(server: CountingS3Server) -> Operator:
+    """An operator that nothing in the environment leads elsewhere: neither variables, nor profiles, nor proxies."""
+    service = S3(
+        bucket=BUCKET,
+        endpoint_url=server.endpoint_url,
+        region=server.region,
+        access_key_id=server.access_key_id,
+        secret_access_key=server.secret_access_key,
+        addressing_style="path",
+        proxies={},
+    )
+    return Operator(service)
+
+
+def compare_own(url: str, options: Mapping[str, Any], display: Display, row_groups_max: int) -> Comparison:
+    """Read an object of the user's own twice; each client counts its requests."""
+    root, path = split_url(url)
+    with BlockingOperator(Operator.from_uri(root, **options)) as operator:
+        size = operator.stat(path).size or 0
+        display.say(f"{url}: {size:,} bytes; at most {row_groups_max} row groups are read")
+
+        def fetch(start: int, end: int) -> bytes:
+            return operator.read(path, offset=start, size=end - start)
+
+        before = client_count(operator)
+        naive = read_naively(fetch, size, display, lambda: client_count(operator, before), row_groups_max)
+    with BlockingOperator(Operator.from_uri(root, **options)) as operator, operator.open(path) as file:
+        ours = read_table(file, OURS, display, lambda: client_count(operator), row_groups_max)
+    return Comparison(url, size, "client", naive, ours)
+
+
+def read_naively(
+    fetch: Callable[[int, int], bytes], size: int, display: Display, count: Callable[[], RequestCount], groups: int
+) -> Reading:
+    """Read through the reader that drops its buffer."""
+    with DropOnSeekReader(fetch, size) as file:
+        return read_table(file, NAIVE, display, count, groups)
+
+
+def read_table(
+    file: DropOnSeekReader | SyncFile, title: str, display: Display, count: Callable[[], RequestCount], groups: int
+) -> Reading:
+    """Let pyarrow read the first row groups, without the coalescing of its own."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingDependency(
+            "the demo needs pyarrow: pip install 'aioprefetch[parquet]'", operation="demo"
+        ) from error
+    began = time.perf_counter()
+    try:
+        parquet = pq.ParquetFile(file, pre_buffer=False)
+        total = min(groups, parquet.metadata.num_row_groups)
+        with display.progress(title, total) as advance:
+            parts = []
+            for index in range(total):
+                parts.append(parquet.read_row_group(index))
+                advance()
+        table = pa.concat_tables(parts) if parts else parquet.schema_arrow.empty_table()
+    except pa.ArrowInvalid as error:
+        raise UntrustedMetadata(f"not a Parquet file that pyarrow can read: {error}", operation="demo") from error
+    return Reading(count(), time.perf_counter() - began, table)
+
+
+def client_count(operator: BlockingOperator, before: RequestCount | None = None) -> RequestCount:
+    """What an operator has asked its store since ``before``."""
+    counters = operator.statistics
+    base = before or RequestCount()
+    return RequestCount(
+        gets=counters["action_http_get_request"] - base.gets,
+        heads=counters["action_http_head_request"] - base.heads,
+        body_bytes=counters["stream_read_total_bytes"] - base.body_bytes,
+    )
+
+
+def describe(comparison: Comparison) -> dict[str, Any]:
+    """The result as JSON has it."""
+    return {
+        "url": comparison.url,
+        "size": comparison.size,
+        "counted_by": comparison.counted_by,
+        "naive": comparison.naive.figures(),
+        "aioprefetch": comparison.ours.figures(),
+        "ratio": round(comparison.ratio, 2),
+        "equal": comparison.is_equal,
+    }
+
+
+def show(comparison: Comparison, display: Display) -> None:
+    """The result for people."""
+    rows = [
+        (
+            title,
+            f"{reading.count.gets:,}",
+            f"{reading.count.heads:,}",
+            f"{reading.count.body_bytes:,}",
+            f"{reading.seconds:.3f}",
+        )
+        for title, reading in ((NAIVE, comparison.naive), (OURS, comparison.ours))
+    ]
+    display.table((f"counted by the {comparison.counted_by}", "GETs", "HEADs", "bytes", "seconds"), rows)
+    verdict = "Both readers gave the same table" if comparison.is_equal else "THE TABLES DIFFER"
+    display.say(f"{verdict}. {comparison.ratio:,.0f} × fewer GETs.")

@@ -1,0 +1,217 @@
+"""The verbs of an Operator for code without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
+from aioprefetch.ranges import checked_int, checked_range
+from aioprefetch.runtime import fork_generation
+from aioprefetch.sync.file import SyncFile
+from aioprefetch.sync.listing import BlockingListing
+from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+from aioprefetch.sync.open_readers import OpenReaders
+from aioprefetch.values import Capability, Metadata, ServiceInfo
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from aioprefetch.operator import Operator
+
+T = TypeVar("T")
+
+Bytes = bytes | bytearray | memoryview
+
+READERS_MAX = 64
+CLOSE_SECONDS_MAX = 10.0
+
+
+class BlockingOperator:
+    """The synchronous twin of an Operator: the same verbs, from any thread but the loop's own.
+
+    It pickles as its operator, and works after a fork: parent and child each have a loop thread. ``read_at`` keeps up
+    to ``readers_max`` readers open, so that bytes read once are served on the caller's thread.
+
+    Closing it closes what the operator has on the loop thread, files that were opened from it included.
+    """
+
+    def __init__(self, operator: Operator, *, readers_max: int = READERS_MAX) -> None:
+        if checked_int(readers_max, "readers_max", operation="configure", path="") < 1:
+            raise InvalidArgument(f"readers_max must be at least 1, not {readers_max}", operation="configure")
+        self._operator = operator
+        self._readers_max = readers_max
+        self._closed = False
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"<BlockingOperator {self._operator!r}{' closed' if self._closed else ''}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._operator, self._readers_max)
+
+    def __enter__(self) -> Self:
+        self._live("open")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def operator(self) -> Operator:
+        """The operator that it stands for."""
+        return self._operator
+
+    @property
+    def capability(self) -> Capability:
+        """What the store can do."""
+        return self._operator.capability
+
+    @property
+    def info(self) -> ServiceInfo:
+        """Which store this is."""
+        return self._operator.info
+
+    @property
+    def statistics(self) -> Any:
+        """The counters of the operator in this process."""
+        return self._operator.statistics
+
+    def stat(self, path: str, **options: Any) -> Metadata:
+        """The metadata of an object, or of a directory when ``path`` ends with ``/``."""
+        return self._run("stat", path, lambda op: op.stat(path, **options))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object or a directory at ``path``."""
+        return self._run("exists", path, lambda op: op.exists(path))
+
+    def read(self, path: str, **options: Any) -> bytes:
+        """The bytes of an object; options as in ``Operator.read`` (``offset``, ``size``, ``suffix``, ...)."""
+        return self._run("read", path, lambda op: op.read(path, **options))
+
+    def view(self, path: str, **options: Any) -> memoryview:
+        """The same as a read-only ``memoryview``, without a copy."""
+        return self._run("view", path, lambda op: op.view(path, **options))
+
+    def read_into(self, path: str, offset: int, buffer: WriteableBuffer) -> int:
+        """Fill a writable buffer from ``offset``; how many bytes it took."""
+        return self._run("read_into", path, lambda op: op.read_into(path, offset, buffer))
+
+    def read_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[bytes]:
+        """The bytes of each ``(start, end)``; neighbours share requests."""
+        return self._run("read_ranges", path, lambda op: op.read_ranges(path, ranges, **options))
+
+    def view_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[memoryview]:
+        """The same as views."""
+        return self._run("view_ranges", path, lambda op: op.view_ranges(path, ranges, **options))
+
+    def read_at(self, path: str, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset``, fewer at the end of the object only, through a reader that is kept open.
+
+        Each call returns bytes of one version. Resident bytes are served as they are, without a request: of the
+        version that was first seen, unless this object wrote, copied over or deleted the path since. When a request
+        shows that the object was overwritten, the read is done once more on the new version; ``ObjectChanged`` if it
+        changes again meanwhile. To read one version throughout, use ``open``.
+        """
+        start, length = checked_range(offset, size, operation="read_at", path=path)
+        readers = self._live("read_at", path)
+        wanted = 0 if length is None else length
+        data = readers.peek(path, start, wanted)
+        if data is not None:
+            return data
+        try:
+            return readers.read_at(path, start, wanted)
+        except ObjectChanged:
+            readers.drop(path)
+            return readers.read_at(path, start, wanted)
+
+    def open(self, path: str, **reader_options: Any) -> SyncFile:
+        """A file object over ``path``; options as in ``Operator.reader``. No request is sent before the first read."""
+        self._live("open", path)
+        return SyncFile(self._operator, path, reader_options)
+
+    def list(self, prefix: str = "", **options: Any) -> BlockingListing:
+        """Iterate over the entries whose path begins with ``prefix``; options as in ``Operator.list``."""
+        self._live("list", prefix)
+        return BlockingListing(self._operator.list(prefix, **options))
+
+    def write(self, path: str, data: Bytes | Iterable[bytes], **options: Any) -> Metadata:
+        """Write an object from bytes or from an iterable of them; it appears whole or not at all.
+
+        An iterable runs on a worker thread. Options as in ``Operator.write``.
+        """
+        body = data if isinstance(data, bytes | bytearray | memoryview | str) else _chunks(data)
+        return self._change("write", path, lambda op: op.write(path, body, **options))
+
+    def copy(self, source: str, target: str) -> Metadata:
+        """Copy an object within the store."""
+        return self._change("copy", target, lambda op: op.copy(source, target))
+
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is missing is no error."""
+        self._change("delete", path, lambda op: op.delete(path))
+
+    def delete_all(self, prefix: str) -> None:
+        """Delete every object below the directory ``prefix``, which ends with ``/``, and the directory."""
+        try:
+            self._run("delete_all", prefix, lambda op: op.delete_all(prefix))
+        finally:
+            self._readers.drop_under(prefix)
+
+    def create_dir(self, path: str) -> None:
+        """Create a directory and its parents; ``path`` ends with ``/``."""
+        self._run("create_dir", path, lambda op: op.create_dir(path))
+
+    def presign(self, path: str, **options: Any) -> str:
+        """A URL that lets its bearer read the object for ``expires_seconds``. It is a secret."""
+        return self._run("presign", path, lambda op: op.presign(path, **options))
+
+    def close(self) -> None:
+        """Close the readers and what the operator has on the loop thread. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._generation == fork_generation():
+            self._thread.finish(self._operator.aclose, timeout_seconds=CLOSE_SECONDS_MAX)
+
+    def _start(self) -> None:
+        self._thread = loop_thread()
+        self._readers = OpenReaders(self._operator, self._readers_max)
+        self._generation = fork_generation()
+
+    def _live(self, operation: str, path: str = "") -> OpenReaders:
+        """The open readers of this process, or ``Closed``."""
+        if self._closed:
+            raise Closed("the operator is closed", operation=operation, path=path)
+        if self._generation != fork_generation():
+            with process_lock():
+                if self._generation != fork_generation():
+                    bury(self._readers)  # its readers and its lock belong to the parent
+                    self._start()
+        return self._readers
+
+    def _run(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+        self._live(operation, path)
+        return self._thread.run(call(self._operator))
+
+    def _change(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+        """Run what changes ``path``, and let the next ``read_at`` see it. Also after a failure: it may have worked."""
+        try:
+            return self._run(operation, path, call)
+        finally:
+            self._readers.drop(path)
+
+
+async def _chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """An iterable of the user's, run on a worker thread: on the loop's it could block everybody."""
+    iterator = iter(parts)
+    while (part := await asyncio.to_thread(next, iterator, None)) is not None:
+        yield part
+
+
+def _rebuild(operator: Operator, readers_max: int) -> BlockingOperator:
+    return BlockingOperator(operator, readers_max=readers_max)

@@ -1,0 +1,350 @@
+"""A file object over an object in a store, for everything in Python that reads files.
+
+What is resident in memory is served on the caller's thread. Only a read that has to fetch something crosses to the
+loop thread and waits there.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+
+from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, Unsupported
+from aioprefetch.ranges import checked_int, checked_range
+from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.runtime import fork_generation
+from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+from aioprefetch.telemetry import logger
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from aioprefetch.operator import Operator
+    from aioprefetch.reader.range_reader import RangeReader
+
+# Lines are searched in pieces of this size, copied out of the resident blocks once.
+LINE_PIECE_BYTES = 128 << 10
+CLOSE_SECONDS_MAX = 5.0
+
+
+class SyncFile(io.RawIOBase):
+    """A read-only, seekable file. Opening and seeking cost no request, except ``SEEK_END`` while the size is unknown.
+
+    Reads are full: they are short at the end of the object only. ``read_at``, ``view_at`` and ``read_ranges`` never
+    move the cursor and may be used by many threads at once; reads through the cursor take turns. A forked child may
+    go on using the file: it opens a reader of its own, pinned to the version that its parent has seen.
+
+    Close it, or use ``with``: a file collected unclosed gives back what it holds, with a ``ResourceWarning``.
+    """
+
+    mode = "rb"
+
+    _reader: RangeReader | None = None
+
+    def __init__(
+        self,
+        operator: Operator,
+        path: str,
+        reader_options: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        owns_operator: bool = False,
+    ) -> None:
+        super().__init__()
+        self.name = path if name is None else name
+        self._operator = operator
+        self._path = path
+        self._options = dict(reader_options or {})
+        self._on_progress: ProgressCallback | None = self._options.pop("on_progress", None)
+        self._owns_operator = owns_operator
+        self._open_reader()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"at {self._position}"
+        return f"<aioprefetch.sync.SyncFile {self.name!r} {state}>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidType(
+            "an open file cannot be pickled; pickle the Operator and open the path again",
+            operation="pickle",
+            path=self._path,
+        )
+
+    def __del__(self) -> None:
+        if self._reader is None or self.closed:
+            return
+        warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
+        self._end(wait=False)
+
+    # What is known of the object
+
+    @property
+    def size(self) -> int:
+        """The size of the object in bytes. While unknown it costs the first read, whose bytes are kept."""
+        known = self._live("size").size
+        return self._thread.run(self._find_size(by_tail=False)) if known is None else known
+
+    @property
+    def etag(self) -> str | None:
+        """The pinned version of the object; ``None`` before the first read."""
+        return None if self._reader is None else self._reader.etag
+
+    @property
+    def statistics(self) -> Any:
+        """The reader's statistics; they stay readable after ``close``."""
+        return None if self._reader is None else self._reader.statistics
+
+    def readable(self) -> bool:
+        """True. ``ValueError`` when closed, as for every file."""
+        self._live("readable")
+        return True
+
+    def seekable(self) -> bool:
+        """True. ``ValueError`` when closed, as for every file."""
+        self._live("seekable")
+        return True
+
+    def writable(self) -> bool:
+        """False. ``ValueError`` when closed, as for every file."""
+        self._live("writable")
+        return False
+
+    def write(self, data: object, /) -> NoReturn:
+        """Raise ``io.UnsupportedOperation``: the file is open for reading."""
+        self._refuse("write")
+
+    def truncate(self, size: int | None = None, /) -> NoReturn:
+        """Raise ``io.UnsupportedOperation``: the file is open for reading."""
+        self._refuse("truncate")
+
+    def fileno(self) -> NoReturn:
+        """Raise ``io.UnsupportedOperation``: there is no descriptor."""
+        self._refuse("fileno")
+
+    # Positional reads: the cursor stays where it is
+
+    def read_at(self, offset: int, size: int | None) -> bytes:
+        """``size`` bytes from ``offset`` (``None``: to the end); fewer at the end of the object only.
+
+        Raises ``InvalidRange`` for a negative offset or size, ``ObjectChanged`` when the object was overwritten since
+        the first read, and what the store answers.
+        """
+        return self._read(*self._range(offset, size))
+
+    def view_at(self, offset: int, size: int | None) -> memoryview:
+        """The same as a read-only ``memoryview``, without a copy where the bytes lie in one block.
+
+        The block stays in memory, and accounted, until the last slice of the view is gone.
+        """
+        return self._view(*self._range(offset, size))
+
+    def read_ranges(self, ranges: Iterable[Sequence[int]], **options: Any) -> list[bytes]:
+        """The bytes of each ``(start, end)``, fetched together; neighbours share requests. See ``RangeReader``."""
+        parts = self._thread.run(self._live("read_ranges").read_ranges(ranges, **options))
+        self._progress(sum(map(len, parts)))
+        return parts
+
+    # Reads through the cursor, one at a time
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """``size`` bytes from the cursor, or all that is left without one; fewer at the end of the object only."""
+        with self._turn("read"):
+            data = self._read(self._position, self._wanted(size))
+            self._position += len(data)
+            return data
+
+    def readall(self) -> bytes:
+        """All bytes from the cursor to the end of the object."""
+        return self.read(-1)
+
+    def read_buffer(self, size: int | None = -1, /) -> memoryview:
+        """Like ``read``, as a view without a copy. Arrow calls this where a file has it."""
+        with self._turn("read"):
+            view = self._view(self._position, self._wanted(size))
+            self._position += len(view)
+            return view
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill any writable buffer from the cursor; how many bytes it took, fewer at the end of the object only."""
+        with memoryview(buffer) as given:
+            if given.readonly:
+                raise InvalidType("readinto needs a writable buffer", operation="readinto", path=self._path)
+            if not given.nbytes:
+                self._live("readinto")
+                return 0
+            with given.cast("B") as target, self._turn("readinto"), self._view(self._position, len(target)) as source:
+                target[: len(source)] = source
+                self._position += len(source)
+                return len(source)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move the cursor, beyond the end too; the new position. A negative one is a ``ValueError``."""
+        with self._turn("seek"):
+            target = self._base(whence) + checked_int(offset, "offset", operation="seek", path=self._path)
+            if target < 0:
+                raise InvalidRange(f"the position would be negative: {target}", operation="seek", path=self._path)
+            self._position = target
+            return target
+
+    def tell(self) -> int:
+        """The position of the cursor."""
+        self._live("tell")
+        return self._position
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """The bytes up to and with the next newline, at most ``size`` of them; ``b""`` at the end of the object."""
+        with self._turn("readline"):
+            limit = -1 if size is None else checked_int(size, "size", operation="readline", path=self._path)
+            line = self._next_line(limit)
+            self._position += len(line)
+            return line
+
+    def readlines(self, hint: int | None = -1, /) -> list[bytes]:
+        """The lines that are left; with a ``hint``, only as many as that many bytes take."""
+        if hint is None or hint <= 0:
+            return io.BytesIO(self.read()).readlines()
+        return super().readlines(hint)
+
+    def close(self) -> None:
+        """Give back memory and connections, and the operator too if ``open`` made it. May be called twice.
+
+        Reads that other threads wait for end with ``Closed``.
+        """
+        if not self.closed:
+            self._end(wait=True)
+
+    # Inside
+
+    def _open_reader(self) -> None:
+        self._thread = loop_thread()
+        self._position = 0
+        self._cursor = threading.RLock()
+        self._line_piece, self._line_start = b"", 0
+        self._reader = self._operator.reader(self._path, **self._options)  # which sends nothing
+        self._generation = fork_generation()
+
+    def _live(self, operation: str) -> RangeReader:
+        """The reader of this process, or ``Closed``."""
+        reader = self._reader
+        if reader is None or self.closed:
+            raise Closed("the file is closed", operation=operation, path=self._path)
+        return reader if self._generation == fork_generation() else self._reopen_in_child(reader)
+
+    def _reopen_in_child(self, parent: RangeReader) -> RangeReader:
+        with process_lock():
+            if self._generation != fork_generation():
+                position = self._position
+                bury(parent, self._cursor)  # a thread that is not in this process may hold the lock
+                if parent.etag is not None:
+                    self._options |= {"etag": parent.etag, "size": parent.size}
+                self._open_reader()
+                self._position = position
+        return self._live("read")
+
+    def _turn(self, operation: str) -> threading.RLock:
+        """The lock of the cursor, for this process."""
+        self._live(operation)
+        return self._cursor
+
+    def _end(self, *, wait: bool) -> None:
+        super().close()
+        self._line_piece = b""
+        reader, operator = self._reader, self._operator if self._owns_operator else None
+        if self._generation != fork_generation():
+            bury(reader)
+            return
+
+        async def release() -> None:
+            try:
+                if reader is not None:
+                    await reader.aclose()
+            finally:
+                if operator is not None:
+                    await operator.aclose()
+
+        self._thread.finish(release, timeout_seconds=CLOSE_SECONDS_MAX if wait else 0)
+
+    def _refuse(self, operation: str) -> NoReturn:
+        self._live(operation)
+        raise Unsupported(
+            f"{operation} does not apply: the file is open for reading", operation=operation, path=self._path
+        )
+
+    def _range(self, offset: int, size: int | None) -> tuple[int, int | None]:
+        return checked_range(offset, size, operation="read", path=self._path)
+
+    def _wanted(self, size: int | None) -> int | None:
+        """How many bytes a read through the cursor asks for; ``None``: all that is left."""
+        if size is None:
+            return None
+        number = checked_int(size, "size", operation="read", path=self._path)
+        return None if number < 0 else number
+
+    def _read(self, start: int, length: int | None) -> bytes:
+        reader = self._live("read")
+        if length == 0:
+            return b""
+        data = reader.peek(start, length)
+        if data is None:
+            data = self._thread.run(reader.read_at(start, length))
+        self._progress(len(data))
+        return data
+
+    def _view(self, start: int, length: int | None) -> memoryview:
+        reader = self._live("read")
+        if length == 0:
+            return memoryview(b"")
+        view = reader.peek_view(start, length)
+        if view is None:
+            view = self._thread.run(reader.view_at(start, length))
+        self._progress(len(view))
+        return view
+
+    def _progress(self, count: int) -> None:
+        # On the caller's thread: no code of the user runs on the loop's. A failure of it fails no read.
+        if self._on_progress is not None and count:
+            try:
+                self._on_progress(count)
+            except Exception:
+                logger.exception("on_progress failed for %s", self.name)
+
+    async def _find_size(self, *, by_tail: bool) -> int:
+        reader = self._live("size")
+        if by_tail:
+            reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which whoever asks reads next
+        return await reader.ensure_size()
+
+    def _base(self, whence: int) -> int:
+        if whence == io.SEEK_SET:
+            return 0
+        if whence == io.SEEK_CUR:
+            return self._position
+        if whence == io.SEEK_END:
+            known = self._live("seek").size
+            return self._thread.run(self._find_size(by_tail=True)) if known is None else known
+        raise InvalidArgument(f"whence must be 0, 1 or 2, not {whence!r}", operation="seek", path=self._path)
+
+    def _next_line(self, limit: int) -> bytes:
+        parts: list[bytes] = []
+        position, left = self._position, limit
+        while left:
+            piece, at = self._piece(position)
+            stop = len(piece) if left < 0 else min(len(piece), at + left)
+            newline = piece.find(b"\n", at, stop)
+            part = piece[at : stop if newline < 0 else newline + 1]
+            parts.append(part)
+            position += len(part)
+            left -= len(part) if limit >= 0 else 0
+            if newline >= 0 or not part:
+                break
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _piece(self, position: int) -> tuple[bytes, int]:
+        """Bytes that hold ``position``, and where in them it is; beyond the end of the object they end there."""
+        at = position - self._line_start
+        if not 0 <= at < len(self._line_piece):
+            self._line_piece, self._line_start, at = self._read(position, LINE_PIECE_BYTES), position, 0
+        return self._line_piece, at

@@ -1,0 +1,89 @@
+"""``ap.sync.open``: a file from one URL and one set of options."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from aioprefetch.errors import ConfigInvalid, printable, redact
+from aioprefetch.operator import Operator
+from aioprefetch.reader.options import reader_options
+from aioprefetch.sync.file import SyncFile
+
+# Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.
+SHARED_OPTIONS = frozenset({"block_bytes", "prefetch_blocks"})
+
+
+def reader_option_names() -> frozenset[str]:
+    """The options that ``Operator.reader`` takes."""
+    parameters = inspect.signature(reader_options).parameters.values()
+    # What the operator adds of its own has no default.
+    return frozenset(one.name for one in parameters if one.default is not inspect.Parameter.empty)
+
+
+def split_url(url: str, *, path_required: bool = True) -> tuple[str, str]:
+    """The URL of a store, and the path of one object in it: ``s3://bucket`` and ``a/b.parquet``.
+
+    An http(s) URL is decoded, and its query stays with the store; what is behind another scheme is a path as it
+    stands. ``ConfigInvalid`` when there is no scheme, or no path although one is required.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme:
+        raise ConfigInvalid(
+            f"{printable(redact(url))!r} is not a URL such as s3://bucket/key; with operator= a path is enough",
+            operation="open",
+        )
+    if scheme in ("http", "https"):
+        store, path = _split_http(url)
+    elif scheme == "file":
+        # The parent is the root, since a root may lie behind links and a path in it may not.
+        directory, _, path = rest.rpartition("/")
+        store = f"file://{directory or '/'}"
+    else:
+        name, _, path = rest.partition("/")
+        store = f"{scheme}://{name}"
+    if not path and path_required:
+        raise ConfigInvalid(f"the URL {printable(redact(url))!r} names no object", operation="open")
+    return store, path
+
+
+def _split_http(url: str) -> tuple[str, str]:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigInvalid(f"{printable(redact(url))!r} is no URL: {error}", operation="open") from None
+    if parts.fragment:
+        raise ConfigInvalid(
+            f"{printable(redact(url))!r} has a fragment; encode the character # as %23", operation="open"
+        )
+    directory, _, name = parts.path.rpartition("/")
+    return urlunsplit((parts.scheme, parts.netloc, directory + "/", parts.query, "")), unquote(name)
+
+
+def open(  # noqa: A001 - what it stands in for
+    url: str, *, operator: Operator | None = None, **options: Any
+) -> SyncFile:
+    """Open an object for reading as a file. No request is sent before the first read.
+
+    ``url`` is a URL (``s3://bucket/key``), or with ``operator`` a path in it. ``options`` are those of
+    ``Operator.from_uri`` and of ``Operator.reader`` together; with ``operator`` only those of the reader. An operator
+    that was made here is closed with the file. Raises ``ConfigInvalid`` for an option that neither knows.
+    """
+    known = reader_option_names()
+    if operator is not None:
+        for name in options.keys() - known:
+            raise ConfigInvalid(
+                f"{name!r} is no option of a reader; options of a store belong to Operator.from_uri",
+                operation="open",
+                path=url,
+            )
+        return SyncFile(operator, url, options)
+    store, path = split_url(url)
+    of_reader = {name: value for name, value in options.items() if name in known - SHARED_OPTIONS}
+    of_store = {name: value for name, value in options.items() if name not in of_reader}
+    made = Operator.from_uri(store, **of_store)
+    return SyncFile(made, path, of_reader, name=redact(url), owns_operator=True)
+
+
+__all__ = ["open", "reader_option_names", "split_url"]

@@ -1,0 +1,110 @@
+"""Those who read files read through SyncFile, and ``open`` makes one from a URL."""
+
+import io
+import random
+import zipfile
+from collections.abc import Callable
+
+import pytest
+
+from aioprefetch import sync
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.operator import Operator
+from aioprefetch.sync import BlockingOperator, run
+
+LINES = b"".join(b"line %d %s\n" % (number, b"x" * (number % 37)) for number in range(2000)) + b"no newline at the end"
+
+
+def test_io_wrappers_read_through_it(blocking: BlockingOperator) -> None:
+    blocking.write("lines", LINES)
+    with io.BufferedReader(blocking.open("lines")) as buffered:
+        assert buffered.peek(4)[:4] == b"line"
+        assert buffered.read() == LINES
+    with io.TextIOWrapper(io.BufferedReader(blocking.open("lines")), encoding="ascii") as text:
+        assert text.readlines() == LINES.decode().splitlines(keepends=True)
+
+
+def test_zipfile_reads_through_it(blocking: BlockingOperator) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/lines.txt", LINES)
+        archive.writestr("noise", random.Random(1).randbytes(50_000))
+    blocking.write("archive.zip", content.getvalue())
+    with blocking.open("archive.zip") as file, zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert archive.read("a/lines.txt") == LINES
+    assert blocking.statistics["stream_read_total_bytes"] <= len(content.getvalue())
+
+
+@pytest.mark.parametrize("pre_buffer", [False, True])
+def test_pyarrow_reads_parquet_through_it(blocking: BlockingOperator, pre_buffer: bool) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"number": range(20_000), "text": [str(number) for number in range(20_000)]})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=1000)
+    content = sink.getvalue().to_pybytes()
+    blocking.write("t.parquet", content)
+    with blocking.open("t.parquet") as file:
+        assert pq.ParquetFile(file, pre_buffer=pre_buffer).read().equals(table)
+    assert blocking.statistics["stream_read_total_bytes"] == len(content)
+
+
+def test_pandas_reads_csv_through_it(blocking: BlockingOperator) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [(number, number * number) for number in range(5000)]
+    blocking.write("t.csv", b"a,b\n" + b"".join(b"%d,%d\n" % row for row in rows))
+    with blocking.open("t.csv") as file:
+        frame = pandas.read_csv(file)
+    assert frame["b"].tolist() == [square for _, square in rows]
+
+
+def test_errors_of_the_store_pass_through_pyarrow(blocking: BlockingOperator) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    with blocking.open("missing.parquet") as file, pytest.raises(FileNotFoundError, match=r"missing\.parquet"):
+        pq.ParquetFile(file)
+
+
+def test_open_by_url_splits_the_options(random_name: Callable[[], str]) -> None:
+    url = f"memory://{random_name()}/dir/a b.txt"
+    root, path = sync.split_url(url)
+    with BlockingOperator(Operator.from_uri(root)) as blocking:
+        blocking.write(path, b"0123456789")
+    with sync.open(url, block_bytes=4, memory_bytes=1 << 20, policy="random", size=8) as file:
+        assert file.read() == b"01234567"
+        assert file.name == url
+        operator = file._operator
+        assert operator.options.block_bytes == 4
+    assert run(_live_runtimes(operator)) == 0
+
+
+async def _live_runtimes(operator: Operator) -> int:
+    return len(operator._family.live())
+
+
+def test_open_by_path_takes_reader_options_only(operator: Operator) -> None:
+    with pytest.raises(ConfigInvalid, match="'region' is no option of a reader"):
+        sync.open("k", operator=operator, region="eu-west-1")
+    with pytest.raises(ConfigInvalid, match="unheard_of"):
+        sync.open("memory://name/k", unheard_of=1)
+
+
+@pytest.mark.parametrize(
+    "url", ["plain/path", "memory://name", "://x/y", "s3://bucket/", "unknown://a/b", "https://host/a#b", "https://[/k"]
+)
+def test_what_is_no_url_of_an_object_is_refused(url: str) -> None:
+    with pytest.raises(ConfigInvalid):
+        sync.open(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("s3://bucket/a//b c%20+#?.parquet", ("s3://bucket", "a//b c%20+#?.parquet")),
+        ("file:///srv/data/x%20", ("file:///srv/data", "x%20")),
+        ("file:///x", ("file:///", "x")),
+        ("https://host:8443/base/a%20b?sig=1", ("https://host:8443/base/?sig=1", "a b")),
+        ("memory://name/k", ("memory://name", "k")),
+    ],
+)
+def test_urls_are_split_into_store_and_path(url: str, parts: tuple[str, str]) -> None:
+    assert sync.split_url(url) == parts
