@@ -46,7 +46,8 @@ class ErrorContextAccessor(WrappedAccessor):
         try:
             return await forward(request)
         except Exception as error:
-            raise self.explain(error, request) from error.__cause__
+            explained = self.explain(error, request)
+            raise explained from explained.__cause__
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         before = sink.received
@@ -55,13 +56,14 @@ class ErrorContextAccessor(WrappedAccessor):
         except Exception as error:
             explained = self.explain(error, request, range=request.describe(), received=sink.received - before)
             explained.head, explained.received = sink.head, sink.received
-            raise explained from error.__cause__
+            raise explained from explained.__cause__
 
     async def open_read(self, request: ReadRequest) -> ReadBody:
         try:
             return ErrorContextReadBody(await self.inner.open_read(request), self, request)
         except Exception as error:
-            raise self.explain(error, request, range=request.describe()) from error.__cause__
+            explained = self.explain(error, request, range=request.describe())
+            raise explained from explained.__cause__
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return ErrorContextWriteBody(await self.around(request, self.inner.open_write), self, request)
@@ -88,7 +90,7 @@ class ErrorContextReadBody:
                 error, self._request, range=self._request.describe(), received=self._received
             )
             explained.head, explained.received = self.head, self._received
-            raise explained from error.__cause__
+            raise explained from explained.__cause__
         self._received += len(chunk)
         return chunk
 
@@ -109,14 +111,16 @@ class ErrorContextWriteBody:
         try:
             await self._body.write(chunk)
         except Exception as error:
-            raise self._layer.explain(error, self._request, written=self._written) from error.__cause__
+            explained = self._layer.explain(error, self._request, written=self._written)
+            raise explained from explained.__cause__
         self._written += len(chunk)
 
     async def close(self) -> Metadata:
         try:
             return await self._body.close()
         except Exception as error:
-            raise self._layer.explain(error, self._request, written=self._written) from error.__cause__
+            explained = self._layer.explain(error, self._request, written=self._written)
+            raise explained from explained.__cause__
 
     async def abort(self) -> None:
         await self._body.abort()

@@ -1,0 +1,212 @@
+"""ConcurrentLimit: at most so many requests in flight, demand before prefetch, and no endless wait for a slot.
+
+A slot is taken just before a request goes to the layer below, and given back when its answer has been read: by
+``read`` when it ends, by a stream at the end of its body or when it is closed. Nothing queues for anything else while
+it holds a slot, so a reader of many blocks finishes with any limit, also 1. A stream that its user has opened and does
+not read does hold its slot: with as many of these as the limit, the next request fails after ``wait_seconds`` and says
+so. A streaming write holds a slot during each call only, because between two calls nothing is in flight.
+
+Retry belongs outside of this layer, so that no slot is held during its pauses, and Timeout inside, so that waiting for
+a slot does not count as waiting for an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import TypeVar
+
+from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.errors import TimedOut
+from aioprefetch.layers.option_checks import check_count, check_seconds
+from aioprefetch.layers.slots import SlotQueue
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.values import Lane, Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConcurrentLimitLayer(Layer):
+    """The recipe of ConcurrentLimit.
+
+    ``concurrency`` is the number of slots, ``None`` for the runtime's option. They are one set for each layer object
+    and runtime: operators that share the object share the slots. Prefetches take at most ``concurrency - 1`` of them
+    (one, where there is only one). Who waits longer than ``wait_seconds`` gets ``TimedOut`` (``persistent``: waiting
+    again is the caller's choice), who waits beyond the request's deadline ``TimedOut`` (``permanent``).
+    """
+
+    concurrency: int | None = None
+    _: KW_ONLY
+    wait_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("ConcurrentLimitLayer", "concurrency", self.concurrency, least=1)
+        check_seconds("ConcurrentLimitLayer", "wait_seconds", self.wait_seconds)
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return ConcurrentLimitAccessor(self, inner, runtime)
+
+    def slots(self, runtime: Runtime) -> SlotQueue:
+        """The slots of this layer in a runtime: what is in flight and what waits."""
+        limit = runtime.options.concurrency if self.concurrency is None else self.concurrency
+        return runtime.shared(("concurrent_limit", self), lambda: SlotQueue(limit))
+
+
+class ConcurrentLimitAccessor(WrappedAccessor):
+    """The live layer."""
+
+    def __init__(self, layer: ConcurrentLimitLayer, inner: Accessor, runtime: Runtime) -> None:
+        super().__init__(inner)
+        self.slots = layer.slots(runtime)
+        self._runtime = runtime
+        self._wait_seconds = layer.wait_seconds
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        lane: Lane = "demand" if sink.is_urgent else request.lane
+        slots = self.slots
+        if not slots.try_acquire(lane):
+            lane = await self._wait(request, lane, sink)
+        try:
+            return await self.inner.read(request, sink)
+        finally:
+            slots.release(lane)
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        lane = await self.acquire(request, request.lane)
+        try:
+            return ConcurrentLimitReadBody(await self.inner.open_read(request), self.slots, lane)
+        except BaseException:
+            self.slots.release(lane)
+            raise
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        lane = await self.acquire(request, "demand")
+        try:
+            return await forward(request)
+        finally:
+            self.slots.release(lane)
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return ConcurrentLimitWriteBody(await self.around(request, self.inner.open_write), self, request)
+
+    async def acquire(self, request: Request, lane: Lane) -> Lane:
+        """Take a slot; the lane in which it has to be given back."""
+        return lane if self.slots.try_acquire(lane) else await self._wait(request, lane)
+
+    async def _wait(self, request: Request, lane: Lane, sink: Sink | None = None) -> Lane:
+        """Queue for a slot. Cancelled in the queue it leaves no trace; in the moment of the grant the slot goes on."""
+        slots, loop = self.slots, self._runtime.loop
+        self._runtime.counters["concurrency_waits"] += 1
+        until = loop.time() + self._wait_seconds
+        beyond_deadline = request.deadline is not None and request.deadline < until
+        if request.deadline is not None and beyond_deadline:
+            until = request.deadline
+        waiter = loop.create_future()
+        ticket = slots.enqueue(lane, lambda: _wake(waiter))
+        timer = loop.call_at(until, _wake, waiter)
+        if lane == "prefetch" and sink is not None:
+            sink.on_urgent = partial(slots.promote, ticket)
+        try:
+            await waiter
+        except BaseException:
+            slots.withdraw(ticket)
+            raise
+        finally:
+            timer.cancel()
+            if sink is not None:
+                sink.on_urgent = None
+        if ticket.granted:
+            return ticket.lane
+        try:
+            raise self._no_slot(request, beyond_deadline=beyond_deadline)
+        finally:
+            slots.withdraw(ticket)
+
+    def _no_slot(self, request: Request, *, beyond_deadline: bool) -> TimedOut:
+        slots = self.slots
+        when = "before the caller's deadline" if beyond_deadline else f"within {self._wait_seconds:g} seconds"
+        return TimedOut(
+            f"no slot {when}: {slots.in_flight} of {slots.limit} requests in flight, {slots.queued} queued; "
+            "close streams that are not read, or raise concurrency",
+            operation=request.operation,
+            path=request.path,
+            status="permanent" if beyond_deadline else "persistent",
+            context={
+                "concurrency": slots.limit,
+                "in_flight": slots.in_flight,
+                "queued": slots.queued,
+                "prefetch_max": slots.prefetch_max,
+            },
+        )
+
+
+class ConcurrentLimitReadBody:
+    """A body that holds a slot until its last byte was read or it is closed."""
+
+    def __init__(self, body: ReadBody, slots: SlotQueue, lane: Lane) -> None:
+        self._body = body
+        self._slots = slots
+        self._lane: Lane | None = lane
+        self._missing = body.head.size
+        if not self._missing:
+            self._release()
+
+    @property
+    def head(self) -> ReadHead:
+        return self._body.head
+
+    async def read_chunk(self) -> bytes | bytearray | memoryview:
+        chunk = await self._body.read_chunk()
+        self._missing -= len(chunk)
+        if self._missing <= 0 or not chunk:
+            self._release()
+        return chunk
+
+    async def aclose(self) -> None:
+        try:
+            await self._body.aclose()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._slots.release(lane)
+
+
+class ConcurrentLimitWriteBody:
+    """A body being written: each call takes a slot of its own, but cleaning up never waits for one."""
+
+    def __init__(self, body: WriteBody, layer: ConcurrentLimitAccessor, request: WriteRequest) -> None:
+        self._body = body
+        self._layer = layer
+        self._request = request
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        lane = await self._layer.acquire(self._request, "demand")
+        try:
+            await self._body.write(chunk)
+        finally:
+            self._layer.slots.release(lane)
+
+    async def close(self) -> Metadata:
+        lane = await self._layer.acquire(self._request, "demand")
+        try:
+            return await self._body.close()
+        finally:
+            self._layer.slots.release(lane)
+
+    async def abort(self) -> None:
+        await self._body.abort()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,82 @@
+"""Writes through the layer: what changes an object drops its entry.
+
+Before the change, so that no crash leaves the entry behind, and after it, for what was read in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from aioprefetch.accessor import Accessor, WriteBody
+from aioprefetch.layers.lru_cache.entry import slot_of
+from aioprefetch.layers.lru_cache.state import CacheState
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, WriteRequest
+
+
+class InvalidatingAccessor(WrappedAccessor):
+    """Forwards writes, and keeps the cache from serving what they replaced."""
+
+    def __init__(self, inner: Accessor, state: CacheState) -> None:
+        super().__init__(inner)
+        self._state = state
+
+    async def invalidate(self, paths: Iterable[str]) -> list[str]:
+        """Drop the entries of these paths; returns their slots. The files are gone unless the cache fails."""
+        slots = [slot_of(self.inner.info.namespace, path, None) for path in paths]
+        self.forget(slots)
+        await self._state.cache.invalidate(slots)
+        return slots
+
+    def forget(self, slots: list[str]) -> None:
+        """Drop the entries of these slots, and let no fill that is on its way become one."""
+        for slot in slots:
+            self._state.fills.doom(slot)
+            self._state.passed_by.forget(slot)
+        self._state.cache.forget(slots)
+
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        slots = await self.invalidate((request.path,))
+        try:
+            return await self.inner.write(request, data)
+        finally:
+            self.forget(slots)
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        slots = await self.invalidate((request.target,))
+        try:
+            return await self.inner.copy(request)
+        finally:
+            self.forget(slots)
+
+    async def delete(self, request: DeleteRequest) -> None:
+        slots = await self.invalidate(request.paths)
+        try:
+            await self.inner.delete(request)
+        finally:
+            self.forget(slots)
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
+
+
+class InvalidatingWriteBody:
+    """A body being written; the entry of its object is dropped when it is closed."""
+
+    def __init__(self, body: WriteBody, layer: InvalidatingAccessor, path: str) -> None:
+        self._body = body
+        self._layer = layer
+        self._path = path
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        await self._body.write(chunk)
+
+    async def close(self) -> Metadata:
+        slots = await self._layer.invalidate((self._path,))
+        try:
+            return await self._body.close()
+        finally:
+            self._layer.forget(slots)
+
+    async def abort(self) -> None:
+        await self._body.abort()

@@ -1,0 +1,229 @@
+"""A layer that misbehaves by plan, for tests of what stands around it: retries, limits, readers, caches.
+
+A plan is data: a tuple of :class:`Injection`, each saying which calls it concerns, at which point of the call, and what
+happens there. It prints, compares, pickles, and a property test can draw and shrink it::
+
+    plan = (Injection(operation="read", occurrence=0, at=65536, error=Unavailable),)
+    op = ap.Operator.bare(ap.services.Memory("m")).layer(FaultLayer(plan)).layer(RetryLayer())
+
+Put it next to the service, inside of the layers that are tested. Unlike the memory service alone, every call gives way
+to other tasks, and a body comes in small chunks, so that cancellations and races find places to hit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.errors import Error
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import ReadBody, Sink, drain
+from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+Point = Literal["call", "head", "reply"] | int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """One thing that goes wrong.
+
+    Which calls: ``operation`` and ``path`` (``None``: any); of the calls that fit, the one numbered ``occurrence`` from
+    0 (``None``: from the first on), and ``times`` of them (``None``: all further ones).
+
+    When: ``at="call"`` before anything was sent, ``"head"`` after the answer's head (of a read), ``"reply"`` after a
+    control operation has taken effect, or an integer: after so many bytes of this answer's body.
+
+    What: a pause of ``delay_seconds``; then, if ``hang``, nothing ever again; or ``error`` is raised, with
+    ``retry_after_seconds``; or, if ``truncate``, the body ends there as if it were whole.
+
+    The head of a read can be wrong by itself: ``etag``, ``total`` and ``last_modified`` replace what it says (``etag``
+    ``""`` removes it), ``size_delta_bytes`` and ``start_delta_bytes`` falsify what range it claims to hold.
+    """
+
+    operation: str | None = None
+    path: str | None = None
+    occurrence: int | None = None
+    times: int | None = 1
+    at: Point = "call"
+    delay_seconds: float = 0.0
+    hang: bool = False
+    error: type[Error] | None = None
+    retry_after_seconds: float | None = None
+    truncate: bool = False
+    etag: str | None = None
+    total: int | None = None
+    last_modified: datetime | None = None
+    size_delta_bytes: int = 0
+    start_delta_bytes: int = 0
+
+    def fits(self, request: Request) -> bool:
+        """Whether the call is one of those that are counted."""
+        return self.operation in (None, request.operation) and self.path in (None, request.path)
+
+    def falsify(self, head: ReadHead) -> ReadHead:
+        """The head as the injection has it."""
+        return replace(
+            head,
+            etag=head.etag if self.etag is None else self.etag or None,
+            total=head.total if self.total is None else self.total,
+            last_modified=self.last_modified or head.last_modified,
+            size=head.size + self.size_delta_bytes,
+            start=head.start + self.start_delta_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FaultLayer(Layer):
+    """The recipe: a plan, and the size of the chunks in which bodies come. Each accessor counts calls of its own."""
+
+    plan: tuple[Injection, ...] = ()
+    chunk_bytes: int = 64 << 10
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> FaultAccessor:
+        """The live layer, which has not seen any call yet."""
+        return FaultAccessor(self, inner)
+
+
+class FaultAccessor(WrappedAccessor):
+    """The live layer. ``requests`` are the calls so far, ``bodies_open`` the bodies that nobody has closed yet."""
+
+    def __init__(self, layer: FaultLayer, inner: Accessor) -> None:
+        super().__init__(inner)
+        self.requests: list[Request] = []
+        self.bodies_open = 0
+        self.in_flight = self.in_flight_peak = 0
+        self._layer = layer
+        self._seen = [0] * len(layer.plan)
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        """A control operation."""
+        chosen = self._choose(request)
+        self._count_in()
+        try:
+            await asyncio.sleep(0)
+            await self.strike(chosen, "call", request)
+            answer = await forward(request)
+            await self.strike(chosen, "reply", request)
+            return answer
+        finally:
+            self.in_flight -= 1
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        """A read through a body, so that it can break off at any byte."""
+        body = await self.open_read(request)
+        await drain(body, sink, path=request.path)
+        return ReadReply(head=body.head, received=body.head.size)
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        """A body that follows the plan."""
+        chosen = self._choose(request)
+        self._count_in()
+        try:
+            await asyncio.sleep(0)
+            await self.strike(chosen, "call", request)
+            body = FaultReadBody(await self.inner.open_read(request), self, request, chosen, self._layer.chunk_bytes)
+        except BaseException:
+            self.in_flight -= 1
+            raise
+        self.bodies_open += 1
+        try:
+            await self.strike(chosen, "head", request)
+        except BaseException:
+            await body.aclose()
+            raise
+        return body
+
+    async def strike(self, chosen: tuple[Injection, ...], at: Point, request: Request) -> bool:
+        """What the plan has for this point of a call; ``True``: the body ends here."""
+        truncate = False
+        for injection in chosen:
+            if injection.at != at:
+                continue
+            if injection.delay_seconds:
+                await asyncio.sleep(injection.delay_seconds)
+            if injection.hang:
+                await asyncio.get_running_loop().create_future()
+            if injection.error is not None:
+                raise injection.error(
+                    f"injected at {at}",
+                    operation=request.operation,
+                    path=request.path,
+                    retry_after_seconds=injection.retry_after_seconds,
+                )
+            truncate = truncate or injection.truncate
+        return truncate
+
+    def _choose(self, request: Request) -> tuple[Injection, ...]:
+        """The injections for this call, which is counted herewith."""
+        self.requests.append(request)
+        chosen = []
+        for index, injection in enumerate(self._layer.plan):
+            if not injection.fits(request):
+                continue
+            number, first = self._seen[index], injection.occurrence or 0
+            self._seen[index] += 1
+            if number >= first and (injection.times is None or number < first + injection.times):
+                chosen.append(injection)
+        return tuple(chosen)
+
+    def _count_in(self) -> None:
+        self.in_flight += 1
+        self.in_flight_peak = max(self.in_flight_peak, self.in_flight)
+
+
+class FaultReadBody:
+    """A body in small chunks that breaks off, hangs or ends where the plan says."""
+
+    def __init__(
+        self,
+        body: ReadBody,
+        layer: FaultAccessor,
+        request: ReadRequest,
+        chosen: tuple[Injection, ...],
+        chunk_bytes: int,
+    ) -> None:
+        self._body = body
+        self._layer = layer
+        self._request = request
+        self._chosen = chosen
+        self._chunk_bytes = chunk_bytes
+        self._rest = memoryview(b"")
+        self._position = 0
+        self._points = sorted({injection.at for injection in chosen if isinstance(injection.at, int)}, reverse=True)
+        self._truncated = self._closed = False
+        self.head = body.head
+        for injection in chosen:
+            self.head = injection.falsify(self.head)
+
+    async def read_chunk(self) -> bytes | memoryview:
+        """The next chunk, which never goes beyond the next point of the plan."""
+        await asyncio.sleep(0)
+        while self._points and self._points[-1] == self._position:
+            point = self._points.pop()
+            self._truncated = await self._layer.strike(self._chosen, point, self._request) or self._truncated
+        if self._truncated:
+            return b""
+        if not self._rest:
+            self._rest = memoryview(await self._body.read_chunk())
+        size = self._chunk_bytes
+        if self._points:
+            size = min(size, self._points[-1] - self._position)
+        chunk, self._rest = self._rest[:size], self._rest[size:]
+        self._position += len(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        """Close the inner body."""
+        if not self._closed:
+            self._closed = True
+            self._layer.bodies_open -= 1
+            self._layer.in_flight -= 1
+        await self._body.aclose()

@@ -1,0 +1,127 @@
+"""A stack of layers over a memory store that misbehaves by plan, and what the layer tests do with it."""
+
+import asyncio
+import types
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.layers.complete import CompleteLayer
+from aioprefetch.layers.error_context import ErrorContextLayer
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.memory import Memory, Store
+from aioprefetch.sink import CollectSink
+from aioprefetch.telemetry import Event
+from aioprefetch.testing.fault_layer import FaultAccessor, FaultLayer, Injection
+from aioprefetch.values import ReadRequest, WriteRequest
+
+T = TypeVar("T")
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+def pattern(size: int) -> bytes:
+    """Bytes in which every position can be told from its neighbours."""
+    return b"".join(index.to_bytes(4, "big") for index in range((size + 3) // 4))[:size]
+
+
+@dataclass
+class Stack:
+    """The outermost accessor, the fault layer next to the store, the store itself, and the events published."""
+
+    accessor: Accessor
+    faults: FaultAccessor
+    store: Store
+    runtime: Runtime
+    events: list[Event]
+
+    def put(self, data: bytes, path: str = "k") -> None:
+        """Store an object behind the layers' back."""
+        self.store.put(WriteRequest(path=path), data)
+
+    async def fetch(self, **fields: Any) -> bytes:
+        """Read object "k" into a sink."""
+        sink = CollectSink()
+        reply = await self.accessor.read(ReadRequest(path="k", **fields), sink)
+        assert reply.head == sink.head
+        assert reply.received == sink.received == reply.head.size
+        return sink.to_bytes()
+
+    async def stream(self, **fields: Any) -> bytes:
+        """Read object "k" as a stream."""
+        body = await self.accessor.open_read(ReadRequest(path="k", **fields))
+        try:
+            chunks = []
+            while chunk := await body.read_chunk():
+                chunks.append(bytes(chunk))
+            return b"".join(chunks)
+        finally:
+            await body.aclose()
+
+    def ranges(self) -> list[tuple[int, int | None]]:
+        """Offset and size of each read that reached the store."""
+        return [(one.offset, one.size) for one in self.faults.requests if isinstance(one, ReadRequest)]
+
+
+@asynccontextmanager
+async def open_stack(
+    *layers: Layer, plan: Sequence[Injection] = (), data: bytes = b"", concurrency: int = 64
+) -> AsyncIterator[Stack]:
+    """``layers``, innermost first, over Complete, ErrorContext, the plan and a private store with ``data`` as "k"."""
+    runtime = Runtime(RuntimeOptions(random_seed=7, concurrency=concurrency))
+    memory = Memory()
+    faults = FaultLayer(tuple(plan)).wrap(memory.build(runtime), runtime)
+    accessor: Accessor = faults
+    for layer in (ErrorContextLayer(), CompleteLayer(), *layers):
+        accessor = layer.wrap(accessor, runtime)
+    events: list[Event] = []
+    runtime.events.subscribe(events.append)
+    stack = Stack(accessor, faults, memory.store, runtime, events)
+    stack.put(data)
+    try:
+        yield stack
+        assert faults.bodies_open == 0
+        assert faults.in_flight == 0
+    finally:
+        await accessor.aclose()
+        armed = [timer for timer in runtime.loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        assert armed == [], "a layer left a timer behind"
+        await runtime.aclose()
+
+
+@types.coroutine
+def cancel_at(work: Coroutine[Any, Any, T], suspension: int) -> Generator[Any, Any, T]:
+    """Await ``work`` in a task that cancels itself at its ``suspension``-th suspension, from 1."""
+    steps = work.__await__()
+    count, error = 0, None
+    while True:
+        try:
+            yielded = steps.send(None) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        count, error = count + 1, None
+        if count == suspension:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        try:
+            yield yielded
+        except BaseException as thrown:
+            error = thrown
+
+
+async def was_cancelled(work: Coroutine[Any, Any, object], suspension: int) -> bool:
+    """Run ``work`` in a task of its own under ``cancel_at``; ``False`` when it ended before that."""
+
+    async def run() -> None:
+        await cancel_at(work, suspension)
+
+    try:
+        await asyncio.create_task(run())
+    except asyncio.CancelledError:
+        return True
+    return False

@@ -1,0 +1,277 @@
+"""Retry: what is tried again, how often, and what the error says in the end."""
+
+import asyncio
+import pickle
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from aioprefetch.errors import (
+    AlreadyExists,
+    BudgetExhausted,
+    ConfigInvalid,
+    Error,
+    NotFound,
+    PermissionDenied,
+    ProtocolError,
+    Throttled,
+    TimedOut,
+    Unavailable,
+)
+from aioprefetch.layers.retry import RetryLayer
+from aioprefetch.layers.retry_attempts import TokenBucket, backoff_seconds
+from aioprefetch.sink import CollectSink
+from aioprefetch.testing.fault_layer import Injection
+from aioprefetch.values import (
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListRequest,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
+from tests.unit.layers.layer_stack import open_stack, pattern
+
+pytestmark = pytest.mark.virtual
+
+DOWN = Injection(error=Unavailable, times=None)
+
+
+@pytest.mark.parametrize("option", ["attempts_max", "tokens", "progress_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, None])
+async def test_a_count_that_cannot_work_is_refused(option: str, value: object) -> None:
+    with pytest.raises(ConfigInvalid, match=option):
+        RetryLayer(**{option: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["base_seconds", "throttle_base_seconds", "cap_seconds", "total_seconds"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1", True])
+async def test_a_time_that_cannot_work_is_refused(option: str, value: object) -> None:
+    with pytest.raises(ConfigInvalid, match=option):
+        RetryLayer(**{option: value})  # type: ignore[arg-type]
+
+
+async def test_the_recipe_pickles_compares_and_prints() -> None:
+    layer = RetryLayer(attempts_max=7)
+    assert pickle.loads(pickle.dumps(layer)) == layer
+    assert "attempts_max=7" in repr(layer)
+
+
+@pytest.mark.parametrize("error", [Unavailable, TimedOut, Throttled, ProtocolError])
+async def test_a_temporary_error_is_tried_again(error: type[Error]) -> None:
+    async with open_stack(RetryLayer(), plan=[Injection(error=error)], data=b"abc") as stack:
+        assert await stack.fetch() == b"abc"
+        assert len(stack.faults.requests) == 2
+        assert stack.runtime.counters["retries"] == 1
+        assert stack.runtime.counters["retries_resumed"] == 0
+        assert stack.runtime.counters["throttled"] == (error is Throttled)
+
+
+async def test_a_permanent_error_is_not_tried_again() -> None:
+    async with open_stack(RetryLayer(), plan=[Injection(error=PermissionDenied)], data=b"abc") as stack:
+        with pytest.raises(PermissionDenied) as caught:
+            await stack.fetch()
+        assert caught.value.status == "permanent"
+        assert len(stack.faults.requests) == 1
+        assert stack.runtime.loop.time() == 0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_giving_up_keeps_the_kind_and_says_persistent(streamed: bool) -> None:
+    async with open_stack(RetryLayer(), plan=[DOWN], data=b"abc") as stack:
+        with pytest.raises(Unavailable) as caught:
+            await (stack.stream() if streamed else stack.fetch())
+        error = caught.value
+        assert error.status == "persistent"
+        assert (error.operation, error.path, error.context["attempts"]) == ("read", "k", 4)
+        assert error.context["elapsed_seconds"] == round(stack.runtime.loop.time(), 3)
+        assert len(stack.faults.requests) == 4
+        assert stack.runtime.counters["retries"] == 3
+        assert stack.runtime.counters["retries_exhausted"] == 1
+
+
+async def test_each_retry_is_published_before_its_pause() -> None:
+    async with open_stack(RetryLayer(), plan=[Injection(error=Unavailable, times=2)], data=b"abc") as stack:
+        await stack.fetch()
+        assert [(one.name, one.path, one.facts["attempt"], one.facts["error"]) for one in stack.events] == [
+            ("retry", "k", 2, "Unavailable"),
+            ("retry", "k", 3, "Unavailable"),
+        ]
+        delays = [one.facts["delay_seconds"] for one in stack.events]
+        assert sum(delay for delay in delays if isinstance(delay, float)) == pytest.approx(stack.runtime.loop.time())
+
+
+async def test_pauses_are_jittered_below_an_exponential_bound() -> None:
+    draws = random.Random(1)
+    for retry, bound in [(1, 0.05), (2, 0.1), (3, 0.2), (10, 20.0), (5000, 20.0)]:
+        pauses = [backoff_seconds(draws, retry, 0.05, 20.0) for _ in range(2000)]
+        assert 0 <= min(pauses) < bound * 0.01
+        assert bound * 0.99 < max(pauses) <= bound
+
+
+async def test_throttled_has_a_longer_base() -> None:
+    layer = RetryLayer(attempts_max=2, base_seconds=0.0, throttle_base_seconds=8.0)
+    async with open_stack(layer, plan=[Injection(error=Throttled)], data=b"abc") as stack:
+        await stack.fetch()
+        assert 0 < stack.runtime.loop.time() <= 8.0
+
+
+async def test_retry_after_is_kept() -> None:
+    plan = [Injection(error=Throttled, retry_after_seconds=30.0)]
+    async with open_stack(RetryLayer(), plan=plan, data=b"abc") as stack:
+        assert await stack.fetch() == b"abc"
+        assert stack.runtime.loop.time() == 30.0
+
+
+async def test_a_retry_after_beyond_the_time_allowed_is_not_waited_for() -> None:
+    plan = [Injection(error=Throttled, retry_after_seconds=61.0)]
+    async with open_stack(RetryLayer(), plan=plan, data=b"abc") as stack:
+        with pytest.raises(Throttled) as caught:
+            await stack.fetch()
+        assert caught.value.status == "persistent"
+        assert caught.value.context["gave_up"] == "total_seconds=60"
+        assert stack.runtime.loop.time() == 0
+
+
+async def test_no_attempt_starts_after_total_seconds() -> None:
+    slow = Injection(delay_seconds=25.0, error=Unavailable, times=None)
+    async with open_stack(RetryLayer(attempts_max=100), plan=[slow], data=b"abc") as stack:
+        with pytest.raises(Unavailable) as caught:
+            await stack.fetch()
+        assert caught.value.context["attempts"] == len(stack.faults.requests) == 3
+        assert 75 <= stack.runtime.loop.time() < 76
+
+
+async def test_no_attempt_starts_after_the_deadline() -> None:
+    slow = Injection(delay_seconds=4.0, error=Unavailable, times=None)
+    async with open_stack(RetryLayer(attempts_max=100), plan=[slow], data=b"abc") as stack:
+        with pytest.raises(Unavailable) as caught:
+            await stack.fetch(deadline=10.0)
+        assert len(stack.faults.requests) == 3
+        assert caught.value.context["gave_up"] == "the caller's deadline"
+
+
+async def test_a_full_outage_ends_in_budget_exhausted_without_new_requests() -> None:
+    """The bucket bounds the retries of all operations of a runtime together; the first requests are still sent."""
+    async with open_stack(RetryLayer(), plan=[DOWN], data=b"abc") as stack:
+        kinds = []
+        for _ in range(30):
+            with pytest.raises((Unavailable, BudgetExhausted)) as caught:
+                await stack.fetch()
+            kinds.append(caught.value.kind)
+        retries = len(stack.faults.requests) - 30
+        assert retries == stack.runtime.counters["retries"] == 500 // 14 <= 36
+        assert kinds == ["Unavailable"] * 11 + ["BudgetExhausted"] * 19
+        error = caught.value
+        assert (error.status, error.operation, error.path) == ("persistent", "read", "k")
+        assert isinstance(error.__cause__, Unavailable)
+        assert error.context["last_error"] == "Unavailable"
+        before = stack.runtime.loop.time()
+        with pytest.raises(BudgetExhausted):
+            await stack.accessor.stat(StatRequest(path="k"))
+        assert stack.runtime.loop.time() == before
+
+
+async def test_success_fills_the_bucket_again() -> None:
+    layer = RetryLayer(tokens=30)
+    plan = [Injection(occurrence=1, times=2, error=Unavailable), Injection(occurrence=7, error=Throttled)]
+    async with open_stack(layer, plan=plan, data=b"abc") as stack:
+        bucket = layer.bucket(stack.runtime)
+        seen = []
+        for _ in range(5):
+            await stack.fetch()
+            seen.append(bucket.tokens)
+        # Two retries cost 28, of which the one that succeeded brings 14 back; then one for each clean success.
+        assert seen == [30, 16, 17, 18, 19]
+        await stack.fetch()
+        assert bucket.tokens == 19
+
+
+async def test_the_bucket_is_one_for_a_runtime_and_never_overfull() -> None:
+    async with open_stack() as stack:
+        assert RetryLayer().bucket(stack.runtime) is RetryLayer(attempts_max=9).bucket(stack.runtime)
+    bucket = TokenBucket(10)
+    assert bucket.take(10)
+    assert not bucket.take(1)
+    bucket.put(11)
+    assert bucket.tokens == 10
+
+
+async def test_an_answer_against_the_protocol_gets_one_retry() -> None:
+    async with open_stack(RetryLayer(), plan=[Injection(error=ProtocolError, times=None)], data=b"abc") as stack:
+        with pytest.raises(ProtocolError) as caught:
+            await stack.fetch()
+        assert caught.value.status == "persistent"
+        assert len(stack.faults.requests) == 2
+
+
+@pytest.mark.parametrize("at", ["call", "reply"])
+@pytest.mark.parametrize("operation", ["stat", "list", "delete", "copy", "create_dir", "write"])
+async def test_control_operations_are_repeated(operation: str, at: str) -> None:
+    plan = [Injection(operation=operation, at=at, error=Unavailable, times=3)]  # type: ignore[arg-type]
+    async with open_stack(RetryLayer(), plan=plan, data=b"abc") as stack:
+        top = stack.accessor
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "stat": lambda: top.stat(StatRequest(path="k")),
+            "list": lambda: top.list_page(ListRequest(path="")),
+            "delete": lambda: top.delete(DeleteRequest(path="k", paths=("k",))),
+            "copy": lambda: top.copy(CopyRequest(path="k", target="copied")),
+            "create_dir": lambda: top.create_dir(CreateDirRequest(path="d/")),
+            "write": lambda: top.write(WriteRequest(path="k"), b"new"),
+        }
+        await calls[operation]()
+        assert len(stack.faults.requests) == 4
+        assert ("k" in stack.store.objects) == (operation != "delete")
+
+
+@pytest.mark.parametrize("error", [Unavailable, TimedOut, ProtocolError])
+async def test_a_conditional_write_that_may_have_happened_is_not_repeated(error: type[Unavailable]) -> None:
+    plan = [Injection(operation="write", at="reply", error=error)]
+    async with open_stack(RetryLayer(), plan=plan) as stack:
+        with pytest.raises(error) as caught:
+            await stack.accessor.write(WriteRequest(path="new", if_not_exists=True), b"1")
+        assert caught.value.status == "persistent"
+        assert "conditional" in str(caught.value.context["gave_up"])
+        assert len(stack.faults.requests) == 1
+        etag = stack.store.objects["new"].metadata.etag
+        assert await stack.accessor.write(WriteRequest(path="new", if_match=etag), b"2")
+
+
+async def test_a_conditional_write_that_was_throttled_is_repeated() -> None:
+    async with open_stack(RetryLayer(), plan=[Injection(operation="write", error=Throttled)]) as stack:
+        await stack.accessor.write(WriteRequest(path="new", if_not_exists=True), b"1")
+        with pytest.raises(AlreadyExists):
+            await stack.accessor.write(WriteRequest(path="new", if_not_exists=True), b"1")
+
+
+async def test_the_opening_of_a_streaming_write_is_repeated() -> None:
+    plan = [Injection(operation="write", error=Unavailable, times=2)]
+    async with open_stack(RetryLayer(), plan=plan) as stack:
+        body = await stack.accessor.open_write(WriteRequest(path="new", if_not_exists=True))
+        await body.write(b"piece")
+        await body.close()
+        assert stack.store.objects["new"].data == b"piece"
+        assert len(stack.faults.requests) == 3
+
+
+async def test_a_missing_object_is_not_tried_again() -> None:
+    async with open_stack(RetryLayer()) as stack:
+        with pytest.raises(NotFound):
+            await stack.accessor.read(ReadRequest(path="missing"), CollectSink())
+        assert len(stack.faults.requests) == 1
+
+
+async def test_a_cancellation_in_a_pause_ends_it_at_once() -> None:
+    plan = [Injection(error=Throttled, retry_after_seconds=50.0)]
+    async with open_stack(RetryLayer(), plan=plan, data=pattern(100)) as stack:
+        pausing = asyncio.Event()
+        stack.runtime.events.subscribe(lambda _: pausing.set())
+        reading = asyncio.create_task(stack.fetch())
+        await pausing.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert stack.runtime.loop.time() == 0
+        assert len(stack.faults.requests) == 1

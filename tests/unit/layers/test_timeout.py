@@ -1,0 +1,327 @@
+"""Timeout: which wait is bounded by what, what is raised, and what is left behind."""
+
+import asyncio
+import pickle
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.errors import Closed, ConfigInvalid, Stalled, TimedOut, Unavailable
+from aioprefetch.layers.retry import RetryLayer
+from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, TimeoutLayer
+from aioprefetch.layers.watchdog import Watch
+from aioprefetch.sink import CollectSink
+from aioprefetch.testing.fault_layer import Injection
+from aioprefetch.values import (
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListRequest,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
+from tests.unit.layers.layer_stack import KIB, Stack, open_stack, pattern
+
+pytestmark = pytest.mark.virtual
+
+CHUNK = 64 * KIB
+DATA = pattern(4 * CHUNK)
+WAYS = pytest.mark.parametrize("way", ["fetch", "stream"])
+
+
+async def read(stack: Stack, way: str, **fields: Any) -> bytes:
+    """Read by one of the two ways of reading."""
+    result: bytes = await getattr(stack, way)(**fields)
+    return result
+
+
+CONTROL: dict[str, Callable[[Accessor, float | None], Awaitable[object]]] = {
+    "stat": lambda top, deadline: top.stat(StatRequest(path="k", deadline=deadline)),
+    "list": lambda top, deadline: top.list_page(ListRequest(path="", deadline=deadline)),
+    "delete": lambda top, deadline: top.delete(DeleteRequest(path="k", paths=("k",), deadline=deadline)),
+    "copy": lambda top, deadline: top.copy(CopyRequest(path="k", target="copied", deadline=deadline)),
+    "create_dir": lambda top, deadline: top.create_dir(CreateDirRequest(path="d/", deadline=deadline)),
+    "write": lambda top, deadline: top.write(WriteRequest(path="k", deadline=deadline), b"new"),
+}
+
+
+@pytest.mark.parametrize("option", ["timeout_seconds", "stall_seconds"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "1", True])
+async def test_a_limit_that_cannot_work_is_refused(option: str, value: object) -> None:
+    with pytest.raises(ConfigInvalid, match=option):
+        TimeoutLayer(**{option: value})  # type: ignore[arg-type]
+
+
+async def test_the_recipe_pickles_compares_and_prints() -> None:
+    layer = TimeoutLayer(stall_seconds=None)
+    assert pickle.loads(pickle.dumps(layer)) == layer
+    assert "stall_seconds=None" in repr(layer)
+
+
+@pytest.mark.parametrize("operation", sorted(CONTROL))
+async def test_a_control_operation_ends_after_timeout_seconds(operation: str) -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(hang=True)], data=DATA) as stack:
+        with pytest.raises(TimedOut) as caught:
+            await CONTROL[operation](stack.accessor, None)
+        error = caught.value
+        assert stack.runtime.loop.time() == 60.0
+        assert (error.status, error.operation, error.context["limit_seconds"]) == ("temporary", operation, 60.0)
+        assert error.path == ("k" if operation in ("stat", "delete", "copy", "write") else error.path)
+        await CONTROL[operation](stack.accessor, None)
+
+
+@pytest.mark.parametrize("operation", sorted(CONTROL))
+async def test_a_deadline_ends_a_control_operation_for_good(operation: str) -> None:
+    async with open_stack(TimeoutLayer(), RetryLayer(), plan=[Injection(hang=True, times=None)], data=DATA) as stack:
+        with pytest.raises(TimedOut, match="deadline") as caught:
+            await CONTROL[operation](stack.accessor, 5.0)
+        assert stack.runtime.loop.time() == 5.0
+        assert caught.value.status == "permanent"
+        assert len(stack.faults.requests) == 1
+
+
+@WAYS
+@pytest.mark.parametrize("at", ["call", "head"])
+async def test_no_head_within_stall_seconds_is_timed_out(way: str, at: Any) -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=at, hang=True)], data=DATA) as stack:
+        with pytest.raises(TimedOut) as caught:
+            await read(stack, way)
+        error = caught.value
+        assert stack.runtime.loop.time() == 20.0
+        assert not isinstance(error, Stalled)
+        assert (error.status, error.operation, error.path, error.received) == ("temporary", "read", "k", 0)
+        assert error.context["limit_seconds"] == 20.0
+        assert await read(stack, way) == DATA
+
+
+@WAYS
+@pytest.mark.parametrize("at", [0, CHUNK, 3 * CHUNK + 5])
+async def test_a_body_that_stops_is_stalled(way: str, at: int) -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=at, hang=True)], data=DATA) as stack:
+        with pytest.raises(Stalled) as caught:
+            await read(stack, way)
+        error = caught.value
+        assert 20.0 <= stack.runtime.loop.time() <= 25.0
+        assert (error.status, error.received, error.context["received"]) == ("temporary", at, at)
+        assert error.head is not None
+        assert error.head.size == len(DATA)
+        assert stack.faults.bodies_open == 0
+
+
+@WAYS
+async def test_a_slow_body_that_goes_on_is_not_stalled(way: str) -> None:
+    plan = [Injection(at=CHUNK * index, delay_seconds=19.0) for index in range(4)]
+    async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
+        assert await read(stack, way) == DATA
+        assert stack.runtime.loop.time() == 4 * 19.0
+
+
+@WAYS
+@pytest.mark.parametrize("pause", [1.0, 4.0, 6.0, 11.0, 19.9])
+async def test_the_limit_counts_from_the_last_byte(way: str, pause: float) -> None:
+    """However late in the limit the last byte came: never too early, at most a quarter too late."""
+    plan = [Injection(at=CHUNK, delay_seconds=pause), Injection(at=2 * CHUNK, hang=True)]
+    async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
+        with pytest.raises(Stalled):
+            await read(stack, way)
+        assert pause + 20.0 <= stack.runtime.loop.time() <= pause + 25.0
+
+
+@WAYS
+@pytest.mark.parametrize("at", ["call", CHUNK])
+@pytest.mark.parametrize("stall_seconds", [None, 20.0])
+async def test_a_deadline_ends_a_read_for_good(way: str, at: Any, stall_seconds: float | None) -> None:
+    layers = (TimeoutLayer(stall_seconds=stall_seconds), RetryLayer())
+    async with open_stack(*layers, plan=[Injection(at=at, hang=True, times=None)], data=DATA) as stack:
+        with pytest.raises(TimedOut, match="deadline") as caught:
+            await read(stack, way, deadline=7.0)
+        assert stack.runtime.loop.time() == 7.0
+        assert (caught.value.status, caught.value.received) == ("permanent", 0 if at == "call" else CHUNK)
+        with pytest.raises(TimedOut, match="deadline"):
+            await read(stack, way, deadline=7.0)
+        assert len(stack.faults.requests) == 1
+
+
+@WAYS
+async def test_the_deadline_bounds_a_body_that_always_goes_on(way: str) -> None:
+    plan = [Injection(at=CHUNK * index, delay_seconds=3.0) for index in range(4)]
+    async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
+        with pytest.raises(TimedOut, match="deadline"):
+            await read(stack, way, deadline=8.0)
+        assert stack.runtime.loop.time() == 8.0
+
+
+@WAYS
+async def test_retry_goes_on_where_a_body_stalled(way: str) -> None:
+    async with open_stack(TimeoutLayer(), RetryLayer(), plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
+        assert await read(stack, way) == DATA
+        assert stack.ranges() == [(0, None), (CHUNK, 3 * CHUNK)]
+
+
+@WAYS
+async def test_nothing_is_armed_without_limits(way: str) -> None:
+    layer = TimeoutLayer(timeout_seconds=None, stall_seconds=None)
+    async with open_stack(layer, plan=[Injection(at=CHUNK, delay_seconds=100_000.0)], data=DATA) as stack:
+        armed = []
+        loop = stack.runtime.loop
+        call_at = loop.call_at
+
+        def spy(when: float, *arguments: Any, **keywords: Any) -> asyncio.TimerHandle:
+            armed.append(when)
+            return call_at(when, *arguments, **keywords)
+
+        loop.call_at = spy  # type: ignore[method-assign, assignment]
+        try:
+            assert await read(stack, way) == DATA
+            await stack.accessor.stat(StatRequest(path="k"))
+        finally:
+            del loop.call_at
+        assert armed == [100_000.0]
+
+
+async def test_many_reads_share_one_timer_that_ends_by_itself() -> None:
+    plan = [Injection(at=CHUNK, delay_seconds=1.0, times=None)]
+    async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
+        watchdog = stack.accessor._watchdog  # type: ignore[attr-defined]
+        await asyncio.gather(*(stack.fetch() for _ in range(50)))
+        assert len(watchdog) == 0
+        assert watchdog._timer is not None
+        await asyncio.sleep(watchdog._interval_seconds)
+        assert watchdog._timer is None
+
+
+async def test_only_the_stalled_one_of_many_reads_ends() -> None:
+    plan = [
+        Injection(at=CHUNK, delay_seconds=19.0, times=None),
+        Injection(at=2 * CHUNK, delay_seconds=19.0, times=None),
+        Injection(at=3 * CHUNK, occurrence=3, hang=True),
+    ]
+    async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
+        results = await asyncio.gather(*(stack.fetch() for _ in range(8)), return_exceptions=True)
+        assert sorted(type(result).__name__ for result in results) == ["Stalled"] + ["bytes"] * 7
+
+
+@WAYS
+@pytest.mark.parametrize("at", ["call", CHUNK])
+@pytest.mark.parametrize("first", ["caller", "watchdog"])
+async def test_a_cancellation_in_the_moment_of_expiry_passes_unchanged(
+    way: str, at: Any, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In either order within one tick: the caller's cancellation wins, and the task is not left cancelled twice."""
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=at, hang=True)], data=DATA) as stack:
+        reading = asyncio.create_task(read(stack, way))
+        expire = Watch.expire
+
+        def both(watch: Watch, reason: Any) -> None:
+            if first == "caller":
+                reading.cancel("by the caller")
+            expire(watch, reason)
+            if first == "watchdog":
+                reading.cancel("by the caller")
+
+        monkeypatch.setattr(Watch, "expire", both)
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert reading.cancelled()
+        assert reading.cancelling() == 1
+
+
+@WAYS
+async def test_an_expiry_leaves_no_cancellation_in_the_task(way: str) -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, hang=True, times=2)], data=DATA) as stack:
+        for _ in range(2):
+            with pytest.raises(Stalled):
+                await read(stack, way)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+        assert await read(stack, way) == DATA
+
+
+@WAYS
+async def test_an_outer_timeout_of_the_caller_still_works(way: str) -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(3.0):
+                await read(stack, way)
+        assert not isinstance(caught.value, TimedOut)
+
+
+@WAYS
+async def test_a_failure_of_the_inner_layer_passes_unchanged(way: str) -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, error=Unavailable)], data=DATA) as stack:
+        with pytest.raises(Unavailable):
+            await read(stack, way)
+
+
+async def test_an_expired_body_is_closed_and_gives_no_more_bytes() -> None:
+    """Reading on would skip what the cancelled call had taken."""
+    async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
+        body = await stack.accessor.open_read(ReadRequest(path="k"))
+        await body.read_chunk()
+        with pytest.raises(Stalled):
+            await body.read_chunk()
+        assert stack.faults.bodies_open == 0
+        with pytest.raises(Closed):
+            await body.read_chunk()
+        await body.aclose()
+
+
+async def test_the_time_between_two_chunks_is_the_callers() -> None:
+    async with open_stack(TimeoutLayer(), data=DATA) as stack:
+        body = await stack.accessor.open_read(ReadRequest(path="k"))
+        received = b""
+        while chunk := await body.read_chunk():
+            received += chunk
+            waiting = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(100.0, waiting.set_result, None)
+            await waiting
+        await body.aclose()
+        assert received == DATA
+
+
+async def test_the_limit_of_a_write_grows_with_its_size() -> None:
+    plan = [Injection(operation="write", delay_seconds=100.0, times=None)]
+    async with open_stack(TimeoutLayer(), plan=plan) as stack:
+        with pytest.raises(TimedOut):
+            await stack.accessor.write(WriteRequest(path="k"), b"small")
+        await stack.accessor.write(WriteRequest(path="k"), bytes(WRITE_BYTES_PER_LIMIT))
+        assert len(stack.store.objects["k"].data) == WRITE_BYTES_PER_LIMIT
+
+
+async def test_each_call_on_a_streaming_write_is_bounded() -> None:
+    async with open_stack(TimeoutLayer()) as stack:
+        body = await stack.accessor.open_write(WriteRequest(path="k", deadline=50.0))
+        await body.write(b"piece")
+        inner = body._body  # type: ignore[attr-defined]
+
+        async def hang(*arguments: object) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        inner.write = inner.close = inner.abort = hang
+        with pytest.raises(TimedOut, match="deadline"):
+            await body.write(b"piece")
+        with pytest.raises(TimedOut, match="deadline"):
+            await body.close()
+        with pytest.raises(TimedOut, match="60 seconds"):
+            await body.abort()
+
+
+async def test_a_sink_without_progress_counts_from_the_start_of_each_attempt() -> None:
+    async with open_stack(TimeoutLayer(), plan=[Injection(hang=True)], data=DATA) as stack:
+        sink = CollectSink()
+        with pytest.raises(TimedOut):
+            await stack.accessor.read(ReadRequest(path="k"), sink)
+        assert sink.received == 0
+        await stack.accessor.read(ReadRequest(path="k"), sink)
+        assert sink.to_bytes() == DATA
+
+
+@WAYS
+async def test_a_read_that_meets_its_deadline_leaves_no_timer(way: str) -> None:
+    """The stack itself asserts at its end that no timer is armed."""
+    async with open_stack(TimeoutLayer(), data=DATA) as stack:
+        assert await read(stack, way, deadline=100.0) == DATA
