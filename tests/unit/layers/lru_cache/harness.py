@@ -1,0 +1,274 @@
+"""A store and a cache in memory, both behind an accessor that counts, fails and waits on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from aioprefetch.accessor import Accessor, WriteBody
+from aioprefetch.layers.complete import CompleteLayer
+from aioprefetch.layers.error_context import ErrorContextLayer
+from aioprefetch.layers.lru_cache import LruCacheLayer
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.memory import Memory
+from aioprefetch.sink import CollectSink, ReadBody, Sink
+from aioprefetch.telemetry import Event
+from aioprefetch.values import (
+    Metadata,
+    ReadHead,
+    ReadReply,
+    ReadRequest,
+    Request,
+    ServiceInfo,
+    WriteRequest,
+)
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+YIELDS = 80
+
+
+async def settle() -> None:
+    """Let everything run that can run."""
+    for _ in range(YIELDS):
+        await asyncio.sleep(0)
+
+
+class ScriptedAccessor(WrappedAccessor):
+    """Counts what is asked of a store, and asks ``before`` first, which may raise or wait.
+
+    A ``version`` id can be given to every object. ``chunk_bytes`` cuts bodies.
+    """
+
+    def __init__(self, inner: Accessor, *, info: ServiceInfo | None = None) -> None:
+        super().__init__(inner)
+        self.calls: Counter[str] = Counter()
+        self.requests: list[Request] = []
+        self.before: Callable[[str], Awaitable[None] | None] | None = None
+        self.amend: Callable[[ReadHead], ReadHead] | None = None
+        self.chunk_bytes = 1 << 20
+        self.open_bodies = 0
+        self.broken_off = 0
+        self._info = info
+
+    @property
+    def info(self) -> ServiceInfo:
+        return self._info or self.inner.info
+
+    async def step(self, name: str) -> None:
+        self.calls[name] += 1
+        if self.before is not None:
+            waited = self.before(name)
+            if waited is not None:
+                await waited
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        self.requests.append(request)
+        await self.step(request.operation)
+        return await forward(request)
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        body = await self.open_read(request)
+        try:
+            sink.begin(body.head)
+            while chunk := await body.read_chunk():
+                sink.feed(chunk)
+        finally:
+            await body.aclose()
+        return ReadReply(head=body.head, received=body.head.size)
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        async def opened(asked: ReadRequest) -> ReadBody:
+            return ScriptedBody(self, await self.inner.open_read(replace(asked, version=None)))
+
+        body = await self.around(request, opened)
+        self.open_bodies += 1
+        return body
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        self.requests.append(request)
+        await self.step("open_write")
+        return ScriptedWriteBody(self, await self.inner.open_write(request))
+
+
+class ScriptedBody:
+    """A body in pieces."""
+
+    def __init__(self, owner: ScriptedAccessor, body: ReadBody) -> None:
+        self._owner = owner
+        self._body = body
+        self._left = memoryview(b"")
+        self._received = 0
+        self._is_open = True
+        self.head = owner.amend(body.head) if owner.amend else body.head
+
+    async def read_chunk(self) -> memoryview:
+        await self._owner.step("read_chunk")
+        if not self._left:
+            self._left = memoryview(await self._body.read_chunk())
+        size = self._owner.chunk_bytes
+        chunk, self._left = self._left[:size], self._left[size:]
+        self._received += len(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._owner.open_bodies -= 1
+            self._owner.broken_off += self._received < self.head.size
+        await self._body.aclose()
+
+
+class ScriptedWriteBody:
+    """A body being written, step by step."""
+
+    def __init__(self, owner: ScriptedAccessor, body: WriteBody) -> None:
+        self._owner = owner
+        self._body = body
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        await self._owner.step("body_write")
+        await self._body.write(chunk)
+
+    async def close(self) -> Metadata:
+        await self._owner.step("body_close")
+        metadata = await self._body.close()
+        await self._owner.step("body_closed")
+        return metadata
+
+    async def abort(self) -> None:
+        self._owner.calls["body_abort"] += 1
+        await self._body.abort()
+
+
+class Gate:
+    """Lets a number of calls of one name through, then holds the others until it is opened."""
+
+    def __init__(self, name: str, passing: int = 0) -> None:
+        self.name = name
+        self.passing = passing
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+
+    async def __call__(self, name: str) -> None:
+        if name != self.name:
+            return
+        if self.passing > 0:
+            self.passing -= 1
+            return
+        self.reached.set()
+        await self.opened.wait()
+
+
+class Stubborn(Gate):
+    """A gate that a cancellation does not open: a thread on a disk that hangs."""
+
+    async def __call__(self, name: str) -> None:
+        while name == self.name and not self.opened.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await super().__call__(name)
+
+
+@dataclass
+class Holder:
+    """What the layer needs of an Operator."""
+
+    built: Accessor
+
+    def accessor(self) -> Accessor:
+        return self.built
+
+
+@dataclass
+class Bed:
+    """One store and one cache; ``restart`` makes new live parts over the same two."""
+
+    store: Memory = field(default_factory=lambda: Memory("", ""))
+    cache_store: Memory = field(default_factory=Memory)
+    info: ServiceInfo | None = None
+    options: RuntimeOptions = field(default_factory=RuntimeOptions)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.runtime = Runtime(self.options)
+        self.cache_runtime = Runtime(RuntimeOptions())
+        self.source = ScriptedAccessor(self.store.build(self.runtime), info=self.info)
+        self.cache = ScriptedAccessor(self.cache_store.build(self.cache_runtime))
+        self.holder = Holder(complete(self.cache, self.cache_runtime))
+        self.events: list[Event] = []
+        self.runtime.events.subscribe(self.events.append)
+
+    async def aclose(self) -> None:
+        await self.runtime.aclose()
+        await self.cache_runtime.aclose()
+        assert self.runtime.budget.used_bytes == 0
+        assert self.source.open_bodies == self.cache.open_bodies == 0
+
+    async def restart(self) -> None:
+        await self.aclose()
+        self.start()
+
+    def stack(self, **options: Any) -> Accessor:
+        layer = LruCacheLayer(cache=self.holder, **options)
+        return layer.wrap(complete(self.source, self.runtime), self.runtime)
+
+    def put(self, path: str, data: bytes) -> str:
+        """Write an object behind the layer's back; returns its ETag."""
+        etag = self.store.store.put(WriteRequest(path=path, content_type="text/x"), data).etag
+        assert etag is not None
+        return etag
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {name[6:]: count for name, count in self.runtime.counters.items() if name.startswith("cache_") and count}
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return {key: found.data for key, found in self.cache_store.store.objects.items()}
+
+    @property
+    def gets(self) -> int:
+        return self.source.calls["read"]
+
+
+def complete(accessor: Accessor, runtime: Runtime) -> Accessor:
+    """The stack of a bare operator."""
+    return CompleteLayer().wrap(ErrorContextLayer().wrap(accessor, runtime), runtime)
+
+
+async def read(stack: Accessor, path: str, **fields: Any) -> bytes:
+    """The bytes of one read, its head checked against what was delivered."""
+    sink = CollectSink()
+    reply = await stack.read(ReadRequest(path=path, **fields), sink)
+    assert sink.head == reply.head
+    assert len(sink.to_bytes()) == reply.head.size == reply.received
+    return sink.to_bytes()
+
+
+async def read_settled(stack: Accessor, path: str, **fields: Any) -> bytes:
+    """Read, and let the cache be filled."""
+    data = await read(stack, path, **fields)
+    await settle()
+    return data
+
+
+async def stream(stack: Accessor, path: str, **fields: Any) -> bytes:
+    """The same as a stream."""
+    body = await stack.open_read(ReadRequest(path=path, **fields))
+    try:
+        pieces = []
+        while chunk := await body.read_chunk():
+            pieces.append(bytes(chunk))
+    finally:
+        await body.aclose()
+    data = b"".join(pieces)
+    assert len(data) == body.head.size
+    return data

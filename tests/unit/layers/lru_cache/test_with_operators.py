@@ -1,0 +1,109 @@
+"""The layer in real Operators: a cache of files, a reader, pickling."""
+
+import asyncio
+import os
+import pickle
+import uuid
+from pathlib import Path
+
+import aioprefetch as ap
+from aioprefetch.telemetry import Event
+
+DATA = os.urandom(3 << 20)
+
+
+class Filled:
+    """Waits until so many entries are in the cache."""
+
+    def __init__(self, op: ap.Operator) -> None:
+        self._count = 0
+        self._changed = asyncio.Event()
+        op.runtime().events.subscribe(self._on_event)
+
+    def _on_event(self, event: Event) -> None:
+        if event.name == "cache.filled":
+            self._count += 1
+            self._changed.set()
+
+    async def wait(self, count: int) -> None:
+        while self._count < count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def test_a_cache_of_files(tmp_path: Path) -> None:
+    """Filled, read in parts and whole, found again by a new Operator, damaged and mended."""
+    folder = tmp_path / "not" / "there" / "yet"
+    name = uuid.uuid4().hex
+    for first in (True, False):
+        async with ap.Operator.from_uri(f"file://{folder}") as cache, ap.Operator.from_uri(f"memory://{name}") as bare:
+            if first:
+                await bare.write("k", DATA)
+                await bare.write("empty", b"")
+            layer = ap.layers.LruCacheLayer(cache=cache, revalidate_seconds=None)
+            op = bare.layer(layer)
+            filled = Filled(op)
+            assert await op.read("k", offset=5, size=10) == DATA[5:15]
+            if first:
+                await filled.wait(1)
+            gets = op.runtime().counters["action_http_get_request"]
+            assert await op.read("k") == DATA
+            assert await op.read("k", suffix=100) == DATA[-100:]
+            assert await asyncio.gather(*(op.read("k", offset=i, size=9) for i in range(20))) == [
+                DATA[i : i + 9] for i in range(20)
+            ]
+            assert await op.read("empty") == b""
+            counters = op.runtime().counters
+            assert counters["action_http_get_request"] - gets == 1  # the empty object's
+            assert counters["cache_failures"] == 0
+            assert counters["cache_misses"] == (2 if first else 1)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[:-1])
+    async with ap.Operator.from_uri(f"file://{folder}") as cache, ap.Operator.from_uri(f"memory://{name}") as bare:
+        op = bare.layer(ap.layers.LruCacheLayer(cache=cache, revalidate_seconds=None))
+        assert await op.read("k") == DATA
+        assert op.runtime().counters["cache_failures"] == 1
+
+
+async def test_a_reader_revalidates_once() -> None:
+    """It pins the version by its first answer, and pinned reads need no question."""
+    name = uuid.uuid4().hex
+    options = {"block_bytes": 64 << 10, "memory_bytes": 16 << 20}
+    async with ap.Operator.from_uri("memory://" + uuid.uuid4().hex) as cache:
+        layer = ap.layers.LruCacheLayer(cache=cache)
+        for state in ("miss", "hit"):
+            async with ap.Operator.from_uri(f"memory://{name}", **options) as bare:
+                op = bare.layer(layer)
+                filled = Filled(op)
+                if state == "miss":
+                    await bare.write("k", DATA)
+                async with op.reader("k") as reader:
+                    for offset in range(0, len(DATA), 100_000):
+                        assert await reader.read_at(offset, 1000) == DATA[offset : offset + 1000]
+                counters = op.runtime().counters
+                if state == "miss":
+                    await filled.wait(1)
+                    assert counters["action_http_get_request"] == 1
+                else:
+                    assert counters["action_http_get_request"] == 0  # the only request is answered "not modified"
+                    assert counters["cache_revalidations"] == 1
+                    assert counters["cache_misses"] == 0
+
+
+async def test_an_operator_with_the_layer_pickles(tmp_path: Path) -> None:
+    """The copy fills the same cache, by its own runtime."""
+    name = uuid.uuid4().hex
+    cache = ap.Operator.from_uri(f"file://{tmp_path / 'cache'}")
+    op = ap.Operator.from_uri(f"memory://{name}").layer(ap.layers.LruCacheLayer(cache=cache, capacity_bytes=1 << 20))
+    copy = pickle.loads(pickle.dumps(op))
+    await op.write("k", b"data")
+    async with op, cache:
+        filled = Filled(copy)
+        assert await copy.read("k") == b"data"
+        await filled.wait(1)
+    (layer,) = [one for one in copy._layers if isinstance(one, ap.layers.LruCacheLayer)]
+    async with layer.cache:  # type: ignore[attr-defined]
+        await copy.aclose()
+    assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
