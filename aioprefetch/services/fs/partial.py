@@ -1,0 +1,140 @@
+"""A file that is being written: hidden beside its target, it takes the target's place in one step or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import threading
+
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Unsupported
+from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable, refuse_unless_regular
+from aioprefetch.services.fs.keys import partial_name
+from aioprefetch.services.fs.opened import etag_of
+from aioprefetch.values import WriteRequest
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class PartialFile:
+    """The temporary file and the directory it lies in. All methods block: call them in a thread.
+
+    While it is written only its owner may read it; in place it has the mode that the umask (or a default ACL) gives
+    to new files. A crash leaves it behind under a name that no listing shows and no key can have.
+    """
+
+    def __init__(self, directory: int, name: str, request: WriteRequest, *, fsync: bool) -> None:
+        self._directory = directory
+        self._target = name
+        self._request = request
+        self._fsync = fsync
+        self._name = partial_name(secrets.token_hex(8))
+        self._made = False
+        self._placed = False
+        self._given_up = False
+        self.descriptor = -1
+        self._mode = 0
+
+    def create(self) -> None:
+        """Make the empty file."""
+        # The kernel applies umask and default ACL: that mode is noted, and given back at the end.
+        self.descriptor = os.open(self._name, _CREATE, 0o666, dir_fd=self._directory)
+        self._made = True
+        self._mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
+        os.fchmod(self.descriptor, 0o600)
+
+    def refuse_by_conditions(self) -> None:
+        """Raise what the target, as it is now, and the request's conditions forbid."""
+        refuse_by_conditions(self._directory, self._target, self._request)
+
+    def place(self, lock: threading.Lock) -> os.stat_result:
+        """Put the file in the target's place, close it and return its status. The conditions are checked once more.
+
+        ``if_not_exists`` rests on ``link``, which fails if the name is taken, so it holds against every process.
+        ``if_match`` is compared just before: ``lock`` makes that one step among the writers of this runtime only.
+        """
+        os.fchmod(self.descriptor, self._mode)
+        if self._fsync:
+            os.fsync(self.descriptor)
+        status = os.fstat(self.descriptor)
+        with lock:
+            if self._given_up:
+                raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+            self.refuse_by_conditions()
+            if self._request.if_not_exists:
+                self._link()
+            else:
+                os.replace(self._name, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+                self._placed = True
+        if self._fsync:
+            self._sync_directory()
+        self.discard()
+        return status
+
+    def give_up(self) -> None:
+        """Nobody waits any more: do not put the file in place unless that has happened. For any thread."""
+        self._given_up = True
+
+    def _link(self) -> None:
+        try:
+            os.link(self._name, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except FileExistsError as error:
+            raise AlreadyExists("the file exists already") from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise Unsupported("if_not_exists needs hard links, which this file system does not have") from error
+
+    def _sync_directory(self) -> None:
+        descriptor = listable(self._directory)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def discard(self) -> None:
+        """Close everything and remove the temporary name. May be called at any time, and twice."""
+        descriptor, self.descriptor = self.descriptor, -1
+        directory, self._directory = self._directory, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        if directory < 0:
+            return
+        try:
+            if self._made and not self._placed:
+                with contextlib.suppress(OSError):  # The directory may be gone; the name is hidden anyway.
+                    os.unlink(self._name, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+
+def open_partial(root: ConfinedRoot, names: tuple[str, ...], request: WriteRequest, *, fsync: bool) -> PartialFile:
+    """Begin to write the file that ``names`` lead to; its directories are made, and stay if the write fails."""
+    names = root.resolved(names)
+    if not names:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with root.directory(names[:-1], create=True) as directory:
+        partial = PartialFile(os.dup(directory), names[-1], request, fsync=fsync)
+    try:
+        partial.refuse_by_conditions()
+        partial.create()
+    except BaseException:
+        partial.discard()
+        raise
+    return partial
+
+
+def refuse_by_conditions(directory: int, name: str, request: WriteRequest) -> None:
+    """Raise unless the request may write to ``name`` in the directory."""
+    status = link_status(directory, name)
+    if status is not None:
+        refuse_unless_regular(status, name)
+    if status is not None and request.if_not_exists:
+        raise AlreadyExists("the file exists already")
+    etag = None if status is None else etag_of(status)
+    if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
+        found = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
+        raise ConditionNotMatch(f"{found}, not {request.if_match!r}", context={"etag": etag})

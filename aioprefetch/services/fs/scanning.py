@@ -1,0 +1,117 @@
+"""The entries below a prefix in the order of their keys, one directory at a time.
+
+Memory holds the names of the directories between the prefix and the current entry, and of no other. Only files and
+directories appear: no links, FIFOs, sockets or devices, and no file that is still being written. Links are never
+followed, not even where reads follow them. With ``recursive`` the entries are the files, and the directories that
+are empty: like a directory made by hand in a store without real ones, they would be lost otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+
+from aioprefetch.errors import InvalidPath
+from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable
+from aioprefetch.services.fs.keys import is_partial, names_of
+from aioprefetch.services.fs.opened import etag_of, modified_at
+from aioprefetch.values import Entry
+
+STAT_BATCH = 256
+
+Names = tuple[str, ...]
+_GONE = (FileNotFoundError, NotADirectoryError)
+
+
+class Scan:
+    """An iterator over the entries whose key begins with ``prefix`` and comes after ``after``. It blocks.
+
+    ``prefix`` has its slashes collapsed already. Between two entries it holds no descriptor, so it may be left
+    anywhere. Raises ``OSError`` or ``InvalidPath``.
+    """
+
+    def __init__(self, root: ConfinedRoot, prefix: str, *, recursive: bool, after: str) -> None:
+        folder, _, self._beginning = prefix.rpartition("/")
+        self._root = root
+        self._base = names_of(folder, operation="list")
+        self._recursive = recursive
+        self._after = after
+        self._stack = [self._directory(self._base)]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self
+
+    def __next__(self) -> Entry:
+        while self._stack:
+            found = next(self._stack[-1], None)
+            if isinstance(found, Entry):
+                return found
+            if found is None:
+                self._stack.pop()
+            else:
+                self._stack.append(self._directory(found))
+        raise StopIteration
+
+    def _directory(self, names: Names) -> Iterator[Entry | Names]:
+        """The entries of one directory, and in their place the directories to go into."""
+        is_base = names == self._base
+        key = "".join(f"{name}/" for name in names)
+        try:
+            children = self._children(names, self._beginning if is_base else "")
+        except _GONE:
+            return
+        except InvalidPath:  # It was a directory a moment ago: somebody put a link in its place.
+            if is_base:
+                raise
+            return
+        if not children and not is_base and key > self._after:
+            yield Entry(path=key, kind="directory")
+        wanted = (child for child in children if self._is_wanted(key + child))
+        while batch := list(islice(wanted, STAT_BATCH)):
+            for child, status in zip(batch, self._statuses(names, batch), strict=True):
+                if child.endswith("/"):
+                    yield (*names, child[:-1]) if self._recursive else Entry(path=key + child, kind="directory")
+                elif status is not None and stat.S_ISREG(status.st_mode):
+                    yield Entry(
+                        path=key + child,
+                        size=status.st_size,
+                        etag=etag_of(status),
+                        last_modified=modified_at(status),
+                    )
+
+    def _is_wanted(self, key: str) -> bool:
+        return key > self._after or (self._recursive and key.endswith("/") and self._after.startswith(key))
+
+    def _children(self, names: Names, beginning: str) -> list[str]:
+        """The names in a directory in the order of their keys; those of directories end with ``/``."""
+        children: list[str] = []
+        with self._root.directory(self._resolved(names)) as directory:
+            descriptor = listable(directory)
+        try:
+            with os.scandir(descriptor) as found:
+                for child in found:
+                    if is_partial(child.name):
+                        continue
+                    if child.is_dir(follow_symlinks=False):
+                        children.append(f"{child.name}/")
+                    elif child.is_file(follow_symlinks=False):
+                        children.append(child.name)
+        finally:
+            os.close(descriptor)
+        return sorted(child for child in children if child.startswith(beginning))
+
+    def _statuses(self, names: Names, batch: list[str]) -> list[os.stat_result | None]:
+        """The status of each file of a batch, ``None`` for directories and for what is gone by now."""
+        if all(child.endswith("/") for child in batch):
+            return [None] * len(batch)
+        with suppress(InvalidPath, *_GONE), self._root.directory(self._resolved(names)) as directory:
+            return [None if child.endswith("/") else link_status(directory, child) for child in batch]
+        return [None] * len(batch)
+
+    def _resolved(self, names: Names) -> Names:
+        # Only what the caller named may lead through a link; what lies below was found not to be one.
+        base = self._root.resolved(self._base)
+        return (*base, *names[len(self._base) :])

@@ -1,0 +1,69 @@
+"""Blocking calls off the event loop, so that a cancelled caller never leaves a thread at work with its memory.
+
+Two ways. Positioned reads and directory scans run on the runtime's executor. Whole files and metadata go through
+aiofiles, on threads of their own, so that slow writes never stand before reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import aiofiles.os
+
+from aioprefetch.runtime import Runtime
+
+T = TypeVar("T")
+
+WRITE_THREADS = 4
+
+
+async def settled(
+    job: Awaitable[T],
+    dispose: Callable[[T], object] | None = None,
+    *,
+    give_up: Callable[[], object] | None = None,
+) -> T:
+    """Await ``job`` to its end even if cancelled meanwhile, and only then let the cancellation through.
+
+    A thread cannot be stopped: one that still reads into a buffer would corrupt it for its next owner, and one that
+    opens a file would leak it. Reading into memory of the job's own would let go at once but cost a copy of every
+    byte; jobs are cut into pieces of milliseconds instead. ``give_up`` is called at the cancellation and may tell the
+    job to do less; ``dispose`` gets a result that nobody will receive.
+    """
+    task = asyncio.ensure_future(job)
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            interruption = error
+            if give_up is not None:
+                give_up()
+    if interruption is None:
+        return task.result()
+    if not task.cancelled() and task.exception() is None and dispose is not None:
+        dispose(task.result())
+    raise interruption
+
+
+class FileThreads:
+    """The threads that whole files and metadata use, one set per runtime; ended when the runtime is closed."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.executor = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="aioprefetch-files")
+        runtime.supervisor.on_close(self._shut)
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> FileThreads:
+        """The threads of a runtime, made at the first call."""
+        return runtime.shared("fs file threads", lambda: cls(runtime))
+
+    def call(self, call: Callable[..., T], *arguments: object) -> Awaitable[T]:
+        """Run a blocking call by way of aiofiles."""
+        return aiofiles.os.wrap(call)(*arguments, executor=self.executor)
+
+    async def _shut(self) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,166 @@
+"""What an answer says: its head for a read, its metadata for a stat, and the error of each status. One table."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections.abc import Mapping
+
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    Error,
+    NotFound,
+    PermissionDenied,
+    ProtocolError,
+    RangeNotSatisfied,
+    Throttled,
+    TimedOut,
+    Unavailable,
+    Unexpected,
+)
+from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after, unquote_etag
+from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.services.http.identity import Identity
+from aioprefetch.services.http.wire_answer import Answer
+from aioprefetch.values import AnswerHead, Metadata, Request
+
+ERROR_BODY_BYTES_MAX = 64 << 10
+ERROR_BODY_SECONDS_MAX = 2.0
+EXCERPT_LENGTH_MAX = 200
+
+STATUSES: dict[int, tuple[type[Error], str]] = {
+    304: (ConditionNotMatch, "the object is still the one that if_none_match names"),
+    401: (PermissionDenied, "the server wants other credentials; check auth and headers"),
+    403: (PermissionDenied, "the server refuses; check auth, headers and whether the URL has expired"),
+    404: (NotFound, "there is no such object"),
+    407: (PermissionDenied, "the proxy wants credentials; give user and password in its URL"),
+    408: (TimedOut, "the server gave up waiting for the request"),
+    410: (NotFound, "the object is gone for good"),
+    412: (ConditionNotMatch, "the object is not the one that if_match names"),
+    425: (Throttled, "the server asks to send the request again later"),
+    429: (Throttled, "the server asks for fewer requests"),
+    503: (Throttled, "the server is overloaded or down for a while"),
+}
+
+_TEXT = re.compile(r"(text/|application/(json|xml|problem\+)).*", re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]*>")
+_LENGTH = re.compile(r"\d{1,19}")
+# An ETag that we make ourselves begins like this; weak, so it is compared and never sent.
+_SYNTHETIC = "W/modified-"
+
+
+def content_length(headers: Mapping[str, str]) -> int | None:
+    """``Content-Length``, ``None`` if there is none. ``ProtocolError`` for what is no length."""
+    text = headers.get("Content-Length")
+    if text is None:
+        return None
+    if not _LENGTH.fullmatch(text.strip()) or int(text) > OFFSET_MAX:
+        raise ProtocolError("the answer's Content-Length is no length")
+    return int(text)
+
+
+def etag_of(headers: Mapping[str, str], total: int | None) -> str | None:
+    """The version of the object: its ETag, or one made of ``Last-Modified`` and size where the server has none."""
+    etag = unquote_etag(headers.get("ETag"))
+    modified = parse_http_date(headers.get("Last-Modified"))
+    if etag is not None or modified is None or total is None:
+        return etag
+    return f"{_SYNTHETIC}{int(modified.timestamp()):x}-{total:x}"
+
+
+def is_synthetic(etag: str) -> bool:
+    """Whether the server knows nothing of this ETag."""
+    return etag.startswith(_SYNTHETIC)
+
+
+def answer_head(answer: Answer) -> AnswerHead:
+    """The head of a 200 or 206, for ``check_reply``."""
+    headers = answer.headers
+    length, content_range = content_length(headers), headers.get("Content-Range")
+    parsed = parse_content_range(content_range or "")
+    total = length if answer.status == 200 else parsed[1] if parsed else None
+    return AnswerHead(
+        status=answer.status,
+        content_range=content_range,
+        content_length=length,
+        etag=etag_of(headers, total),
+        last_modified=parse_http_date(headers.get("Last-Modified")),
+        content_type=headers.get("Content-Type"),
+    )
+
+
+def metadata_of(path: str, answer: Answer, size: int | None) -> Metadata:
+    """The metadata that the head of an answer holds."""
+    headers = answer.headers
+    return Metadata(
+        path=path,
+        size=size,
+        etag=etag_of(headers, size),
+        last_modified=parse_http_date(headers.get("Last-Modified")),
+        content_type=headers.get("Content-Type"),
+        content_encoding=headers.get("Content-Encoding"),
+        content_disposition=headers.get("Content-Disposition"),
+        cache_control=headers.get("Cache-Control"),
+    )
+
+
+async def failure_of(request: Request, answer: Answer, identity: Identity) -> Error:
+    """The error that an answer other than 200 and 206 means. Closes the answer."""
+    try:
+        excerpt = await _excerpt(answer, identity)
+    finally:
+        answer.close()
+    status = answer.status
+    facts: dict[str, object] = {"status": status}
+    if excerpt:
+        facts["answer"] = excerpt
+    if answer.redirected_to is not None:
+        facts["redirected_to"] = str(answer.redirected_to)
+    if status == 416:
+        parsed = parse_content_range(answer.headers.get("Content-Range", ""))
+        total = parsed[1] if parsed else None
+        size = "" if total is None else f" of the object's {total} bytes"
+        return RangeNotSatisfied(
+            f"the range starts at or beyond the end{size}",
+            total=total,
+            operation=request.operation,
+            path=request.path,
+            context=facts,
+        )
+    kind, words = STATUSES.get(status) or _other(status)
+    if kind is PermissionDenied and answer.redirected_to is not None:
+        words += "; it redirected to another origin, where credentials and headers are not sent"
+    return kind(
+        words,
+        operation=request.operation,
+        path=request.path,
+        context=facts,
+        retry_after_seconds=parse_retry_after(answer.headers.get("Retry-After")),
+    )
+
+
+def _other(status: int) -> tuple[type[Error], str]:
+    if status >= 500:
+        return Unavailable, f"the server failed with {status}"
+    if status >= 400:
+        return Unexpected, f"the server does not accept the request: {status}"
+    return ProtocolError, f"a status {status} is no answer to a read"
+
+
+async def _excerpt(answer: Answer, identity: Identity) -> str:
+    """A line of an error's text, or nothing. It may fail or take too long without consequence."""
+    if not _TEXT.fullmatch(answer.headers.get("Content-Type", "")):
+        return ""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(ERROR_BODY_SECONDS_MAX):
+            while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await answer.read_chunk()):
+                body += chunk
+    except (Error, TimeoutError):
+        return ""
+    # Scrubbed before it is cut: half of a secret must not remain.
+    text = identity.scrub(bytes(body[:ERROR_BODY_BYTES_MAX]).decode("utf-8", "replace"))
+    text = identity.scrub(html.unescape(_TAG.sub(" ", text)))
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if len(line) <= EXCERPT_LENGTH_MAX else f"{line[:EXCERPT_LENGTH_MAX]}…"

@@ -1,0 +1,176 @@
+"""The recipe of the http service."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.credentials import Secret
+from aioprefetch.errors import ConfigInvalid, MissingDependency
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.http.accessor import HttpAccessor
+from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
+from aioprefetch.services.http.urls import Origin, parse_base_url
+from aioprefetch.values import Capability, ServiceInfo
+
+StatMethod = Literal["auto", "head", "get"]
+Proxies = tuple[tuple[str, "str | Secret"], ...]
+
+CAPABILITY = Capability(
+    read=True,
+    read_range=True,
+    read_suffix=True,
+    read_if_match=True,
+    read_if_none_match=True,
+    stat=True,
+)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Http:
+    """Objects below ``base_url``, to be read only: a key is appended to its path, percent-encoded.
+
+    Parameters
+    ----------
+    base_url
+        ``http://`` or ``https://``. A query (of a shared access signature, say) is kept, sent with each request and
+        shown nowhere; user and password become ``auth``.
+    headers
+        Sent to the origin of ``base_url`` alone, never to one that it redirects to.
+    auth
+        ``(user, password)``, or a bearer token; as text or ``Secret``, ``env:NAME`` for an environment variable.
+    follow_redirects
+        Follow up to five, never from https to http. At another origin ``auth``, ``headers`` and the query are not
+        sent. ``False``: a redirect is ``RedirectRefused``.
+    ca_bundle
+        A PEM file of the authorities to trust instead of the system's.
+    proxies
+        URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
+        ``{}``: none.
+    connect_timeout_seconds, read_timeout_seconds
+        For name resolution, connecting and TLS together; and between two pieces of an answer.
+    skip_bytes_max
+        From a server that ignores ranges, so many bytes at most are read and thrown away to reach an offset.
+    stat_method
+        ``head``, ``get`` (a GET of one byte), or ``auto``: HEAD unless the server refuses it.
+
+    Raises ``ConfigInvalid`` for an option that cannot work; no message shows a secret. Pickles carry secrets by
+    reference: give ``env:NAME`` for those that another process must know.
+    """
+
+    origin: Origin
+    path: str
+    identity: Identity
+    follow_redirects: bool
+    ca_bundle: str | None
+    proxies: Proxies | None
+    connect_timeout_seconds: float
+    read_timeout_seconds: float
+    skip_bytes_max: int
+    stat_method: StatMethod
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        headers: Mapping[str, str | Secret] | None = None,
+        auth: tuple[str, str | Secret] | str | Secret | None = None,
+        follow_redirects: bool = True,
+        ca_bundle: str | os.PathLike[str] | None = None,
+        proxies: Mapping[str, str | Secret] | None = None,
+        connect_timeout_seconds: float = 5.0,
+        read_timeout_seconds: float = 30.0,
+        skip_bytes_max: int = 8 << 20,
+        stat_method: StatMethod = "auto",
+    ) -> None:
+        base = parse_base_url(base_url)
+        user, secret = checked_auth(auth)
+        if base.user is not None:
+            if auth is not None:
+                raise _invalid("base_url has a user already; give auth or the user in the URL, not both")
+            user, secret = checked_auth((base.user, base.password or ""))
+        given = checked_headers(headers)
+        if secret is not None and any(name.lower() == "authorization" for name, _ in given):
+            raise _invalid("auth and the header Authorization are both given; leave one out")
+        if type(follow_redirects) is not bool:
+            raise _invalid(f"follow_redirects must be True or False, not {follow_redirects!r}")
+        if type(skip_bytes_max) is not int or skip_bytes_max < 0:
+            raise _invalid(f"skip_bytes_max must be an integer of at least 0, not {skip_bytes_max!r}")
+        if stat_method not in ("auto", "head", "get"):
+            raise _invalid(f"stat_method must be 'auto', 'head' or 'get', not {stat_method!r}")
+        values = {
+            "origin": base.origin,
+            "path": base.path,
+            "identity": Identity(user, secret, given, Secret.of(base.query)),
+            "follow_redirects": follow_redirects,
+            "ca_bundle": None if ca_bundle is None else os.fspath(ca_bundle),
+            "proxies": _checked_proxies(proxies),
+            "connect_timeout_seconds": _checked_seconds("connect_timeout_seconds", connect_timeout_seconds),
+            "read_timeout_seconds": _checked_seconds("read_timeout_seconds", read_timeout_seconds),
+            "skip_bytes_max": skip_bytes_max,
+            "stat_method": stat_method,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, _ in self.identity.headers)
+        query = ", query=***" if self.identity.query else ""
+        return f"Http({f'{self.origin}{self.path}/'!r}{query}, auth={self.identity.kind}, headers=[{names}])"
+
+    @property
+    def info(self) -> ServiceInfo:
+        return ServiceInfo(
+            scheme=self.origin.scheme,
+            name=self.origin.netloc,
+            root=self.path.lstrip("/"),
+            principal=self.identity.principal,
+        )
+
+    @property
+    def capability(self) -> Capability:
+        return CAPABILITY
+
+    def build(self, runtime: Runtime) -> Accessor:
+        try:
+            from aioprefetch.services.http.wire import WireSession
+        except ImportError as error:
+            raise MissingDependency(
+                "the http service needs aiohttp: pip install 'aioprefetch[http]'", operation="configure"
+            ) from error
+        wire = runtime.shared(("http wire", self), lambda: WireSession(runtime, self))
+        return HttpAccessor(self, runtime, wire)
+
+
+def _checked_seconds(name: str, value: float) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number <= 0:
+        raise _invalid(f"{name} must be a number of seconds above 0, not {value!r}")
+    return number
+
+
+def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> Proxies | None:
+    if proxies is None:
+        return None
+    if not isinstance(proxies, Mapping):
+        raise _invalid(f"proxies must be a mapping of schemes to URLs, not a {type(proxies).__name__}")
+    checked: list[tuple[str, str | Secret]] = []
+    for scheme, url in proxies.items():
+        if scheme not in ("http", "https"):
+            raise _invalid(f"proxies has the key {scheme!r}; the keys are 'http' and 'https'")
+        if isinstance(url, Secret):
+            checked.append((scheme, url))
+        elif isinstance(url, str) and urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname:
+            checked.append((scheme, Secret(url) if "@" in url else url))
+        else:
+            raise _invalid(f"the proxy for {scheme} must be a URL like http://host:3128")
+    return tuple(checked)
+
+
+def _invalid(message: str) -> ConfigInvalid:
+    return ConfigInvalid(message, operation="configure")

@@ -1,0 +1,53 @@
+"""A runtime, a root with a file in it, and the accessor over that root."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.fs import Fs
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    """A runtime, closed after the test."""
+    live = Runtime(RuntimeOptions())
+    yield live
+    await live.aclose()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root: beside it lies what must stay unread."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"secret")
+    made = tmp_path / "root"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def accessor(root: Path, runtime: Runtime) -> Accessor:
+    """The live service over the root."""
+    return Fs(str(root)).build(runtime)
+
+
+@pytest.fixture
+def descriptors(root: Path) -> Callable[[], list[str]]:
+    """A function that tells which files and directories at or below the root this process has open."""
+
+    def opened() -> list[str]:
+        found = []
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                target = os.readlink(f"/proc/self/fd/{number}")
+            except FileNotFoundError:  # the descriptor with which the list was made
+                continue
+            if target.startswith(str(root)):
+                found.append(target)
+        return found
+
+    return opened

@@ -1,0 +1,287 @@
+"""A cancelled call, wherever it waits: no descriptor, no temporary file, no thread at work with its memory."""
+
+import asyncio
+import glob
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.fs import Fs, bodies
+from aioprefetch.services.fs.threads import settled
+from aioprefetch.sink import BufferSink
+from aioprefetch.values import CopyRequest, DeleteRequest, ListRequest, ReadRequest, StatRequest, WriteRequest
+
+DATA = bytes(range(250)) * 10
+TURNS = 5
+
+
+class Gate:
+    """Holds the job of one number in its thread, before or after it has done its work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = -1
+        self.after = False
+        self.jobs = 0
+        self.go = threading.Event()
+        self.reached = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        submit = ThreadPoolExecutor.submit
+
+        def gated(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+            number, self.jobs = self.jobs, self.jobs + 1
+            return submit(pool, self._hold if number == self.number else call, *self._wrapped(number, call), *arguments)
+
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", gated)
+
+    def arm(self, number: int, *, after: bool) -> None:
+        """Hold the ``number``-th job from now on."""
+        self.number, self.after, self.jobs = number, after, 0
+        self.go.clear()
+        self.reached.clear()
+
+    def _wrapped(self, number: int, call: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+        return (call,) if number == self.number else ()
+
+    def _hold(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        if not self.after:
+            self._wait()
+            return call(*arguments)
+        try:
+            return call(*arguments)
+        finally:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._loop.call_soon_threadsafe(self.reached.set)
+        self.go.wait()
+
+
+@pytest.fixture
+async def gate(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
+    """The gate; open again after the test whatever happens."""
+    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
+    made = Gate(monkeypatch)
+    yield made
+    made.go.set()
+
+
+@pytest.fixture
+def accessor(root: Path, runtime: Runtime, gate: Gate) -> Accessor:
+    """The live service over a root with one file."""
+    (root / "k").write_bytes(DATA)
+    return Fs(str(root)).build(runtime)
+
+
+def take_what_is_left(root: Path) -> list[bytes]:
+    """The contents of all files but ``k``, which are removed."""
+    left = [path for path in root.rglob("*") if path.is_file() and path.name != "k"]
+    contents = [path.read_bytes() for path in left]
+    for path in left:
+        path.unlink()
+    return contents
+
+
+async def read(accessor: Accessor) -> None:
+    await accessor.read(ReadRequest(path="k"), BufferSink(memoryview(bytearray(len(DATA)))))
+
+
+async def stream(accessor: Accessor) -> None:
+    body = await accessor.open_read(ReadRequest(path="k"))
+    try:
+        while await body.read_chunk():
+            pass
+    finally:
+        await body.aclose()
+
+
+async def copy(accessor: Accessor) -> None:
+    await accessor.copy(CopyRequest(path="k", target="d/copied"))
+
+
+async def write(accessor: Accessor) -> None:
+    await accessor.write(WriteRequest(path="d/new"), DATA)
+
+
+async def stat(accessor: Accessor) -> None:
+    await accessor.stat(StatRequest(path="k"))
+
+
+async def listing(accessor: Accessor) -> None:
+    await accessor.list_page(ListRequest(path="", recursive=True))
+
+
+async def delete(accessor: Accessor) -> None:
+    await accessor.delete(DeleteRequest(path="d/x", paths=("d/x",)))
+
+
+OPERATIONS = [read, stream, copy, write, stat, listing, delete]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_cancelled_in_every_job(
+    accessor: Accessor,
+    root: Path,
+    gate: Gate,
+    descriptors: Callable[[], list[str]],
+    operation: Callable[[Accessor], Awaitable[None]],
+    after: bool,
+) -> None:
+    """The call waits for its thread, and then leaves nothing; the first job that it has not ends the test."""
+    number = 0
+    while True:
+        gate.arm(number, after=after)
+        task = asyncio.ensure_future(operation(accessor))
+        reached = asyncio.ensure_future(gate.reached.wait())
+        await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
+        if not reached.done():
+            reached.cancel()
+            await task
+            break
+        for _ in range(TURNS):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        gate.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert descriptors() == []
+        # Only where the last rename was done already is there a file, and that is whole.
+        assert take_what_is_left(root) in ([], [DATA] if after else [])
+        number += 1
+    assert number >= 1
+    assert descriptors() == []
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_cancelled_after_any_number_of_turns(
+    accessor: Accessor,
+    root: Path,
+    descriptors: Callable[[], list[str]],
+    operation: Callable[[Accessor], Awaitable[None]],
+) -> None:
+    """From before the first step on."""
+    for turns in range(40):
+        task = asyncio.ensure_future(operation(accessor))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert descriptors() == []
+        assert not any(path.endswith(".tmp") for path in glob.glob("**/.*", root_dir=root, recursive=True))
+
+
+async def test_a_buffer_is_at_rest_when_its_cancelled_read_has_ended(accessor: Accessor, gate: Gate) -> None:
+    """Its next owner keeps what he puts in: the thread had to finish first."""
+    buffer = bytearray(len(DATA))
+    gate.arm(1, after=False)
+    task = asyncio.ensure_future(accessor.read(ReadRequest(path="k"), BufferSink(memoryview(buffer))))
+    await gate.reached.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    gate.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert buffer[:1000] == DATA[:1000]
+    buffer[:] = b"-" * len(buffer)
+    await read(accessor)
+    assert buffer == b"-" * len(buffer)
+
+
+async def test_a_timeout_is_still_a_timeout(accessor: Accessor, gate: Gate) -> None:
+    """asyncio.timeout recognises its own cancellation although it came late."""
+    gate.arm(1, after=False)
+
+    async def timed() -> None:
+        async with asyncio.timeout(None) as limit:
+            reached = asyncio.ensure_future(gate.reached.wait())
+            reached.add_done_callback(lambda _: limit.reschedule(0))
+            await read(accessor)
+
+    task = asyncio.ensure_future(timed())
+    await gate.reached.wait()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gate.go.set()
+    with pytest.raises(TimeoutError):
+        await task
+
+
+async def test_an_abandoned_stream_closes_its_file(accessor: Accessor, descriptors: Callable[[], list[str]]) -> None:
+    """Half read and closed, closed twice, or only dropped."""
+    for close in (True, False):
+        body = await accessor.open_read(ReadRequest(path="k"))
+        await body.read_chunk()
+        assert len(descriptors()) == 1
+        if close:
+            await body.aclose()
+            await body.aclose()
+            assert await body.read_chunk() == b""
+        del body
+        assert descriptors() == []
+
+
+async def test_a_file_is_closed_by_the_last_read_that_runs(
+    accessor: Accessor, gate: Gate, descriptors: Callable[[], list[str]]
+) -> None:
+    """Closed while a thread is in it: its number must not go to another file before the thread is out."""
+    body = await accessor.open_read(ReadRequest(path="k"))
+    gate.arm(0, after=False)
+    preading = asyncio.ensure_future(body.read_chunk())
+    await gate.reached.wait()
+    gate.go.set()
+    assert await preading == DATA[:1000]
+    await body.aclose()
+    assert descriptors() == []
+
+
+async def test_settled_hands_an_unwanted_result_to_dispose() -> None:
+    """And an unwanted failure is no noise."""
+    disposed: list[str] = []
+    given_up: list[bool] = []
+    for failing in (False, True):
+        go = asyncio.Event()
+
+        async def job(go: asyncio.Event = go, failing: bool = failing) -> str:
+            await go.wait()
+            if failing:
+                raise OSError("nobody hears of it")
+            return "result"
+
+        task = asyncio.ensure_future(settled(job(), disposed.append, give_up=lambda: given_up.append(True)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert disposed == ["result"]
+    assert given_up == [True, True]
+
+
+def test_a_loop_that_ends_in_the_middle_of_a_read(root: Path, descriptors: Callable[[], list[str]]) -> None:
+    """asyncio.run cancels every task at its end, ours too: nothing hangs and nothing stays open."""
+    (root / "k").write_bytes(DATA * 1000)
+
+    async def scenario() -> None:
+        runtime = Runtime(RuntimeOptions())
+        accessor = Fs(str(root)).build(runtime)
+        readers = [asyncio.ensure_future(read_all(accessor)) for _ in range(20)]
+        await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+
+    async def read_all(accessor: Accessor) -> None:
+        size = len(DATA) * 1000
+        await accessor.read(ReadRequest(path="k"), BufferSink(memoryview(bytearray(size))))
+
+    asyncio.run(scenario())
+    for thread in threading.enumerate():
+        if thread.name.startswith("aioprefetch-blocking"):
+            thread.join(2)
+    assert descriptors() == []

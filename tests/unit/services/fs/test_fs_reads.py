@@ -1,0 +1,315 @@
+"""Reading files: exact bytes of one version, or an error that says what is wrong."""
+
+import errno
+import os
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from aioprefetch import errors
+from aioprefetch.accessor import Accessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.fs import Fs, bodies
+from aioprefetch.services.fs.failures import from_os_error
+from aioprefetch.sink import BufferSink, CollectSink
+from aioprefetch.values import Metadata, ReadReply, ReadRequest, StatRequest
+
+ODD_KEYS = [
+    "a b",
+    "a+b",
+    "50%",
+    "a%20b",
+    "a#b?c",
+    "back\\slash",
+    "dir with space/ü/日本語/🎉",
+    "\" !@#$%^&()_+-=;',.txt",
+    "...",
+    ".hidden",
+    "new\nline",
+    "x" * 255,
+    "/".join(["k" * 127] * 8),
+]
+
+
+async def read(accessor: Accessor, path: str, **fields: object) -> bytes:
+    """Bytes read into a sink of its own."""
+    sink = CollectSink()
+    reply = await accessor.read(ReadRequest(path=path, **fields), sink)  # type: ignore[arg-type]
+    assert reply.received == sink.received == reply.head.size
+    return sink.to_bytes()
+
+
+async def streamed(accessor: Accessor, path: str, **fields: object) -> bytes:
+    """Bytes read as a stream."""
+    body = await accessor.open_read(ReadRequest(path=path, **fields))  # type: ignore[arg-type]
+    try:
+        parts = []
+        while chunk := await body.read_chunk():
+            parts.append(bytes(chunk))
+        return b"".join(parts)
+    finally:
+        await body.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, b"0123456789"),
+        ({"offset": 3}, b"3456789"),
+        ({"offset": 3, "size": 4}, b"3456"),
+        ({"offset": 8, "size": 100}, b"89"),
+        ({"suffix": 4}, b"6789"),
+        ({"suffix": 100}, b"0123456789"),
+        ({"offset": 3, "size": 0}, b""),
+    ],
+)
+@pytest.mark.parametrize("how", [read, streamed])
+async def test_ranges(
+    accessor: Accessor, root: Path, how: Callable[..., object], fields: dict[str, int], expected: bytes
+) -> None:
+    (root / "k").write_bytes(b"0123456789")
+    assert await how(accessor, "k", **fields) == expected  # type: ignore[misc]
+
+
+async def test_a_range_beyond_the_end_tells_the_size(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"0123456789")
+    with pytest.raises(errors.RangeNotSatisfied) as caught:
+        await read(accessor, "k", offset=10, size=1)
+    assert (caught.value.total, caught.value.operation, caught.value.path) == (10, "read", "k")
+
+
+async def test_every_range_of_an_empty_file_is_empty(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"")
+    assert await read(accessor, "k") == await read(accessor, "k", offset=5, size=5) == b""
+
+
+async def test_large_files_are_read_in_pieces(
+    accessor: Accessor, root: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of a file longer than a piece are exact, whichever way they are read."""
+    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
+    data = os.urandom(4567)
+    (root / "k").write_bytes(data)
+    assert await read(accessor, "k") == await streamed(accessor, "k") == data
+    assert await read(accessor, "k", offset=999, size=2002) == data[999:3001]
+    assert runtime.counters["stream_read_total_bytes"] == 2 * 4567 + 2002
+    assert runtime.counters["action_http_get_request"] == 3
+
+
+async def test_reads_fill_the_callers_own_buffer(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"0123456789")
+    buffer = bytearray(b"-" * 12)
+    reply: ReadReply = await accessor.read(ReadRequest(path="k", offset=2, size=6), BufferSink(memoryview(buffer)))
+    assert buffer == b"234567------"
+    assert (reply.head.start, reply.head.size, reply.head.total) == (2, 6, 10)
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+async def test_odd_keys_round_trip(accessor: Accessor, root: Path, key: str) -> None:
+    (root / key).parent.mkdir(parents=True, exist_ok=True)
+    (root / key).write_bytes(key.encode())
+    assert await read(accessor, key) == key.encode()
+    assert (await accessor.stat(StatRequest(path=key))).path == key
+
+
+async def test_slashes_collapse(accessor: Accessor, root: Path) -> None:
+    """``/a//b`` is ``a/b``: an absolute path stays under the root."""
+    (root / "a").mkdir()
+    (root / "a" / "b").write_bytes(b"x")
+    for key in ("/a/b", "a//b", "//a///b"):
+        assert await read(accessor, key) == b"x"
+
+
+async def test_an_absolute_path_is_below_the_root(accessor: Accessor) -> None:
+    with pytest.raises(errors.NotFound):
+        await read(accessor, "/etc/passwd")
+
+
+@pytest.mark.parametrize("key", ["..", "../outside/secret", "a/../b", "./a", "a/.", "a\0b", "x" * 256, "lone\ud800"])
+async def test_keys_that_no_file_can_have_are_refused(accessor: Accessor, key: str) -> None:
+    with pytest.raises(errors.InvalidPath) as caught:
+        await read(accessor, key)
+    assert (caught.value.operation, caught.value.path) == ("read", key)
+    assert pickle.loads(pickle.dumps(caught.value)).path == key
+    with pytest.raises(errors.InvalidPath) as caught:
+        await accessor.stat(StatRequest(path=key))
+    assert (caught.value.operation, caught.value.path) == ("stat", key)
+
+
+async def test_metadata(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"12345")
+    os.utime(root / "k", ns=(0, 1_700_000_000_123_456_789))
+    found = await accessor.stat(StatRequest(path="k"))
+    inode = (root / "k").stat().st_ino
+    assert found == Metadata(
+        path="k",
+        size=5,
+        etag=f"{inode:x}-5-{1_700_000_000_123_456_789:x}",
+        last_modified=datetime.fromtimestamp(1_700_000_000_123_456_789 / 1e9, UTC),
+    )
+
+
+async def test_stat_of_directories(accessor: Accessor, root: Path) -> None:
+    (root / "d").mkdir()
+    (root / "f").write_bytes(b"")
+    for path in ("d/", "d", "", "/"):
+        assert (await accessor.stat(StatRequest(path=path))).is_directory
+    for path in ("f/", "f/x", "missing", "missing/", "missing/x"):
+        with pytest.raises(errors.NotFound):
+            await accessor.stat(StatRequest(path=path))
+
+
+@pytest.mark.parametrize("path", ["d", "d/", "", "/"])
+async def test_a_directory_cannot_be_read(accessor: Accessor, root: Path, path: str) -> None:
+    (root / "d").mkdir()
+    with pytest.raises(errors.IsADirectory):
+        await read(accessor, path)
+
+
+@pytest.mark.parametrize("path", ["missing", "d/missing", "missing/x", "f/below"])
+async def test_what_is_missing_is_not_found(accessor: Accessor, root: Path, path: str) -> None:
+    (root / "d").mkdir()
+    (root / "f").write_bytes(b"")
+    with pytest.raises(errors.NotFound) as caught:
+        await read(accessor, path)
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+async def test_a_missing_root_is_not_found(tmp_path: Path, runtime: Runtime) -> None:
+    accessor = Fs(str(tmp_path / "nowhere")).build(runtime)
+    with pytest.raises(errors.NotFound):
+        await read(accessor, "k")
+
+
+async def test_conditions(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"12345")
+    etag = (await accessor.stat(StatRequest(path="k"))).etag
+    assert await read(accessor, "k", if_match=etag) == b"12345"
+    assert await read(accessor, "k", if_match="*", if_none_match="other") == b"12345"
+    for fields in ({"if_match": "other"}, {"if_none_match": etag}, {"if_none_match": "*"}):
+        with pytest.raises(errors.ConditionNotMatch):
+            await read(accessor, "k", **fields)
+
+
+async def test_versions_are_unsupported(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"12345")
+    with pytest.raises(errors.Unsupported):
+        await read(accessor, "k", version="1")
+    with pytest.raises(errors.Unsupported):
+        await accessor.stat(StatRequest(path="k", version="1"))
+
+
+def replace(path: Path) -> None:
+    (path.parent / "new").write_bytes(b"n" * 3000)
+    os.replace(path.parent / "new", path)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 1500)
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"n" * 3000)
+    os.utime(path, ns=(1, 1))
+
+
+@pytest.mark.parametrize("change", [replace, truncate, grow, overwrite, os.unlink])
+async def test_a_change_between_head_and_last_byte_is_detected(
+    accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+) -> None:
+    """The bytes before the change were of one version; after it none come."""
+    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
+    (root / "k").write_bytes(b"o" * 3000)
+    body = await accessor.open_read(ReadRequest(path="k"))
+    assert await body.read_chunk() == b"o" * 1000
+    change(root / "k")
+    with pytest.raises(errors.ObjectChanged) as caught:
+        await body.read_chunk()
+    await body.aclose()
+    assert (caught.value.received, caught.value.head) == (1000, body.head)
+    assert caught.value.expected_etag == body.head.etag
+
+
+async def test_a_replaced_file_does_not_match_its_old_etag(accessor: Accessor, root: Path) -> None:
+    (root / "k").write_bytes(b"o" * 3000)
+    etag = (await accessor.stat(StatRequest(path="k"))).etag
+    replace(root / "k")
+    with pytest.raises(errors.ConditionNotMatch):
+        await read(accessor, "k", if_match=etag)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "status"),
+    [
+        ("ENOENT", errors.NotFound, "permanent"),
+        ("EACCES", errors.PermissionDenied, "permanent"),
+        ("EPERM", errors.PermissionDenied, "permanent"),
+        ("EROFS", errors.PermissionDenied, "permanent"),
+        ("EISDIR", errors.IsADirectory, "permanent"),
+        ("ENOTDIR", errors.NotADirectory, "permanent"),
+        ("EEXIST", errors.AlreadyExists, "permanent"),
+        ("ELOOP", errors.InvalidPath, "permanent"),
+        ("ENAMETOOLONG", errors.InvalidPath, "permanent"),
+        ("ENOSPC", errors.Unexpected, "permanent"),
+        ("EDQUOT", errors.Unexpected, "permanent"),
+        ("EIO", errors.Unexpected, "permanent"),
+        ("EMFILE", errors.Unavailable, "temporary"),
+        ("ENFILE", errors.Unavailable, "temporary"),
+        ("ENOTTY", errors.Unexpected, "permanent"),
+    ],
+)
+def test_the_table_of_errors(code: str, kind: type[errors.Error], status: str) -> None:
+    error = from_os_error(OSError(getattr(errno, code), "x"), operation="write", path="p")
+    assert (type(error), error.status, error.operation, error.path) == (kind, status, "write", "p")
+    assert code in str(error)
+    assert len(error.message) > 10
+
+
+def test_a_file_as_a_parent_is_not_found_for_a_reader() -> None:
+    error = from_os_error(NotADirectoryError(20, "x"), operation="read", path="p")
+    assert type(error) is errors.NotFound
+
+
+async def test_no_descriptor_left_is_temporary(accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running out of descriptors is an error of ours, not a raw OSError."""
+    (root / "k").write_bytes(b"x")
+
+    def full(*arguments: object, **more: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(errors.Unavailable) as caught:
+        await read(accessor, "k")
+    assert caught.value.is_temporary
+
+
+@pytest.mark.parametrize("root", ["relative", "./x", "~", "", "a\0b", "/a/../b", b"/bytes", None, 3])
+def test_a_root_that_cannot_be_meant(root: object) -> None:
+    with pytest.raises(errors.ConfigInvalid, match="root must"):
+        Fs(root)  # type: ignore[arg-type]
+
+
+def test_a_relative_root_says_so() -> None:
+    with pytest.raises(errors.ConfigInvalid, match=r"absolute path, not 'data'"):
+        Fs("data")
+
+
+def test_the_recipe() -> None:
+    """It pickles, compares, and names itself by one URL, however the root was written."""
+    recipe = Fs(Path("/data//x/./y/"), fsync=True)
+    assert recipe.root == "/data/x/y"
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert recipe.info.url == "file:///data/x/y"
+    assert hash(recipe) == hash(Fs("/data/x/y", fsync=True))
+    assert recipe.capability.write_content_type is False
+    with pytest.raises(errors.ConfigInvalid):
+        Fs("/data", fsync="yes")  # type: ignore[arg-type]

@@ -1,0 +1,256 @@
+"""What goes wrong, as errors that say what to do; and no secret of ours in any of them."""
+
+import asyncio
+import html
+import pickle
+import socket
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from aioprefetch import errors
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.http import Http, answers
+from aioprefetch.testing import Fault, Rule
+from aioprefetch.values import ReadRequest, StatRequest
+from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
+
+CANARY = "canary-51ce"
+
+STATUSES: list[tuple[int, type[errors.Error], str]] = [
+    (304, errors.ConditionNotMatch, "permanent"),
+    (400, errors.Unexpected, "permanent"),
+    (401, errors.PermissionDenied, "permanent"),
+    (403, errors.PermissionDenied, "permanent"),
+    (404, errors.NotFound, "permanent"),
+    (408, errors.TimedOut, "temporary"),
+    (410, errors.NotFound, "permanent"),
+    (412, errors.ConditionNotMatch, "permanent"),
+    (416, errors.RangeNotSatisfied, "permanent"),
+    (418, errors.Unexpected, "permanent"),
+    (425, errors.Throttled, "temporary"),
+    (429, errors.Throttled, "temporary"),
+    (500, errors.Unavailable, "temporary"),
+    (502, errors.Unavailable, "temporary"),
+    (503, errors.Throttled, "temporary"),
+    (504, errors.Unavailable, "temporary"),
+    (599, errors.Unavailable, "temporary"),
+    (204, errors.ProtocolError, "temporary"),
+]
+
+
+@pytest.mark.parametrize(("code", "kind", "status"), STATUSES)
+async def test_the_table_of_statuses(
+    servers: Servers, runtime: Runtime, code: int, kind: type[errors.Error], status: str
+) -> None:
+    server = await servers.start(script=[Rule(fault=Fault(status=code))])
+    accessor = accessor_for(server, runtime)
+    with pytest.raises(kind) as caught:
+        await read(accessor, offset=0, size=1)
+    error = caught.value
+    assert type(error) is kind
+    assert (error.status, error.operation, error.path, error.context["status"]) == (status, "read", "k", code)
+    assert pickle.loads(pickle.dumps(error)).message == error.message
+    assert await read(accessor, offset=0, size=1) == DATA[:1]
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 503])
+async def test_retry_after_is_told(servers: Servers, runtime: Runtime, code: int) -> None:
+    server = await servers.start(script=[Rule(fault=Fault(status=code, headers={"Retry-After": "7"}))])
+    with pytest.raises(errors.Error) as caught:
+        await read(accessor_for(server, runtime))
+    assert caught.value.retry_after_seconds == 7.0
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "excerpt"),
+    [
+        ("text/plain", b"No  such\r\nthing\x1b[31m", "No such thing [31m"),
+        ("text/html; charset=utf-8", b"<html><h1>Bad &amp; worse</h1></html>", "Bad & worse"),
+        ("application/json", b'{"error": "why"}', '{"error": "why"}'),
+        ("application/xml", b"<Error><Code>Denied</Code></Error>", "Denied"),
+        ("application/octet-stream", b"\x00\x01binary", None),
+        ("text/plain", b"", None),
+    ],
+)
+async def test_a_text_says_why_in_one_line(
+    servers: Servers, runtime: Runtime, content_type: str, body: bytes, excerpt: str | None
+) -> None:
+    fault = Fault(status=400, headers={"Content-Type": content_type}, body=body)
+    with pytest.raises(errors.Unexpected) as caught:
+        await read(accessor_for(await servers.start(script=[Rule(fault=fault)]), runtime))
+    assert caught.value.context.get("answer") == excerpt
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_long_error_is_read_and_shown_in_part(servers: Servers, runtime: Runtime) -> None:
+    """The connection is broken off instead."""
+    fault = Fault(status=500, headers={"Content-Type": "text/plain"}, body=b"x" * len(LARGE))
+    server = await servers.start(script=[Rule(fault=fault)])
+    with pytest.raises(errors.Unavailable) as caught:
+        await read(accessor_for(server, runtime))
+    assert len(str(caught.value.context["answer"])) == answers.EXCERPT_LENGTH_MAX + 1
+    await server.wait_until_idle()
+    assert server.bytes_sent < len(LARGE)
+
+
+async def test_an_error_whose_text_hangs_is_told_without_it(
+    servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "ERROR_BODY_SECONDS_MAX", 0.01)
+    fault = Fault(status=500, headers={"Content-Type": "text/plain"}, body=b"x" * 100, hang_after_bytes=50)
+    server = await servers.start(script=[Rule(fault=fault)])
+    with pytest.raises(errors.Unavailable) as caught:
+        await read(accessor_for(server, runtime))
+    assert "answer" not in caught.value.context
+    await server.wait_until_idle()
+
+
+async def test_an_error_whose_text_breaks_off_is_still_that_error(servers: Servers, runtime: Runtime) -> None:
+    fault = Fault(status=404, headers={"Content-Type": "text/plain"}, body=b"x" * 100, reset_after_bytes=50)
+    with pytest.raises(errors.NotFound):
+        await read(accessor_for(await servers.start(script=[Rule(fault=fault)]), runtime))
+
+
+@pytest.mark.parametrize("form", ["{}", "a &quot;{}&quot; b", "sig={}", "/base/k?sig={}&x", "Basic {}"])
+async def test_an_error_that_echoes_our_secrets_is_scrubbed(servers: Servers, runtime: Runtime, form: str) -> None:
+    """A server may repeat headers and URL of the request."""
+    pairs = [CANARY, "dXNlcjpjYW5hcnktNTFjZQ==", "header-<secret>", "que%20ry-secret", "que ry-secret"]
+    text = " ".join(form.format(html.escape(secret)) for secret in pairs)
+    fault = Fault(status=400, headers={"Content-Type": "text/html"}, body=text.encode())
+    server = await servers.start(script=[Rule(fault=fault)])
+    options = {"auth": ("user", CANARY), "headers": {"X-Api-Key": "header-<secret>"}}
+    accessor = accessor_for(server, runtime, "/base/?sig=que%20ry-secret", **options)
+    with pytest.raises(errors.Unexpected) as caught:
+        await read(accessor)
+    for secret in pairs:
+        assert secret not in repr(caught.value)
+        assert secret not in repr(pickle.dumps(caught.value))
+    assert "***" in repr(caught.value)
+
+
+WIRE_FAULTS = [
+    Fault(drop=True),
+    Fault(reset_after_bytes=0),
+    Fault(reset_after_bytes=10),
+    Fault(close_after_bytes=10),
+    Fault(chunked=True, close_after_bytes=10, ignore_range=True),
+    Fault(headers={"Content-Length": "x"}),
+    Fault(headers={"Content-Length": "5", "Transfer-Encoding": "chunked"}),
+    Fault(headers={"Bad Header": "x"}),
+    Fault(status=407),
+    Fault(status=302, location="http://user:pass@host/"),
+    Fault(content_range_shift_bytes=1),
+    Fault(etag='"other"'),
+]
+
+
+def everything(error: BaseException) -> str:
+    """An error with all that hangs on it: causes, contexts, arguments, fields."""
+    texts: list[str] = []
+    current: BaseException | None = error
+    while current is not None:
+        error = current
+        texts += [repr(error), str(error), repr(error.args), repr(vars(error)), *getattr(error, "__notes__", [])]
+        for value in vars(error).values():
+            texts.append(repr(getattr(value, "__dict__", value)))
+        current = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize("fault", WIRE_FAULTS)
+async def test_no_secret_hangs_on_any_error(servers: Servers, runtime: Runtime, fault: Fault) -> None:
+    """Not on its causes either: aiohttp's exceptions hold the headers of the request."""
+    server = await servers.start(script=[Rule(fault=fault, times=None)])
+    options = {"auth": CANARY, "headers": {"X-Api-Key": CANARY}}
+    accessor = accessor_for(server, runtime, f"/base/?sig={CANARY}", **options)
+    with pytest.raises(errors.Error) as caught:
+        await read(accessor, offset=1, size=100, if_match="pinned" if fault.etag else None)
+    check_clean(caught.value)
+    with suppress(errors.Error):  # A HEAD has no body to be cut.
+        try:
+            await accessor.stat(StatRequest(path="k"))
+        except errors.Error as error:
+            check_clean(error)
+            raise
+
+
+def check_clean(error: errors.Error) -> None:
+    assert CANARY not in everything(error)
+    assert CANARY not in repr(pickle.dumps(error))
+    assert error.operation
+    assert error.path == "k"
+
+
+@pytest.mark.parametrize("fault", [Fault(drop=True), Fault(reset_after_bytes=0, omit_content_length=True)])
+async def test_a_connection_that_breaks_before_the_head(servers: Servers, runtime: Runtime, fault: Fault) -> None:
+    server = await servers.start(script=[Rule(fault=fault, times=None)])
+    with pytest.raises(errors.Unavailable) as caught:
+        await read(accessor_for(server, runtime), offset=0, size=10)
+    assert caught.value.is_temporary
+    assert caught.value.received == 0
+
+
+async def test_nobody_listens(runtime: Runtime) -> None:
+    with closing(socket.socket()) as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(errors.Unavailable, match="ECONNREFUSED") as caught:
+            await read(Http(url, proxies={}).build(runtime))
+    assert caught.value.is_temporary
+    assert caught.value.context["host"] == url.removeprefix("http://")
+
+
+async def test_a_name_that_nobody_knows(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int, **more: object) -> list[Any]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(runtime.loop, "getaddrinfo", resolve)
+    with pytest.raises(errors.Unavailable, match="could not be resolved"):
+        await read(Http("http://nowhere.example", proxies={}).build(runtime))
+
+
+async def test_a_connection_that_is_never_made(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name resolution counts too."""
+
+    async def resolve(host: str, port: int, **more: object) -> list[Any]:
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(runtime.loop, "getaddrinfo", resolve)
+    accessor = Http("http://slow.example", proxies={}, connect_timeout_seconds=0.02).build(runtime)
+    with pytest.raises(errors.TimedOut, match="connect_timeout_seconds") as caught:
+        await read(accessor)
+    assert caught.value.is_temporary
+
+
+async def test_an_answer_that_never_comes(servers: Servers, runtime: Runtime) -> None:
+    server = await servers.start(script=[Rule(fault=Fault(hang_before_head=True))])
+    with pytest.raises(errors.TimedOut, match="no answer") as caught:
+        await read(accessor_for(server, runtime, read_timeout_seconds=0.02))
+    assert type(caught.value) is errors.TimedOut
+    await server.wait_until_idle()
+
+
+async def test_a_body_that_stops(servers: Servers, runtime: Runtime) -> None:
+    server = await servers.start(script=[Rule(fault=Fault(hang_after_bytes=100))])
+    with pytest.raises(errors.Stalled) as caught:
+        await read(accessor_for(server, runtime, read_timeout_seconds=0.05))
+    assert (caught.value.received, caught.value.status) == (100, "temporary")
+    await server.wait_until_idle()
+
+
+async def test_a_closed_runtime(servers: Servers, runtime: Runtime) -> None:
+    """Closing breaks off what is open and needs no answer; a later request is refused."""
+    server = await servers.start(script=[Rule(fault=Fault(hang_after_bytes=100))])
+    accessor = accessor_for(server, runtime)
+    body = await accessor.open_read(ReadRequest(path="k"))
+    assert await body.read_chunk() == DATA[:100]
+    await runtime.aclose()
+    await server.wait_until_idle()
+    with pytest.raises(errors.Error):
+        await body.read_chunk()
+    await body.aclose()
+    with pytest.raises(errors.Closed):
+        await read(accessor)
