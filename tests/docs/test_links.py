@@ -1,0 +1,41 @@
+"""Relative links resolve, to the heading; no page is out of reach."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, anchors_of, prose_of
+from tests.tidy.source_tree import ROOT
+
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def relative_links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files that a page links to, with the anchor or an empty one."""
+    for target in LINK.findall(prose_of(page)):
+        if not re.match(r"[a-z]+:", target):
+            name, _, anchor = target.partition("#")
+            yield (page.parent / name).resolve() if name else page, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_resolve(page: Path) -> None:
+    """Each names a file of the repository, and a heading in it."""
+    for target, anchor in relative_links(page):
+        assert target.exists(), f"{page.name} links to {target}, which is not there"
+        assert target.is_relative_to(ROOT), f"{page.name} links out of the repository"
+        if anchor:
+            assert anchor in anchors_of(target), f"{page.name} links to {target.name}#{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """By links alone."""
+    seen, todo = {PAGES[0]}, [PAGES[0]]
+    while todo:
+        for target, _ in relative_links(todo.pop()):
+            if target.suffix == ".md" and target not in seen:
+                seen.add(target)
+                todo.append(target)
+    assert [page.relative_to(ROOT).as_posix() for page in PAGES if page not in seen] == []

@@ -1,0 +1,206 @@
+"""The tables of the documentation say what the code says: errors, options, counters, the import order."""
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from errno import errorcode
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+
+from aioprefetch import errors, layers, services
+from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS
+from aioprefetch.configuration import _from_environment as options_from_environment
+from aioprefetch.layers.lru_cache import LruCacheLayer
+from aioprefetch.operator import Operator
+from aioprefetch.reader.options import reader_options
+from aioprefetch.reader.policy import POLICIES
+from aioprefetch.services.fs.failures import TABLE as FS_TABLE
+from aioprefetch.services.http.answers import STATUSES
+from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
+from aioprefetch.sync import open as sync_open
+from aioprefetch.telemetry import COUNTERS
+from aioprefetch.values import Capability
+from tests.docs.pages import PAGES, code, rows_under
+from tests.tidy.source_tree import ROOT
+from tests.tidy.test_imports import ORDER
+
+DOCS = ROOT / "docs"
+OPTIONS = DOCS / "options.md"
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+MEMBERSHIP = {"yes": True, "no": False}
+
+# Of the reader's options, those that the operator fills in.
+FILLED_IN = {"path", "default_block_bytes", "default_prefetch_blocks", "memory_bytes"}
+
+TABLES: Mapping[str, Callable[..., Any]] = {
+    "## Operator": Operator,
+    "## Reader": reader_options,
+    "### TimeoutLayer": layers.TimeoutLayer,
+    "### ConcurrentLimitLayer": layers.ConcurrentLimitLayer,
+    "### RetryLayer": layers.RetryLayer,
+    "### LruCacheLayer": LruCacheLayer,
+    "### Memory": services.Memory,
+    "### Fs": services.Fs,
+    "### Http": services.Http,
+    "### S3": services.S3,
+}
+SCHEMES = {"### Memory": "memory", "### Fs": "file", "### Http": "https", "### S3": "s3"}
+# What the URI itself says.
+IN_THE_URI = {"name", "root", "base_url", "bucket", "prefix"}
+
+
+def value_of(cell: str) -> object:
+    """The value that a default's cell means: a literal of Python, a size such as ``8 MiB``, or ``required``."""
+    if cell == "required":
+        return inspect.Parameter.empty
+    size = re.fullmatch(r"(\d+) (KiB|MiB|GiB)", cell)
+    return int(size[1]) * UNITS[size[2]] if size else ast.literal_eval(code(cell))
+
+
+def defaults_of(made: Callable[..., Any]) -> dict[str, object]:
+    """The parameters a caller may give, with their defaults."""
+    left_out = FILLED_IN if made is reader_options else {"service"}
+    parameters = inspect.signature(made).parameters.values()
+    return {one.name: one.default for one in parameters if not one.name.startswith("_") and one.name not in left_out}
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_options_are_those_of_the_signature(heading: str) -> None:
+    """Names in order, and defaults."""
+    documented = {code(row[0]): value_of(row[3]) for row in rows_under(OPTIONS, heading)}
+    actual = defaults_of(TABLES[heading])
+    if heading == "## Operator":
+        assert tuple(documented) == OPERATOR_OPTIONS
+    assert documented == actual
+    assert list(documented) == list(actual)
+
+
+@pytest.mark.parametrize("heading", SCHEMES)
+def test_options_of_a_uri_are_marked(heading: str) -> None:
+    """The column for ``from_uri`` says what the configuration takes."""
+    rows = rows_under(OPTIONS, heading)
+    documented = {code(row[0]): row[4] for row in rows if code(row[0]) not in IN_THE_URI}
+    allowed = SERVICE_OPTIONS[SCHEMES[heading]]
+    assert documented == {name: "yes" if name in allowed else "no" for name in documented}
+    assert set(allowed) <= set(documented)
+
+
+def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each documented variable alone reaches the configuration of a scheme, with its example; there is no other."""
+    documented = {code(row[0]): code(row[1]) for row in rows_under(OPTIONS, "## Environment variables")}
+    for variable in documented:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, example in documented.items():
+        name = variable.removeprefix("AIOPREFETCH_").lower()
+        schemes = [scheme for scheme, options in SERVICE_OPTIONS.items() if name in (*options, *OPERATOR_OPTIONS)]
+        assert schemes, variable
+        monkeypatch.setenv(variable, example)
+        assert name in options_from_environment((name,))
+        monkeypatch.delenv(variable)
+    known = {name for options in (*SERVICE_OPTIONS.values(), OPERATOR_OPTIONS) for name in options}
+    for name in known:
+        monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", documented.get(f"AIOPREFETCH_{name.upper()}", "text"))
+    read = options_from_environment(tuple(known))
+    assert {f"AIOPREFETCH_{name.upper()}" for name in read} == set(documented)
+
+
+def test_policies_are_those_that_there_are() -> None:
+    """Names, what a miss brings, where the first request lies."""
+    words = {
+        ("block", "block"): ["whole blocks", "the block of the offset"],
+        ("exact", "block"): ["the exact range", "the exact range"],
+        ("block", "tail"): ["whole blocks", "the tail, a block long"],
+    }
+    rows = rows_under(OPTIONS, "## Policies")
+    documented = {code(name): row[1:] for row in rows for name in row[0].split(", ")}
+    assert documented == {name: words[policy.fill, policy.first] for name, policy in POLICIES.items()}
+
+
+def test_sync_open_takes_what_the_page_says() -> None:
+    """One keyword of its own."""
+    assert [name for name in inspect.signature(sync_open).parameters if name != "options"] == ["url", "operator"]
+
+
+def test_errors_are_all_there() -> None:
+    """Name, Python's word for it, errno and status of each class."""
+    documented = {
+        code(row[0]): [code(cell) for cell in row[1:4]] for row in rows_under(DOCS / "errors.md", "## The tree")
+    }
+    assert sorted(documented) == errors.__all__
+    for name, (python, number, status) in documented.items():
+        kind = getattr(errors, name)
+        instance = kind("why")
+        assert isinstance(instance, eval(python, {"io": __import__("io")})), name
+        assert (instance.errno, instance.status) == (getattr(__import__("errno"), number), status), name
+
+
+def test_counters_are_all_there() -> None:
+    """In the order and the words of the vocabulary."""
+    documented = {code(row[0]): row[1] for row in rows_under(DOCS / "statistics.md", "## The counters")}
+    assert documented == dict(COUNTERS)
+    assert list(documented) == list(COUNTERS)
+
+
+def test_the_import_order_is_the_one_that_is_enforced() -> None:
+    """Lowest first."""
+    text = (DOCS / "architecture.md").read_text("utf-8").partition("## Import order")[2]
+    listed = re.findall(r"^\d+\. (.+?) — ", text, re.MULTILINE)
+    assert [tuple(re.findall(r"`([\w.]+)`", line)) for line in listed] == list(ORDER)
+
+
+@pytest.mark.parametrize(
+    ("column", "service"),
+    [
+        (1, services.Memory()),
+        (2, services.Fs("/data")),
+        (3, services.Http("https://host/")),
+        (4, services.S3(bucket="bucket")),
+    ],
+)
+def test_capabilities_are_those_of_the_services(column: int, service: Any) -> None:
+    """``yes`` and ``no`` for what is a flag, a number for the one that is not."""
+    rows = rows_under(DOCS / "services.md", "## What each can do")
+    documented: dict[str, object] = {code(row[0]): MEMBERSHIP.get(row[column]) for row in rows}
+    documented["delete_paths_max"] = next(
+        int(row[column].replace(",", "")) for row in rows if row[0] == "`delete_paths_max`"
+    )
+    assert documented == dataclasses.asdict(service.capability)
+    assert list(documented) == [field.name for field in dataclasses.fields(Capability)]
+
+
+def test_the_answers_of_s3_mean_what_the_page_says() -> None:
+    """Each code and status of the table, and no other."""
+    documented: dict[object, str] = {}
+    for answers, kind, _ in rows_under(DOCS / "services.md", "### What S3 answers"):
+        for answer in answers.split(", "):
+            text = code(answer)
+            documented[int(text) if text.isdigit() else text] = code(kind)
+    actual = {answer: row.kind.__name__ for table in (BY_CODE, BY_STATUS) for answer, row in table.items()}
+    assert documented == actual
+
+
+def test_what_files_and_http_answer_means_what_the_page_says() -> None:
+    """Each errno and status of the two tables, and no other."""
+    for heading, table in (
+        ("### What the file system answers", {errorcode[number]: row[0] for number, row in FS_TABLE.items()}),
+        ("### What an HTTP server answers", {str(status): row[0] for status, row in STATUSES.items()}),
+    ):
+        rows = rows_under(DOCS / "services.md", heading)
+        documented = {code(answer): code(kind) for answers, kind in rows for answer in answers.split(", ")}
+        assert documented == {answer: kind.__name__ for answer, kind in table.items()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_public_names_in_the_text_exist(page: Path) -> None:
+    """``ap.something`` and ``aioprefetch.something`` in a code span can be reached by these names."""
+    spans = re.findall(r"`([^`\n]+)`", page.read_text("utf-8"))
+    for name in {found for span in spans for found in re.findall(r"\b(?:ap|aioprefetch)((?:\.[A-Za-z_]\w*)+)", span)}:
+        try:
+            resolve_name(f"aioprefetch{name}")
+        except (AttributeError, ImportError) as error:
+            pytest.fail(f"{page.name} names aioprefetch{name}: {error}")
