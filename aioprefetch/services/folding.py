@@ -30,7 +30,7 @@ def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str
         else:
             path = key
             position += 1
-        if path == prefix and path.endswith("/") or path <= after:
+        if (path == prefix and path.endswith("/")) or path <= after:
             continue
         if len(entries) == limit:
             return ListPage(entries=tuple(entries), next_token=entries[-1].path)

@@ -1,0 +1,205 @@
+"""The live S3 service: each operation as requests of S3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.accessor import WriteBody, check_reply
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    InvalidArgument,
+    IsADirectory,
+    NotFound,
+    PermissionDenied,
+    ProtocolError,
+    RangeNotSatisfied,
+)
+from aioprefetch.headers import is_weak, quote_etag, range_header, unquote_etag
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
+from aioprefetch.services.s3 import answers
+from aioprefetch.services.s3.body import S3Body
+from aioprefetch.services.s3.client import Reply, S3Client
+from aioprefetch.services.s3.errors import Told
+from aioprefetch.services.s3.multipart import S3WriteBody, put
+from aioprefetch.services.service_accessor import ServiceAccessor
+from aioprefetch.sink import ReadBody
+from aioprefetch.values import (
+    AnswerHead,
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListPage,
+    ListRequest,
+    Metadata,
+    PresignRequest,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
+
+if TYPE_CHECKING:
+    from aioprefetch.services.s3.service import S3
+
+PAGE_ENTRIES_MAX = 1000
+DELETE_KEYS_MAX = 1000
+PRESIGN_SECONDS_MAX = 7 * 24 * 3600
+_PRESIGNED = {"GET": "get_object", "HEAD": "head_object", "PUT": "put_object", "DELETE": "delete_object"}
+
+
+class S3Accessor(ServiceAccessor):
+    """The live S3 service. Accessors of one recipe share their connections within a runtime, which closes them."""
+
+    def __init__(self, service: S3, runtime: Runtime) -> None:
+        super().__init__(service.info, service.capability, runtime)
+        self._root = f"{service.prefix}/" if service.prefix else ""
+        self._client: S3Client = runtime.shared(("s3", service), lambda: S3Client(service, runtime))
+
+    def _key(self, path: str, request: Request) -> str:
+        if not path:
+            raise IsADirectory("the root is a directory", operation=request.operation, path=path)
+        room = KEY_BYTES_MAX - len(self._root.encode())
+        return self._root + checked_key(path, operation=request.operation, bytes_max=room)
+
+    async def stat(self, request: StatRequest) -> Metadata:
+        if not request.path.strip("/"):
+            return Metadata(path=request.path, kind="directory")
+        key = self._key(request.path, request)
+        if request.path.endswith("/"):
+            found = await self._client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
+            return answers.directory_of(found, request)
+        reply = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
+        return answers.metadata_of(reply, request)
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        try:
+            return await self._open_read(request, range_header(request))
+        except RangeNotSatisfied as error:
+            if request.suffix is None or error.total is not None:
+                raise
+            # Some stores refuse a suffix that is longer than the object, where HTTP and S3 mean the whole of it. The
+            # answer is checked against the suffix all the same, so a longer object is refused at its head.
+            return await self._open_read(request, None)
+
+    async def _open_read(self, request: ReadRequest, range_text: str | None) -> ReadBody:
+        # What cannot be sent is compared when the answer is here: a weak ETag never matches, and some stores answer
+        # 412 to "*" although the object exists.
+        pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
+        reply = await self._client.call(
+            request,
+            "get_object",
+            Key=self._key(request.path, request),
+            Range=range_text,
+            IfMatch=quote_etag(request.if_match or "") if pinned else None,
+            IfNoneMatch=None if request.if_none_match is None else quote_etag(request.if_none_match),
+            VersionId=request.version,
+        )
+        answer = reply["Body"].raw_stream
+        try:
+            head = answers.answer_head(reply)
+            _check_version(request, head)
+            return S3Body(answer, check_reply(request, head), self._client, request)
+        except BaseException:
+            answer.close()
+            raise
+
+    async def list_page(self, request: ListRequest) -> ListPage:
+        after = request.start_after
+        limit = min(request.page_entries_max or PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX)
+        reply = await self._client.call(
+            request,
+            "list_objects_v2",
+            Prefix=self._root + request.path,
+            Delimiter=None if request.recursive else "/",
+            StartAfter=self._root + after if after and request.page_token is None else None,
+            ContinuationToken=request.page_token,
+            MaxKeys=limit,
+        )
+        return answers.list_page_of(reply, request, self._root)
+
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        return await put(self._client, request, self._key(request.path, request), data)
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return S3WriteBody(self._client, request, self._key(request.path, request))
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        source, target = self._key(request.path, request), self._key(request.target, request)
+        reply = await self._client.call(
+            request, "copy_object", Key=target, CopySource={"Bucket": self._client.service.bucket, "Key": source}
+        )
+        copied = reply.get("CopyObjectResult") or {}
+        return Metadata(
+            path=request.target,
+            etag=unquote_etag(copied.get("ETag")),
+            version=answers.version_of(reply.get("VersionId")),
+            last_modified=answers.in_utc(copied.get("LastModified")),
+        )
+
+    async def delete(self, request: DeleteRequest) -> None:
+        keys = [self._key(path, request) for path in request.paths]
+        # XML 1.0 has no way to write most control characters, so these keys go one by one.
+        plain = [key for key in keys if key.isprintable()]
+        single = [key for key in keys if not key.isprintable()]
+        if len(plain) == 1:
+            single.append(plain.pop())
+        for key in single:
+            await self._client.call(request, "delete_object", Key=key)
+        for start in range(0, len(plain), DELETE_KEYS_MAX):
+            await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
+
+    async def _delete_batch(self, request: DeleteRequest, keys: Sequence[str]) -> None:
+        objects = [{"Key": key} for key in keys]
+        reply = await self._client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
+        failures = [failure for failure in reply.get("Errors") or () if failure.get("Code") != "NoSuchKey"]
+        if failures:
+            raise self._not_deleted(request, reply, failures)
+
+    def _not_deleted(self, request: DeleteRequest, reply: Reply, failures: Sequence[Any]) -> Exception:
+        first = failures[0]
+        told = Told.by({"Error": first, "ResponseMetadata": reply.get("ResponseMetadata")})
+        error = self._client.explainer.answered(told, request)
+        error.path = error.filename = str(first.get("Key", request.path)).removeprefix(self._root)
+        return error.add_context(failed=len(failures), of=len(request.paths))
+
+    async def create_dir(self, request: CreateDirRequest) -> None:
+        try:
+            # Stores over a file system fail where the directory is there already, and S3 has no need of a marker.
+            await self.stat(StatRequest(path=request.path, deadline=request.deadline))
+        except (NotFound, PermissionDenied):
+            await self._client.call(request, "put_object", Key=self._key(request.path, request), Body=b"")
+
+    async def presign(self, request: PresignRequest) -> str:
+        if not self.capability.presign:
+            self._unsupported(request, "presigned URLs together with anonymous, sse_customer_key or request_payer")
+        if not 1 <= request.expires_seconds <= PRESIGN_SECONDS_MAX:
+            raise InvalidArgument(
+                f"expires_seconds={request.expires_seconds!r} must lie between 1 and {PRESIGN_SECONDS_MAX}",
+                operation=request.operation,
+                path=request.path,
+            )
+        return await self._client.presigned_url(
+            request,
+            _PRESIGNED[request.method],
+            Key=self._key(request.path, request),
+            VersionId=request.version if request.method in ("GET", "HEAD", "DELETE") else None,
+            ExpiresIn=int(request.expires_seconds),
+        )
+
+
+def _check_version(request: ReadRequest, head: AnswerHead) -> None:
+    if request.version is not None and head.version not in (None, request.version):
+        raise ProtocolError(
+            f"the answer is version {head.version!r}, not {request.version!r}",
+            operation=request.operation,
+            path=request.path,
+        )
+    if request.if_none_match is not None and request.if_none_match in ("*", head.etag):
+        raise ConditionNotMatch(
+            f"the ETag is still {head.etag!r}",
+            operation=request.operation,
+            path=request.path,
+            context={"etag": head.etag},
+        )

@@ -1,0 +1,59 @@
+"""The body of an answer as it comes from aiohttp."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
+from aioprefetch.services.s3.client import S3Client
+from aioprefetch.values import ReadHead, ReadRequest
+
+
+class S3Body:
+    """Bytes as they arrive. Closing it before its end breaks the connection off and frees its slot at once."""
+
+    __slots__ = ("_answer", "_client", "_closed", "_received", "_request", "head")
+
+    def __init__(self, answer: Any, head: ReadHead, client: S3Client, request: ReadRequest) -> None:
+        self.head = head
+        self._answer = answer
+        self._client = client
+        self._request = request
+        self._received = 0
+        self._closed = False
+
+    async def read_chunk(self) -> bytes:
+        """What has arrived, at least one byte; ``b""`` after the last byte that the head promised."""
+        if self._received >= self.head.size:
+            return b""
+        if self._closed:
+            raise Closed("the body is closed", operation="read", path=self._request.path)
+        chunk: bytes = await self._receive()
+        self._received += len(chunk)
+        self._client.runtime.counters["stream_read_total_bytes"] += len(chunk)
+        if self._received > self.head.size:
+            raise ProtocolError(
+                f"the body has more than the {self.head.size} bytes that its head promised",
+                operation="read",
+                path=self._request.path,
+            )
+        return chunk
+
+    async def _receive(self) -> bytes:
+        try:
+            chunk: bytes = await self._answer.content.readany()
+        except Exception as error:
+            explained: Error = self._client.explainer.explain(error, self._request)
+            raise explained from error
+        if not chunk:
+            raise Unavailable(
+                f"the body ended after {self._received} of {self.head.size} bytes",
+                operation="read",
+                path=self._request.path,
+            )
+        return chunk
+
+    async def aclose(self) -> None:
+        self._closed = True
+        # After the last byte aiohttp has taken the connection back already, and this does nothing.
+        self._answer.close()

@@ -1,0 +1,369 @@
+"""The one table that turns what S3, botocore and aiohttp say into our errors.
+
+A row is found by the code in the answer's body, else by its status; a failure that brought no answer by the name of
+its class, or of one it derives from. Messages say what to do. They hold a sentence of the store's own where ours would
+be too general, with every secret that this process knows cut out of it.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch import errors
+from aioprefetch.errors import Error, Status
+from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after
+from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
+
+if TYPE_CHECKING:
+    from aioprefetch.services.s3.service import S3
+
+MESSAGE_CHARACTERS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. ``{names}`` in the text are filled in; ``quotes`` adds the store's own sentence."""
+
+    kind: type[Error]
+    text: str
+    quotes: bool = False
+    status: Status | None = None
+
+
+_NO_OBJECT = Row(errors.NotFound, "there is no such object")
+_DENIED = Row(
+    errors.PermissionDenied,
+    "the store refuses the identity {identity!r} for bucket {bucket!r}: check its permissions (reading takes "
+    "s3:GetObject, listing s3:ListBucket, writing s3:PutObject), or {other_identity}",
+    quotes=True,
+)
+_EXPIRED = Row(
+    errors.CredentialsExpired,
+    "the credentials have expired: give new ones, or let a profile or role renew them",
+)
+_THROTTLED = Row(errors.Throttled, "the store asks for fewer requests")
+_FAILED = Row(errors.Unavailable, "the store failed with {code}")
+_ARCHIVED = Row(
+    errors.PermissionDenied,
+    "the object is archived ({storage_class}): restore it first (S3 RestoreObject), then read it",
+)
+_WRONG_REGION = Row(errors.ConfigInvalid, "bucket {bucket!r} is not served from the configured region: {set_region}")
+_REDIRECT = Row(
+    errors.RedirectRefused, "the store answered {http_status} for bucket {bucket!r} and was not followed: {set_region}"
+)
+_LACKING = Row(errors.Unsupported, "the store does not support this", quotes=True)
+_CORRUPTED = Row(errors.Unavailable, "what was sent arrived damaged", quotes=True)
+_BAD_ARGUMENT = Row(errors.InvalidArgument, "the store does not accept the request", quotes=True)
+
+BY_CODE: Mapping[str, Row] = {
+    "NoSuchKey": _NO_OBJECT,
+    "NoSuchVersion": Row(errors.NotFound, "there is no such version of the object"),
+    "NoSuchBucket": Row(
+        errors.NotFound, "there is no bucket {bucket!r} here: create it, or check bucket, region and endpoint_url"
+    ),
+    "NoSuchUpload": Row(errors.Unexpected, "the multipart upload is gone: something else aborted it"),
+    "AccessDenied": _DENIED,
+    "AllAccessDisabled": _DENIED,
+    "AccountProblem": _DENIED,
+    "UnsupportedAlgorithm": _DENIED,  # how rclone answers a request without a signature
+    "SignatureDoesNotMatch": Row(
+        errors.PermissionDenied,
+        "the store does not accept the signature of {identity!r}: check secret_access_key, and region if it is not AWS",
+    ),
+    "InvalidAccessKeyId": Row(
+        errors.PermissionDenied,
+        "the store does not know the access key of {identity!r}: check access_key_id, endpoint_url, and whether the "
+        "key needs a session_token",
+    ),
+    "InvalidToken": Row(errors.PermissionDenied, "the session_token does not belong to the keys of {identity!r}"),
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "RequestExpired": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": Row(
+        errors.ClockSkew, "this machine's clock is wrong: the store says it is {server_date}; set the clock"
+    ),
+    "InvalidObjectState": _ARCHIVED,
+    "PermanentRedirect": _REDIRECT,
+    "TemporaryRedirect": _REDIRECT,
+    "AuthorizationHeaderMalformed": _WRONG_REGION,
+    "IllegalLocationConstraintException": _WRONG_REGION,
+    "SlowDown": _THROTTLED,
+    "Throttling": _THROTTLED,
+    "ThrottlingException": _THROTTLED,
+    "ThrottledException": _THROTTLED,
+    "TooManyRequests": _THROTTLED,
+    "RequestLimitExceeded": _THROTTLED,
+    "BandwidthLimitExceeded": _THROTTLED,
+    "InternalError": _FAILED,
+    "OperationAborted": _FAILED,
+    "RequestTimeout": _FAILED,
+    "BadDigest": _CORRUPTED,
+    "IncompleteBody": _CORRUPTED,
+    "XAmzContentSHA256Mismatch": _CORRUPTED,
+    "KeyTooLongError": Row(errors.InvalidPath, "the store finds the key too long"),
+    "InvalidBucketName": Row(errors.ConfigInvalid, "the store does not accept bucket={bucket!r} as a name"),
+    "EntityTooLarge": Row(errors.InvalidArgument, "the object is too large for one request", quotes=True),
+    "NotImplemented": _LACKING,
+    "MethodNotAllowed": _LACKING,
+    "InvalidArgument": _BAD_ARGUMENT,
+    "InvalidRequest": _BAD_ARGUMENT,
+}
+
+BY_STATUS: Mapping[int, Row] = {
+    # The answer to a HEAD has no body, so there is no code.
+    400: Row(
+        errors.PermissionDenied,
+        "the store finds the request bad and says no more: expired credentials, a wrong region, or an object under "
+        "SSE-C read without sse_customer_key",
+    ),
+    401: _DENIED,
+    403: _DENIED,
+    404: _NO_OBJECT,
+    405: _LACKING,
+    408: _FAILED,
+    429: _THROTTLED,
+    501: _LACKING,
+    503: _THROTTLED,
+}
+
+BY_CLASS: Mapping[str, Row] = {
+    "NoCredentialsError": Row(
+        errors.PermissionDenied,
+        "{no_keys}: give access_key_id and secret_access_key (env:NAME names a variable), a profile, set "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set anonymous=True for a public bucket",
+    ),
+    "PartialCredentialsError": Row(errors.ConfigInvalid, "the credentials are not complete", quotes=True),
+    "CredentialRetrievalError": Row(
+        errors.PermissionDenied, "the credentials could not be fetched", quotes=True, status="temporary"
+    ),
+    "TokenRetrievalError": Row(errors.PermissionDenied, "log in again", quotes=True),
+    "SSOError": Row(errors.PermissionDenied, "log in again (aws sso login)", quotes=True),
+    "LoginError": Row(errors.PermissionDenied, "log in again (aws login)", quotes=True),
+    "ProfileNotFound": Row(
+        errors.ConfigInvalid, "profile={profile!r} is not in the AWS configuration files: check its name"
+    ),
+    "ConfigParseError": Row(errors.ConfigInvalid, "the AWS configuration file cannot be read", quotes=True),
+    "NoRegionError": Row(errors.ConfigInvalid, "no region is configured: set region='...' or AWS_REGION"),
+    "InvalidRegionError": Row(errors.ConfigInvalid, "the configured region is no region", quotes=True),
+    "InvalidProxiesConfigError": Row(errors.ConfigInvalid, "the proxies cannot be used: check proxies and ca_bundle"),
+    "SSLError": Row(
+        errors.ConfigInvalid,
+        "TLS with {endpoint} failed ({reason}): check endpoint_url and ca_bundle; it is never switched off",
+    ),
+    "ProxyConnectionError": Row(errors.Unavailable, "the proxy did not let the request through ({reason})"),
+    "ConnectTimeoutError": Row(
+        errors.TimedOut, "no connection to {endpoint} within connect_timeout_seconds={connect_seconds:g}"
+    ),
+    "ReadTimeoutError": Row(errors.TimedOut, "no answer within read_timeout_seconds={read_seconds:g}"),
+    "ServerTimeoutError": Row(errors.Stalled, "no byte of the body within read_timeout_seconds={read_seconds:g}"),
+    "ConnectionClosedError": Row(errors.Unavailable, "the store closed the connection without an answer ({reason})"),
+    "EndpointConnectionError": Row(errors.Unavailable, "no connection to {endpoint} ({reason})"),
+    "ClientPayloadError": Row(errors.Unavailable, "the body broke off ({reason})"),
+    "ClientConnectionError": Row(errors.Unavailable, "the connection broke ({reason})"),
+    "ClientResponseError": Row(errors.ProtocolError, "the answer is no valid HTTP"),
+    "HttpProcessingError": Row(errors.ProtocolError, "the answer is no valid HTTP"),
+    "ResponseParserError": Row(errors.ProtocolError, "the answer is no valid answer of S3"),
+    "ParamValidationError": Row(errors.InvalidArgument, "the request cannot be sent", quotes=True),
+    "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
+    "TimeoutError": Row(errors.TimedOut, "no answer in time"),
+    "OSError": Row(errors.Unavailable, "the connection failed ({reason})"),
+    # What botocore raises when a header is not of the type that it should be.
+    "ValueError": Row(errors.ProtocolError, "the answer cannot be understood ({reason})"),
+}
+
+
+REASONS: Mapping[str, str] = {
+    "ClientConnectorDNSError": "the host name does not resolve",
+    "ClientConnectorCertificateError": "its certificate is not trusted",
+    "ClientConnectorSSLError": "it may not speak TLS at all",
+    "ServerDisconnectedError": "it hung up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer said."""
+
+    code: str
+    http_status: int
+    message: str
+    fields: Mapping[str, Any]
+    headers: Mapping[str, str]
+    request_id: str
+
+    @classmethod
+    def by(cls, response: Mapping[str, Any]) -> Told:
+        """Out of the dictionary that botocore's ``ClientError`` holds."""
+        fields = response.get("Error") or {}
+        metadata = response.get("ResponseMetadata") or {}
+        headers = metadata.get("HTTPHeaders") or {}
+        code = str(fields.get("Code") or "")
+        ids = (metadata.get("RequestId"), headers.get("x-amz-request-id"), headers.get("x-amzn-requestid"))
+        return cls(
+            code=code if re.fullmatch(r"[\w.-]{1,64}", code) else "",
+            http_status=int(metadata.get("HTTPStatusCode") or 0),
+            message=str(fields.get("Message") or ""),
+            fields=fields,
+            headers=headers,
+            request_id=next((found for found in ids if found), ""),
+        )
+
+    @property
+    def region(self) -> str | None:
+        """The bucket's region, where the answer names it."""
+        region = self.headers.get("x-amz-bucket-region") or self.fields.get("Region")
+        return region if isinstance(region, str) and re.fullmatch(r"[\w-]{1,63}", region) else None
+
+    @property
+    def total(self) -> int | None:
+        """The object's size, where an answer to a range beyond its end names it."""
+        parsed = parse_content_range(self.headers.get("content-range", ""))
+        if parsed is not None:
+            return parsed[1]
+        size = str(self.fields.get("ActualObjectSize", ""))
+        return int(size) if size.isascii() and size.isdigit() and int(size) <= OFFSET_MAX else None
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """How long the store asks to wait; AWS's own header counts milliseconds."""
+        milliseconds = parse_retry_after(self.headers.get("x-amz-retry-after"))
+        if milliseconds is not None:
+            return milliseconds / 1000
+        return parse_retry_after(self.headers.get("retry-after"))
+
+
+class Explainer:
+    """Makes our errors for one recipe. ``keys_left_behind``: literal keys stayed in the process that pickled them."""
+
+    def __init__(self, service: S3) -> None:
+        self._service = service
+        self.keys_left_behind = False
+
+    def explain(self, error: Exception, request: Request) -> Error:
+        """The error for what botocore or aiohttp raised during ``request``."""
+        response = getattr(error, "response", None)
+        if isinstance(response, Mapping):
+            return self.answered(Told.by(response), request)
+        return self._failed(error, request)
+
+    def answered(self, told: Told, request: Request) -> Error:
+        """The error for an answer that is none of success."""
+        context = {"http_status": told.http_status, "code": told.code, "request_id": self.scrub(told.request_id)}
+        facts: dict[str, Any] = {
+            "operation": request.operation,
+            "path": request.path,
+            "context": {name: value for name, value in context.items() if value},
+            "retry_after_seconds": told.retry_after_seconds,
+        }
+        conditional = _condition(told, request, facts)
+        if conditional is not None:
+            return conditional
+        if told.code == "InvalidRange" or told.http_status == 416:
+            size = f"; the object has {told.total} bytes" if told.total is not None else ""
+            text = f"the range starts at or beyond the end{size}"
+            return errors.RangeNotSatisfied(text, total=told.total, **facts)
+        row = _row(told, request)
+        return row.kind(self._text(row, told, told.message), status=row.status, **facts)
+
+    def _failed(self, error: Exception, request: Request) -> Error:
+        facts: dict[str, Any] = {"operation": request.operation, "path": request.path}
+        inner = _inner(error)
+        if isinstance(getattr(inner, "os_error", inner), (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            # The peer hung up during the handshake: that is a broken connection, not a wrong certificate.
+            return errors.Unavailable("the connection broke during the TLS handshake", **facts)
+        row = _row_of_class(error, inner)
+        if row is None:
+            return errors.Unexpected(f"{type(error).__name__}: {self.scrub(str(error))}", **facts)
+        text = self._text(row, Told.by({}), str(error), reason=type(inner).__name__)
+        return row.kind(text, status=row.status, **facts)
+
+    def _text(self, row: Row, told: Told, said: str, reason: str = "") -> str:
+        service = self._service
+        found_none = "no credentials were found"
+        if self.keys_left_behind:
+            found_none = "the operator was pickled without its literal keys, and this process has none of its own"
+        where = f"set region={told.region!r}" if told.region else "set region to the bucket's region"
+        if service.endpoint_url:
+            where += ", or check endpoint_url"
+        text = row.text.format(
+            bucket=service.bucket,
+            profile=service.profile,
+            identity=service.info.principal,
+            other_identity="give keys or a profile" if service.anonymous else "set anonymous=True for a public bucket",
+            endpoint=service.endpoint_url or "the store",
+            connect_seconds=service.connect_timeout_seconds,
+            read_seconds=service.read_timeout_seconds,
+            code=told.code or "no code",
+            http_status=told.http_status,
+            storage_class=self.scrub(str(told.fields.get("StorageClass") or "GLACIER")),
+            server_date=parse_http_date(told.headers.get("date")) or "another time",
+            set_region=where,
+            no_keys=found_none,
+            reason=REASONS.get(reason, reason),
+        )
+        return f"{text}; it says: {self.scrub(said)}" if row.quotes and said else text
+
+    def scrub(self, text: str) -> str:
+        """A foreign sentence, short, without the secrets that this process knows."""
+        for secret in sorted(self._service.known_secrets(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text[:MESSAGE_CHARACTERS_MAX]
+
+
+def _condition(told: Told, request: Request, facts: dict[str, Any]) -> Error | None:
+    """The error for a precondition that does not hold, ``None`` where the answer is about something else."""
+    conflict = told.code == "ConditionalRequestConflict" or (told.http_status == 409 and told.code in ("409", ""))
+    if isinstance(request, WriteRequest):
+        if request.if_not_exists and (conflict or told.http_status == 412):
+            return errors.AlreadyExists("the object exists already", **facts)
+        if request.if_match is not None and told.code in ("NoSuchKey", "404"):
+            return errors.ConditionNotMatch(f"there is no object with the ETag {request.if_match!r}", **facts)
+    if conflict:
+        return errors.ConditionNotMatch("another write of the object is going on", status="temporary", **facts)
+    if told.http_status == 304:
+        return errors.ConditionNotMatch("the object is unchanged", **facts)
+    if told.http_status == 412 or told.code == "PreconditionFailed":
+        wanted = getattr(request, "if_match", None)
+        return errors.ConditionNotMatch(f"the object's ETag is not {wanted!r}", **facts)
+    return None
+
+
+def _row(told: Told, request: Request) -> Row:
+    version = request.version if isinstance(request, (ReadRequest, StatRequest)) else None
+    if version is not None and (told.code == "InvalidArgument" or told.http_status in (400, 405)):
+        # An identifier that the store cannot even parse, or one that names a delete marker.
+        return BY_CODE["NoSuchVersion"]
+    if isinstance(request, CopyRequest) and told.code == "InvalidRequest" and "itself" in told.message:
+        return Row(errors.IsSameFile, "source and target are the same object")
+    if told.code not in BY_CODE and told.http_status == 400 and told.region is not None:
+        return _WRONG_REGION
+    if 300 <= told.http_status < 400:
+        return _REDIRECT
+    row = BY_CODE.get(told.code)
+    if row is None and (told.code in ("", str(told.http_status)) or told.http_status != 400):
+        row = BY_STATUS.get(told.http_status)
+    if row is None:
+        row = _FAILED if told.http_status >= 500 else Row(errors.Unexpected, "the store answered {code}", quotes=True)
+    return row
+
+
+def _inner(error: Exception) -> Exception:
+    """What aiohttp raised, inside what botocore made of it."""
+    inner = getattr(error, "kwargs", {}).get("error")
+    return inner if isinstance(inner, Exception) else error
+
+
+def _row_of_class(error: Exception, inner: Exception) -> Row | None:
+    wrapped = type(error).__name__ == "HTTPClientError"
+    for one in (inner, error) if wrapped else (error,):
+        for kind in type(one).__mro__:
+            row = BY_CLASS.get(kind.__name__)
+            if row is not None:
+                return row
+    return None

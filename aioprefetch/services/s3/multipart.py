@@ -1,0 +1,167 @@
+"""Writing an object piece by piece: one put where it is small, parts where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aioprefetch.errors import Closed, Error, InvalidArgument
+from aioprefetch.headers import quote_etag, unquote_etag
+from aioprefetch.services.s3.answers import version_of
+from aioprefetch.services.s3.client import Reply, S3Client
+from aioprefetch.telemetry import logger
+from aioprefetch.values import Metadata, WriteRequest
+
+PARTS_AT_ONCE = 4
+PARTS_MAX = 10_000
+
+
+def write_parameters(request: WriteRequest) -> dict[str, Any]:
+    """What describes a new object, as botocore names it; ``None`` stands for what is not said."""
+    return {
+        "ContentType": request.content_type,
+        "ContentEncoding": request.content_encoding,
+        "ContentDisposition": request.content_disposition,
+        "CacheControl": request.cache_control,
+        "Metadata": dict(request.user_metadata) or None,
+    }
+
+
+def condition_parameters(request: WriteRequest) -> dict[str, str | None]:
+    """The preconditions of a write. They belong to the request that lets the object appear."""
+    return {
+        "IfMatch": None if request.if_match is None else quote_etag(request.if_match),
+        "IfNoneMatch": "*" if request.if_not_exists else None,
+    }
+
+
+def written(request: WriteRequest, reply: Reply, size: int) -> Metadata:
+    """The metadata of an object that has just been written."""
+    return Metadata(
+        path=request.path,
+        size=size,
+        etag=unquote_etag(reply.get("ETag")),
+        version=version_of(reply.get("VersionId")),
+        content_type=request.content_type,
+        content_encoding=request.content_encoding,
+        content_disposition=request.content_disposition,
+        cache_control=request.cache_control,
+        user_metadata=dict(request.user_metadata),
+    )
+
+
+async def put(client: S3Client, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
+    """Write an object whole, with one request."""
+    body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
+    reply = await client.call(
+        request, "put_object", Key=key, Body=body, **write_parameters(request), **condition_parameters(request)
+    )
+    client.runtime.counters["stream_write_bytes"] += len(body)
+    return written(request, reply, len(body))
+
+
+class S3WriteBody:
+    """Collects up to four parts and sends them together, so that nothing of it runs in the background.
+
+    An object of at most one part is a single put at ``close``. A failed or cancelled call leaves an upload behind that
+    ``abort`` removes; the store keeps (and charges for) its parts until then.
+    """
+
+    def __init__(self, client: S3Client, request: WriteRequest, key: str) -> None:
+        self._client = client
+        self._request = request
+        self._key = key
+        self._buffer = bytearray()
+        self._upload_id: str | None = None
+        self._parts: list[dict[str, Any]] = []
+        self._size = 0
+        self._ended = False
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes; sends what is full. If cancelled, call ``abort``."""
+        self._check_open()
+        data = memoryview(chunk).cast("B")
+        batch_bytes = PARTS_AT_ONCE * self._client.service.part_bytes
+        while len(data):
+            room = batch_bytes - len(self._buffer)
+            self._buffer += data[:room]
+            data = data[room:]
+            if len(self._buffer) == batch_bytes:
+                await self._send_buffer()
+
+    async def close(self) -> Metadata:
+        """Let the object appear."""
+        self._check_open()
+        if self._upload_id is None and len(self._buffer) <= self._client.service.part_bytes:
+            metadata = await put(self._client, self._request, self._key, self._buffer)
+        else:
+            await self._send_buffer()
+            reply = await self._call(
+                "complete_multipart_upload",
+                MultipartUpload={"Parts": self._parts},
+                **condition_parameters(self._request),
+            )
+            metadata = written(self._request, reply, self._size)
+        self._ended = True
+        self._buffer = bytearray()
+        return metadata
+
+    async def abort(self) -> None:
+        """Remove what was sent. A second cancellation does not stop it."""
+        if self._ended:
+            return
+        self._ended = True
+        self._buffer = bytearray()
+        if self._upload_id is None or self._client.runtime.closed:
+            return
+        done = asyncio.Event()
+        self._client.runtime.supervisor.spawn(self._abort(), name="s3 abort upload", on_end=done.set)
+        await done.wait()
+
+    async def _abort(self) -> None:
+        try:
+            await self._call("abort_multipart_upload")
+        except Error as error:
+            logger.warning("a multipart upload could not be aborted, its parts stay until they expire: %s", error)
+
+    async def _send_buffer(self) -> None:
+        """Send the buffer as parts, together; the first failure stops the others."""
+        buffer, self._buffer = self._buffer, bytearray()
+        if not buffer:
+            return
+        if self._upload_id is None:
+            await self._begin()
+        part_bytes = self._client.service.part_bytes
+        first = len(self._parts) + 1
+        pieces = [buffer[start : start + part_bytes] for start in range(0, len(buffer), part_bytes)]
+        if first + len(pieces) - 1 > PARTS_MAX:
+            raise InvalidArgument(
+                f"the object needs more than {PARTS_MAX} parts of part_bytes={part_bytes}; make part_bytes larger",
+                operation=self._request.operation,
+                path=self._request.path,
+            )
+        try:
+            async with asyncio.TaskGroup() as group:
+                sent = [group.create_task(self._send_part(first + i, piece)) for i, piece in enumerate(pieces)]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures.exceptions[0].__cause__
+        self._parts += [task.result() for task in sent]
+        self._size += len(buffer)
+
+    async def _begin(self) -> None:
+        reply = await self._client.call(
+            self._request, "create_multipart_upload", Key=self._key, **write_parameters(self._request)
+        )
+        self._upload_id = reply["UploadId"]
+
+    async def _send_part(self, number: int, piece: bytearray) -> dict[str, Any]:
+        reply = await self._call("upload_part", PartNumber=number, Body=piece)
+        self._client.runtime.counters["stream_write_bytes"] += len(piece)
+        return {"PartNumber": number, "ETag": reply["ETag"]}
+
+    async def _call(self, method: str, **parameters: Any) -> Reply:
+        return await self._client.call(self._request, method, Key=self._key, UploadId=self._upload_id, **parameters)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise Closed("the object was closed or aborted", operation=self._request.operation, path=self._request.path)

@@ -1,0 +1,80 @@
+"""What the tests of the S3 service share: a clean environment, a runtime, and accessors for the test servers."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.testing import RcloneS3Server
+from tests.unit.services.s3.stores import Store, open_store
+
+RCLONE_BUCKET = "unit-s3"
+
+
+@pytest.fixture(autouse=True)
+def no_ambient_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No identity, endpoint or region of this machine: botocore finds what a test gives it, and nothing else."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    """A runtime for the test's loop, closed with everything in it."""
+    runtime = Runtime(RuntimeOptions())
+    yield runtime
+    await runtime.aclose()
+
+
+@pytest.fixture
+def store(runtime: Runtime) -> Callable[..., Store]:
+    """Opens a bucket of a test server: ``store(server, bucket, **options)``."""
+    return lambda server, bucket="bucket", **options: open_store(server, bucket, runtime, **options)
+
+
+class CachingRclone(RcloneS3Server):
+    """rclone that remembers its directories: without, it walks all it holds at every request, and then some.
+
+    What these tests store goes through the API, so there is nothing that it could miss.
+    """
+
+    def _command(self, binary: str) -> list[str]:
+        command = super()._command(binary)
+        command[command.index("--dir-cache-time") + 1] = "1h"
+        return command
+
+
+@pytest.fixture(scope="session")
+def caching_rclone() -> Iterator[RcloneS3Server]:
+    """One for the session, with one bucket in it."""
+    with CachingRclone() as server:
+        (server.root / RCLONE_BUCKET).mkdir()
+        yield server
+
+
+@pytest.fixture
+def rclone(caching_rclone: RcloneS3Server, store: Callable[..., Store], random_name: Callable[[], str]) -> Store:
+    """A root of its own in the bucket on rclone."""
+    return store(caching_rclone, RCLONE_BUCKET, prefix=random_name())
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def bucket(request: pytest.FixtureRequest) -> Store:
+    """An empty place on moto and on rclone."""
+    found: Store = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+async def moto(s3_server: Any, store: Callable[..., Store], random_name: Callable[[], str]) -> Store:
+    """A new bucket on moto, with its record of requests empty."""
+    made = store(s3_server, random_name())
+    await made.create_bucket()
+    s3_server.reset()
+    return made

@@ -1,0 +1,71 @@
+"""A bucket in the words of a test: short calls instead of requests."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.s3 import S3
+from aioprefetch.services.s3.client import S3Client
+from aioprefetch.sink import CollectSink, ReadBody
+from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A recipe and its live accessor."""
+
+    service: S3
+    accessor: Accessor
+    client: S3Client
+    server: Any
+
+    async def create_bucket(self) -> None:
+        """Create the bucket."""
+        await (await self.client.connected()).create_bucket(Bucket=self.service.bucket)
+
+    async def put(self, path: str, data: bytes, **fields: Any) -> Metadata:
+        """Write an object whole."""
+        return await self.accessor.write(WriteRequest(path=path, **fields), data)
+
+    async def get(self, path: str, **fields: Any) -> bytes:
+        """Read into memory."""
+        sink = CollectSink()
+        await self.accessor.read(ReadRequest(path=path, **fields), sink)
+        return sink.to_bytes()
+
+    async def open(self, path: str, **fields: Any) -> ReadBody:
+        """Read as a stream."""
+        return await self.accessor.open_read(ReadRequest(path=path, **fields))
+
+    async def stat(self, path: str, **fields: Any) -> Metadata:
+        """Metadata."""
+        return await self.accessor.stat(StatRequest(path=path, **fields))
+
+    async def page(self, path: str = "", **fields: Any) -> ListPage:
+        """One page of a listing."""
+        return await self.accessor.list_page(ListRequest(path=path, **fields))
+
+    async def names(self, path: str = "", **fields: Any) -> list[str]:
+        """Every path of a listing, all its pages."""
+        page = await self.page(path, **fields)
+        names = [entry.path for entry in page.entries]
+        while page.next_token is not None:
+            page = await self.page(path, page_token=page.next_token, **fields)
+            names += [entry.path for entry in page.entries]
+        return names
+
+    async def delete(self, *paths: str) -> None:
+        """Delete objects."""
+        await self.accessor.delete(DeleteRequest(path=paths[0], paths=paths))
+
+
+def open_store(server: Any, bucket: str, runtime: Runtime, **options: Any) -> Store:
+    """A bucket of a test server, with the server's keys unless the options say otherwise."""
+    if not options.get("anonymous") and not options.get("profile"):
+        options.setdefault("access_key_id", server.access_key_id)
+        options.setdefault("secret_access_key", server.secret_access_key)
+    service = S3(bucket=bucket, endpoint_url=server.endpoint_url, **options)
+    accessor = service.build(runtime)
+    client: S3Client = runtime.shared(("s3", service), lambda: S3Client(service, runtime))
+    return Store(service, accessor, client, server)

@@ -1,0 +1,254 @@
+"""The table: what the store and the network say, and what becomes of it. No secret gets through."""
+
+import base64
+import hashlib
+import logging
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aioprefetch import errors
+from aioprefetch.runtime import Runtime
+from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.values import WriteRequest
+from tests.unit.services.s3.stores import Store
+
+OBJECTS = {"bucket/k": b"the object"}
+
+
+def failing(status: int, code: str = "", more: str = "", **headers: str) -> FaultServer:
+    """A server that answers everything with one error."""
+    body = f"<Error><Code>{code}</Code><Message>said so</Message>{more}</Error>".encode() if code else b"<html>"
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return FaultServer(OBJECTS, [Rule(fault=Fault(status=status, body=body, headers=named), times=None)])
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "temporary", "said"),
+    [
+        (404, "NoSuchKey", errors.NotFound, False, "no such object"),
+        (404, "NoSuchVersion", errors.NotFound, False, "no such version"),
+        (404, "NoSuchBucket", errors.NotFound, False, "no bucket 'bucket' here: create it"),
+        (404, "", errors.NotFound, False, "no such object"),
+        (403, "AccessDenied", errors.PermissionDenied, False, "s3:GetObject"),
+        (403, "", errors.PermissionDenied, False, "set anonymous=True for a public bucket"),
+        (401, "", errors.PermissionDenied, False, "check its permissions"),
+        (403, "SignatureDoesNotMatch", errors.PermissionDenied, False, "check secret_access_key"),
+        (403, "InvalidAccessKeyId", errors.PermissionDenied, False, "check access_key_id"),
+        (400, "InvalidToken", errors.PermissionDenied, False, "session_token"),
+        (400, "ExpiredToken", errors.CredentialsExpired, False, "have expired"),
+        (400, "", errors.PermissionDenied, False, "expired credentials, a wrong region"),
+        (403, "InvalidObjectState", errors.PermissionDenied, False, "restore it first"),
+        (416, "InvalidRange", errors.RangeNotSatisfied, False, "beyond the end"),
+        (412, "PreconditionFailed", errors.ConditionNotMatch, False, "ETag is not"),
+        (409, "ConditionalRequestConflict", errors.ConditionNotMatch, True, "another write"),
+        (409, "OperationAborted", errors.Unavailable, True, "OperationAborted"),
+        (429, "", errors.Throttled, True, "fewer requests"),
+        (503, "SlowDown", errors.Throttled, True, "fewer requests"),
+        (503, "", errors.Throttled, True, "fewer requests"),
+        (500, "InternalError", errors.Unavailable, True, "InternalError"),
+        (500, "SomethingNew", errors.Unavailable, True, "SomethingNew"),
+        (502, "", errors.Unavailable, True, "failed"),
+        (504, "", errors.Unavailable, True, "failed"),
+        (400, "RequestTimeout", errors.Unavailable, True, "RequestTimeout"),
+        (400, "BadDigest", errors.Unavailable, True, "arrived damaged"),
+        (400, "KeyTooLongError", errors.InvalidPath, False, "too long"),
+        (400, "InvalidBucketName", errors.ConfigInvalid, False, "bucket='bucket'"),
+        (400, "InvalidArgument", errors.InvalidArgument, False, "it says: said so"),
+        (405, "MethodNotAllowed", errors.Unsupported, False, "does not support"),
+        (501, "NotImplemented", errors.Unsupported, False, "does not support"),
+        (418, "Teapot", errors.Unexpected, False, "answered Teapot; it says: said so"),
+    ],
+)
+async def test_answers(
+    store: Callable[..., Store], status: int, code: str, kind: type[errors.Error], temporary: bool, said: str
+) -> None:
+    """Kind, whether to try again, what to do, and the facts; one request."""
+    async with failing(status, code) as server:
+        with pytest.raises(errors.Error) as caught:
+            await store(server).get("k", offset=3)
+        server.assert_requests("GET")
+    assert type(caught.value) is kind
+    assert caught.value.is_temporary == temporary
+    assert said in str(caught.value)
+    assert (caught.value.operation, caught.value.path) == ("read", "k")
+    assert caught.value.context["http_status"] == status
+    assert caught.value.context["request_id"] == "FAULTSERVER"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.errno, again.filename) == (str(caught.value), caught.value.errno, "k")
+
+
+async def test_the_size_that_a_refused_range_tells(store: Callable[..., Store]) -> None:
+    """From Content-Range, or from the body; nonsense counts as nothing."""
+    for more, headers, total in (
+        ("", {"Content_Range": "bytes */10"}, 10),
+        ("<ActualObjectSize>10</ActualObjectSize>", {}, 10),
+        ("<ActualObjectSize>-1</ActualObjectSize>", {}, None),
+        ("", {"Content_Range": "bytes 1-2/10, x"}, None),
+    ):
+        async with failing(416, "InvalidRange", more, **headers) as server:
+            with pytest.raises(errors.RangeNotSatisfied) as caught:
+                await store(server).get("k", offset=30)
+        assert caught.value.total == total
+
+
+async def test_how_long_to_wait(store: Callable[..., Store]) -> None:
+    """``Retry-After`` in seconds, AWS's own header in milliseconds."""
+    for headers, seconds in (({"Retry_After": "7"}, 7), ({"x_amz_retry_after": "1500"}, 1.5), ({}, None)):
+        async with failing(503, "SlowDown", **headers) as server:
+            with pytest.raises(errors.Throttled) as caught:
+                await store(server).get("k")
+        assert caught.value.retry_after_seconds == seconds
+
+
+async def test_a_wrong_clock_shows_the_right_time(store: Callable[..., Store]) -> None:
+    """The message has the server's date."""
+    async with failing(403, "RequestTimeTooSkewed", Date="Fri, 02 Jan 2026 03:04:05 GMT") as server:
+        with pytest.raises(errors.ClockSkew, match="2026-01-02 03:04:05"):
+            await store(server).get("k")
+
+
+async def test_an_archived_object_names_its_class(store: Callable[..., Store]) -> None:
+    """So that one knows how long a restore takes."""
+    async with failing(403, "InvalidObjectState", "<StorageClass>DEEP_ARCHIVE</StorageClass>") as server:
+        with pytest.raises(errors.PermissionDenied, match="DEEP_ARCHIVE"):
+            await store(server).get("k")
+
+
+@pytest.mark.parametrize("status", [409, 412])
+async def test_a_conflict_of_creators_is_already_exists(store: Callable[..., Store], status: int) -> None:
+    """Where the caller said that nothing must be there."""
+    async with failing(status) as server:
+        with pytest.raises(errors.AlreadyExists):
+            await store(server).put("k", b"", if_not_exists=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        (Fault(drop=True), errors.Unavailable, "closed the connection"),
+        (Fault(hang_before_head=True), errors.TimedOut, "within read_timeout_seconds=0.05"),
+        (Fault(status=200, body=b"", headers={"Content-Length": "x"}), errors.ProtocolError, "no valid HTTP"),
+    ],
+)
+async def test_answers_that_are_none(
+    store: Callable[..., Store], fault: Fault, kind: type[errors.Error], said: str
+) -> None:
+    """Broken connections, silence and nonsense are temporary, and leave no connection behind."""
+    async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
+        with pytest.raises(errors.Error) as caught:
+            await store(server, read_timeout_seconds=0.05).get("k")
+        assert type(caught.value) is kind
+        assert said in str(caught.value)
+        assert caught.value.is_temporary
+        await server.wait_until_idle()
+
+
+async def test_a_head_that_botocore_cannot_parse_takes_no_slot(store: Callable[..., Store]) -> None:
+    """The connection with the unread body is given up, although the exception is still there."""
+    rule = Rule(fault=Fault(headers={"Last-Modified": "yesterday"}), times=None)
+    async with FaultServer({"bucket/big": bytes(32 << 20)}, [rule]) as server:
+        with pytest.raises(errors.ProtocolError, match="cannot be understood") as caught:
+            await store(server).get("big")
+        await server.wait_until_idle()
+    assert caught.value.is_temporary
+
+
+async def test_a_huge_error_body_is_not_read_to_its_end(store: Callable[..., Store]) -> None:
+    """The first 64 KiB are enough to say that it is no answer of S3."""
+    body = b"<Error>" + b"x" * (64 << 20)
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(status=500, body=body))]) as server:
+        with pytest.raises(errors.Unavailable):
+            await store(server).get("k")
+        await server.wait_until_idle()
+        assert server.bytes_sent < 16 << 20
+
+
+async def test_no_server_at_all(runtime: Runtime, store: Callable[..., Store]) -> None:
+    """Refused connections and unknown names say where; TLS is never retried."""
+    async with FaultServer({}) as server:
+        gone = store(server)
+    with pytest.raises(errors.Unavailable, match=r"no connection to http://127\.0\.0\.1"):
+        await gone.get("k")
+
+
+async def test_tls_is_a_matter_of_configuration(s3_server: Any, store: Callable[..., Store]) -> None:
+    """A server without TLS, or with a certificate that is not trusted, will not get better."""
+
+    class Encrypted:
+        endpoint_url = s3_server.endpoint_url.replace("http:", "https:")
+        access_key_id = secret_access_key = "testing"
+
+    with pytest.raises(errors.ConfigInvalid, match="check endpoint_url and ca_bundle") as caught:
+        await store(Encrypted()).get("k")
+    assert not caught.value.is_temporary
+
+
+CANARIES: dict[str, Any] = {
+    "access_key_id": "canary-access-key-id",
+    "secret_access_key": "canary/secret+access=key",
+    "session_token": "canary/session+token==",
+    "sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!",
+}
+KEY_BASE64 = base64.b64encode(CANARIES["sse_customer_key"]).decode()
+KEY_MD5 = base64.b64encode(hashlib.md5(CANARIES["sse_customer_key"], usedforsecurity=False).digest()).decode()
+
+
+def leaks(text: str) -> bool:
+    """Whether a text holds a secret in any form in which it travels."""
+    return any(secret in text for secret in ("canary", KEY_BASE64, KEY_MD5))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(),
+        Fault(status=403, code="SignatureDoesNotMatch"),
+        Fault(status=301, location="http://127.0.0.1:9/?token=canary"),
+        Fault(status=400, body=b""),
+        Fault(drop=True),
+        Fault(close_after_bytes=3),
+        Fault(hang_before_head=True),
+        Fault(content_range="bytes 1-2/3"),
+        *(
+            Fault(status=status, body=f"<Error><Code>{code}</Code><Message>{said}</Message></Error>".encode())
+            for status, code in ((403, "AccessDenied"), (400, "InvalidArgument"), (418, "New"))
+            for said in (CANARIES["secret_access_key"], CANARIES["session_token"], KEY_BASE64)
+        ),
+    ],
+)
+async def test_no_secret_gets_through(
+    store: Callable[..., Store], caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    """Not in a message, a repr, a pickle or our logs, even where the store repeats it."""
+    caplog.set_level(logging.DEBUG, logger="aioprefetch")
+    async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
+        opened = store(server, read_timeout_seconds=0.05, **CANARIES)
+        caught: list[BaseException] = []
+        for call in (opened.get("k"), opened.get("k", offset=2, size=3), opened.stat("k"), opened.put("k", b"x")):
+            try:
+                await call
+            except errors.Error as error:
+                caught.append(error)
+        sent = server.requests[0].headers
+        assert sent["x-amz-security-token"] == CANARIES["session_token"]  # it was there to be leaked
+        assert sent["x-amz-server-side-encryption-customer-key"] == KEY_BASE64
+    assert caught
+    for one in caught:
+        ours = "".join(traceback.format_exception_only(one))
+        pickled = pickle.dumps(one).decode("latin-1")
+        for sink in (str(one), repr(one), repr(one.__dict__), ours, pickled):
+            assert not leaks(sink), sink
+    logged = [record.getMessage() for record in caplog.records if record.name.startswith("aioprefetch")]
+    assert not leaks("\n".join(logged))
+    assert not leaks(repr(opened.service) + repr(opened.accessor.info))
+
+
+async def test_if_match_on_a_write_that_finds_nothing(store: Callable[..., Store]) -> None:
+    """S3 says 404 for a missing object; what the caller asked is a condition."""
+    async with failing(404, "NoSuchKey") as server:
+        with pytest.raises(errors.ConditionNotMatch):
+            await store(server).accessor.write(WriteRequest(path="k", if_match="e"), b"")

@@ -1,0 +1,103 @@
+"""Pages of a listing: order, tokens, start_after, and answers that cannot be right."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import ProtocolError
+from aioprefetch.services.s3.answers import list_page_of
+from aioprefetch.values import ListRequest
+from tests.unit.services.s3.stores import Store
+
+TREE = ["a/1", "a/2", "a/sub/3", "b", "c d/4", "c+d", "ü"]
+
+
+LISTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("", {}, ["a/", "b", "c d/", "c+d", "ü"]),
+    ("", {"recursive": True}, TREE),
+    ("a/", {}, ["a/1", "a/2", "a/sub/"]),
+    ("a", {}, ["a/"]),
+    ("b", {}, ["b"]),
+    ("c", {}, ["c d/", "c+d"]),
+    ("none/", {}, []),
+    ("", {"start_after": "a/"}, ["b", "c d/", "c+d", "ü"]),
+    ("", {"start_after": "b"}, ["c d/", "c+d", "ü"]),
+    ("", {"start_after": "a/2", "recursive": True}, ["a/sub/3", "b", "c d/4", "c+d", "ü"]),
+]
+
+
+@pytest.mark.parametrize("page_entries_max", [None, 2])
+async def test_lists(bucket: Store, page_entries_max: int | None) -> None:
+    """In order, in pages of any size, folded or not."""
+    for key in TREE:
+        await bucket.put(key, b"x")
+    for path, fields, expected in LISTINGS:
+        found = await bucket.names(path, page_entries_max=page_entries_max, **fields)
+        assert found == expected, (path, fields)
+
+
+async def test_files_have_size_etag_and_time(bucket: Store) -> None:
+    """Times are in UTC, ETags without quotes."""
+    etag = (await bucket.put("k", b"four")).etag
+    (entry,) = (await bucket.page()).entries
+    assert (entry.size, entry.etag) == (4, etag)
+    assert entry.last_modified is not None
+    assert entry.last_modified.utcoffset() == timedelta(0)
+
+
+async def test_pages_hold_at_most_a_thousand(moto: Store) -> None:
+    """A larger wish is cut, since S3 cuts it too."""
+    await moto.page(page_entries_max=5000)
+    assert "max-keys=1000" in moto.server.requests[-1].query
+
+
+def page_of(reply: dict[str, Any], **fields: Any) -> Any:
+    """The page that an answer means under the root ``root/``."""
+    return list_page_of(reply, ListRequest(path="d/", **fields), "root/")
+
+
+def test_the_root_is_taken_off_and_the_directory_left_out() -> None:
+    """The marker of the listed directory is no entry of it; markers below are directories."""
+    zone = timezone(timedelta(hours=2))
+    page = page_of(
+        {
+            "CommonPrefixes": [{"Prefix": "root/d/z/"}],
+            "Contents": [
+                {"Key": "root/d/", "Size": 0},
+                {"Key": "root/d/k", "Size": 3, "ETag": '"e"', "LastModified": datetime(2026, 1, 1, 2, tzinfo=zone)},
+                {"Key": "root/d/m/", "Size": 0},
+            ],
+        }
+    )
+    assert [(entry.path, entry.kind) for entry in page.entries] == [
+        ("d/k", "file"),
+        ("d/m/", "directory"),
+        ("d/z/", "directory"),
+    ]
+    assert (page.entries[0].etag, page.entries[0].last_modified) == ("e", datetime(2026, 1, 1, tzinfo=UTC))
+    assert page.next_token is None
+
+
+def test_an_empty_page_may_have_a_successor() -> None:
+    """Stores that skip deleted keys send such pages."""
+    assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}).next_token == "t"
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ({"Contents": [{"Key": "other/k", "Size": 1}]}, "holds 'other/k'"),
+        ({"CommonPrefixes": [{"Prefix": "root/dx/"}]}, "holds 'root/dx/'"),
+        ({"Contents": [{"Key": "root/d/k"}]}, "the size None"),
+        ({"Contents": [{"Key": "root/d/k", "Size": -1}]}, "the size -1"),
+        ({"Contents": [{"Key": "root/d/k", "Size": 1 << 70}]}, "the size 118"),
+        ({"IsTruncated": True}, "names no next one"),
+        ({"IsTruncated": True, "NextContinuationToken": "same"}, "would never end"),
+    ],
+)
+def test_impossible_pages(reply: dict[str, Any], said: str) -> None:
+    """Keys from elsewhere, senseless sizes, and pages without end are refused."""
+    with pytest.raises(ProtocolError, match=said) as caught:
+        page_of(reply, page_token="same")
+    assert (caught.value.operation, caught.value.path) == ("list", "d/")

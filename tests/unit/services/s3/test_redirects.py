@@ -1,0 +1,91 @@
+"""A redirect is never followed: one request, none to the other host, and no token for it."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiobotocore.httpsession import AIOHTTPSession
+
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RedirectRefused
+from aioprefetch.services.s3.transport import session_class
+from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.unit.services.s3.stores import Store
+
+OBJECTS = {"bucket/k": b"the object", "k": b"foreign", "evil/k": b"foreign"}
+REGION = {"x-amz-bucket-region": "eu-west-1"}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_is_followed(store: Callable[..., Store], status: int, method: str) -> None:
+    """Whatever the status, with or without a place to go to, and with or without the name of a region."""
+    async with FaultServer(OBJECTS) as foreign, FaultServer(OBJECTS) as server:
+        opened = store(server, session_token="canary-token")
+        calls: dict[str, Callable[[], Any]] = {
+            "GET": lambda: opened.get("k"),
+            "HEAD": lambda: opened.stat("k"),
+            "PUT": lambda: opened.put("k", b"data"),
+        }
+        for location in (f"{foreign.url}/evil/k", None):
+            for headers in ({}, REGION):
+                server.add(Rule(fault=Fault(status=status, location=location, headers=headers)))
+                with pytest.raises(RedirectRefused) as caught:
+                    await calls[method]()
+                assert caught.value.status == "permanent"
+                assert caught.value.context["http_status"] == status
+                assert ("set region='eu-west-1'" in str(caught.value)) == bool(headers)
+                assert "canary" not in repr(caught.value)
+        server.assert_requests(*[method] * 4)
+        assert foreign.connections_made == 0
+
+
+@pytest.mark.parametrize("code", ["AuthorizationHeaderMalformed", "IllegalLocationConstraintException"])
+@pytest.mark.parametrize("place", ["header", "body"])
+async def test_a_wrong_region_is_named(store: Callable[..., Store], code: str, place: str) -> None:
+    """Botocore would ask again elsewhere; we say which region to set, after one request."""
+    told = "<Region>eu-west-1</Region>" if place == "body" else ""
+    body = f"<Error><Code>{code}</Code><Message>m</Message>{told}</Error>".encode()
+    headers = REGION if place == "header" else {}
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(status=400, body=body, headers=headers), times=None)]) as server:
+        with pytest.raises(ConfigInvalid, match="set region='eu-west-1'"):
+            await store(server).get("k")
+        server.assert_requests("GET")
+
+
+async def test_a_head_in_the_wrong_region_is_named(store: Callable[..., Store]) -> None:
+    """The answer has no body; its header is enough."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(status=400, headers=REGION), times=None)]) as server:
+        with pytest.raises(ConfigInvalid, match="set region='eu-west-1'"):
+            await store(server).stat("k")
+        server.assert_requests("HEAD")
+
+
+async def test_a_region_that_is_none_is_not_repeated(store: Callable[..., Store]) -> None:
+    """What would be put into a configuration must look like a region."""
+    headers = {"x-amz-bucket-region": "evil.example/x"}
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(status=301, headers=headers))]) as server:
+        with pytest.raises(RedirectRefused, match="set region to the bucket's region, or check endpoint_url") as caught:
+            await store(server).get("k")
+    assert "evil" not in str(caught.value)
+
+
+async def test_not_modified_is_no_redirect(store: Callable[..., Store]) -> None:
+    """304 is the answer to If-None-Match."""
+    async with FaultServer(OBJECTS) as server:
+        opened = store(server)
+        etag = (await opened.stat("k")).etag
+        with pytest.raises(ConditionNotMatch):
+            await opened.get("k", if_none_match=etag)
+        server.assert_requests("HEAD", "GET")
+
+
+async def test_the_private_name_that_we_override_is_still_called() -> None:
+    """``AIOHTTPSession._get_session(proxy_url)`` gives the session whose ``request`` sends."""
+    assert inspect.iscoroutinefunction(AIOHTTPSession._get_session)
+    assert list(inspect.signature(AIOHTTPSession._get_session).parameters) == ["self", "proxy_url"]
+    source = inspect.getsource(AIOHTTPSession.send)
+    assert "session = await self._get_session(proxy_url)" in source
+    assert "await session.request(" in source
+    overriding: Any = session_class()
+    assert overriding._get_session is not AIOHTTPSession._get_session
