@@ -34,7 +34,7 @@ examples: $(DEV_STAMP) ## Run the examples
 	$(BIN)/python -m pytest tests/examples $(ARGS)
 
 bench: $(DEV_STAMP) ## Run the benchmarks
-	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+	$(BIN)/python -m tests.benchmarks.run $(ARGS)
 
 clean: ## Remove the environment and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

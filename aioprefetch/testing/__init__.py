@@ -1,0 +1,56 @@
+"""What the project uses to test itself, shipped so that you can test what you build on it.
+
+* :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
+* :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
+* :class:`RcloneS3Server`: `rclone serve s3` as a child process.
+* :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that misbehaves to the byte, on script.
+
+Nothing in aioprefetch imports this package. Names load on first use: moto alone takes a second to import. Everything
+is in the extra `testing`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from aioprefetch.cli.s3_server import CountingS3Server, RecordedRequest
+    from aioprefetch.testing.clock import Deadlock, VirtualClockLoop, run_virtual
+    from aioprefetch.testing.fault_server import FaultServer
+    from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
+    from aioprefetch.testing.rclone_server import RcloneS3Server
+
+__all__ = [
+    "CountingS3Server",
+    "Deadlock",
+    "Fault",
+    "FaultServer",
+    "RcloneS3Server",
+    "ReceivedRequest",
+    "RecordedRequest",
+    "Rule",
+    "VirtualClockLoop",
+    "run_virtual",
+]
+
+_MODULES = {
+    "CountingS3Server": "aioprefetch.cli.s3_server",
+    "Deadlock": "aioprefetch.testing.clock",
+    "Fault": "aioprefetch.testing.faults",
+    "FaultServer": "aioprefetch.testing.fault_server",
+    "RcloneS3Server": "aioprefetch.testing.rclone_server",
+    "ReceivedRequest": "aioprefetch.testing.faults",
+    "RecordedRequest": "aioprefetch.cli.s3_server",
+    "Rule": "aioprefetch.testing.faults",
+    "VirtualClockLoop": "aioprefetch.testing.clock",
+    "run_virtual": "aioprefetch.testing.clock",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,163 @@
+"""A virtual clock for asyncio: hours of timeouts and back-off run in milliseconds, in a repeatable order.
+
+The loop here never sleeps. When nothing is ready it moves its clock to the next timer; when there is no next
+timer either, nobody will ever wake up, and it raises :class:`Deadlock` instead of hanging the test run.
+
+With a seed, the order in which ready tasks take their next step is drawn from that seed, so races can be searched
+and replayed. Plain callbacks keep their order: ``call_soon`` is documented as first in, first out, and protocols
+rely on that.
+
+Limits. Threads live in real time, so virtual time would run away from them: the loop runs ``run_in_executor``
+inline, and ``anyio.to_thread`` (own threads) ends in `Deadlock`. Real sockets are polled but not waited for. Use the
+memory service here, and the ordinary loop for the network and for files.
+
+Imports the standard library only.
+"""
+
+import asyncio
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SECONDS_MAX_DEFAULT = 7 * 24 * 3600.0
+"""A week: longer than any timeout of ours, so only a periodic timer that nobody stops gets there."""
+
+
+class Deadlock(RuntimeError):
+    """No task can make progress: nothing is ready and no timer is armed, or virtual time ran past its limit."""
+
+
+class VirtualSelector(selectors.BaseSelector):
+    """A selector that polls real file descriptors but spends waiting time on a callable.
+
+    `idle` receives the timeout in seconds that the loop wanted to sleep, or None for "for ever".
+    """
+
+    def __init__(self, idle: Callable[[float | None], None]) -> None:
+        self._idle = idle
+        self._real = selectors.DefaultSelector()
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """Watch a file object, as `selectors.BaseSelector` has it."""
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        """Stop watching a file object."""
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """Change what is watched for a file object."""
+        return self._real.modify(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready now; if nothing is, let virtual time pass and return an empty list."""
+        ready = self._real.select(0)
+        if not ready and (timeout is None or timeout > 0):
+            self._idle(timeout)
+        return ready
+
+    def close(self) -> None:
+        """Close the real selector."""
+        self._real.close()
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        """Return the registered file objects."""
+        return self._real.get_map()
+
+
+class VirtualClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock moves only when everything is waiting.
+
+    `seed` shuffles the order of ready task steps; None keeps asyncio's order. `seconds_max` bounds virtual time.
+    """
+
+    def __init__(self, *, seed: int | None = None, seconds_max: float = SECONDS_MAX_DEFAULT) -> None:
+        self._now_seconds = 0.0
+        self._seconds_max = seconds_max
+        self._random = None if seed is None else random.Random(seed)
+        super().__init__(VirtualSelector(self._pass_time))
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now_seconds
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Run `func` inline, as an event of its own, so that results do not depend on threads."""
+        future: asyncio.Future[T] = self.create_future()
+        self.call_soon(_settle, future, func, args)
+        return future
+
+    def _pass_time(self, timeout_seconds: float | None) -> None:
+        if timeout_seconds is None:
+            raise Deadlock(f"nothing is ready and no timer is armed at {self._now_seconds:g} s{self._waiting()}")
+        self._now_seconds += timeout_seconds
+        if self._now_seconds > self._seconds_max:
+            # Start over, so that the cancellation that follows still has a loop to run on.
+            self._now_seconds, self._seconds_max = self._seconds_max, float("inf")
+            raise Deadlock(f"virtual time passed its limit of {self._now_seconds:g} s{self._waiting()}")
+
+    def _waiting(self) -> str:
+        tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
+        return "".join(f"\n  {_where(task)}" for task in tasks)
+
+    def _run_once(self) -> None:
+        # Private names of asyncio; tests/unit/testing/test_clock.py probes that they still do what we think.
+        if self._random is not None:
+            ready: Any = self._ready  # type: ignore[attr-defined]
+            slots = [index for index, handle in enumerate(ready) if _is_task_step(handle)]
+            handles = [ready[index] for index in slots]
+            self._random.shuffle(handles)
+            for index, handle in zip(slots, handles, strict=True):
+                ready[index] = handle
+        super()._run_once()  # type: ignore[misc]
+
+
+def run_virtual(
+    coro_fn: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    seed: int | None = None,
+    seconds_max: float = SECONDS_MAX_DEFAULT,
+) -> T:
+    """Run `coro_fn()` to its end on a fresh virtual loop and return its result.
+
+    The module-level random generator is seeded for the run and put back afterwards, so code that draws from it
+    repeats as well. Tasks that are still alive at the end are cancelled, as `asyncio.run` does.
+
+    Raises:
+        Deadlock: no task can make progress, or `seconds_max` of virtual time went by.
+    """
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        with asyncio.Runner(loop_factory=lambda: VirtualClockLoop(seed=seed, seconds_max=seconds_max)) as runner:
+            return runner.run(coro_fn())
+    finally:
+        random.setstate(state)
+
+
+def _settle(future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
+    if future.cancelled():
+        return
+    try:
+        result = func(*args)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _is_task_step(handle: Any) -> bool:
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    frames = task.get_stack(limit=1)
+    if not frames:
+        return f"{task.get_name()} (no frame)"
+    code = frames[0].f_code
+    return f"{task.get_name()} waits in {code.co_qualname} ({code.co_filename}:{frames[0].f_lineno})"

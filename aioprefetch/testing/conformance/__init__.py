@@ -1,0 +1,1 @@
+"""The checks behind `AccessorSuite` and `ReaderSuite`, one module per operation."""

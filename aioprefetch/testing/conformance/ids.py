@@ -1,0 +1,52 @@
+"""The lines of the two conformance lists, which test checks which line, and which lines do not apply here.
+
+`opendal:R9` is a line of the list drawn from OpenDAL's behaviour tests, `s3a:P09` one of the list drawn from Hadoop's
+contract tests for S3A streams. docs/conformance.md says both in words for people.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
+_S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
+
+OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]
+S3A_IDS = [f"s3a:{letter}{n:02}" for letter, last in _S3A.items() for n in range(1, last + 1)]
+ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS)
+
+NOT_APPLICABLE: dict[str, str] = {
+    "opendal:R15": "conditions by time (if_modified_since) are not part of a read: ETags pin the version, "
+    "and times have a resolution of a second",
+    "opendal:R16": "conditions by time (if_unmodified_since) are not part of a read, as R15",
+    "opendal:S8": "stat takes no conditions: the reader pins the version at its first GET, without a HEAD",
+    "opendal:L11": "versions and delete markers are not listed; a version whose id is known can be read",
+    "opendal:W7": "objects are written whole; no store of ours can append without rewriting",
+    "opendal:D6": "delete takes no version: it removes what a plain read would find",
+    "opendal:C6": "copy takes no condition: S3's CopyObject has none that every store honours",
+    "opendal:C7": "there is no rename: on object stores it would be a copy and a delete that is not atomic",
+    "s3a:S20": "a seek beyond the end is allowed, as POSIX has it, whether or not the size is known; reads there "
+    "return b''",
+    "s3a:P05": "no read takes an offset into the destination buffer: slice a memoryview instead",
+    "s3a:P07": "no read takes a length beside the destination buffer: the buffer's length is the length",
+    "s3a:V18": "the caller hands in no allocator: buffers come from the byte budget and go back to it",
+    "s3a:V20": "merged ranges are internal and no public call accepts them",
+}
+
+CHECKED: dict[str, set[str]] = {}
+
+
+def checks(*ids: str) -> Callable[[F], F]:
+    """Mark a test as the check of these lines. `ValueError` for a line that does not exist or does not apply."""
+    unknown = [one for one in ids if one not in ALL_IDS]
+    excused = [one for one in ids if one in NOT_APPLICABLE]
+    if unknown or excused:
+        raise ValueError(f"unknown ids {unknown}, ids that do not apply {excused}")
+
+    def mark(test: F) -> F:
+        for one in ids:
+            CHECKED.setdefault(one, set()).add(f"{test.__module__}.{test.__qualname__}")
+        return test
+
+    return mark

@@ -1,0 +1,154 @@
+"""Conformance of `list`."""
+
+import pytest
+
+from aioprefetch.operator import Operator
+from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
+from aioprefetch.testing.oracle import content
+from aioprefetch.values import Entry, ListRequest
+
+TREE = {"dir/a": 1, "dir/b": 2, "dir/sub/c": 3, "dir/sub/deep/d": 4, "dir2/e": 5, "top": 6}
+
+
+class ListChecks(ConformanceSuite):
+    """Tests of `Operator.list`."""
+
+    async def _plant(self) -> None:
+        for path, size in TREE.items():
+            await self.put_directly(path, content(size))
+
+    async def _list(self, operator: Operator, path: str, **options: object) -> dict[str, Entry]:
+        entries = [entry async for entry in operator.list(path, **options)]  # type: ignore[arg-type]
+        found = {entry.path: entry for entry in entries}
+        assert len(found) == len(entries), "an entry was given twice"
+        return found
+
+    @checks("opendal:L1", "opendal:L12")
+    @needs("list")
+    async def test_list_entries_have_kind_and_size(self, operator: Operator) -> None:
+        """Each file with its size, each directory with a slash."""
+        await self._plant()
+        found = await self._list(operator, "dir/")
+        assert {path: (entry.kind, entry.size) for path, entry in found.items() if not entry.is_directory} == {
+            "dir/a": ("file", 1),
+            "dir/b": ("file", 2),
+        }
+        assert found["dir/sub/"].is_directory
+
+    @checks("opendal:L2", "opendal:L8")
+    @needs("list")
+    async def test_list_is_one_level_deep_and_leaves_the_directory_out(self, operator: Operator) -> None:
+        """What lies deeper is folded; the directory that is listed is not an entry of itself."""
+        await self._plant()
+        assert sorted(await self._list(operator, "dir/")) == ["dir/a", "dir/b", "dir/sub/"]
+
+    @checks("opendal:L3")
+    @needs("list")
+    async def test_list_directory_without_slash_is_a_prefix(self, operator: Operator) -> None:
+        """What begins with the text is folded at the next slash."""
+        await self._plant()
+        assert sorted(await self._list(operator, "dir/su")) == ["dir/sub/"]
+        assert sorted(await self._list(operator, "dir")) == ["dir/", "dir2/"]
+
+    @checks("opendal:L4")
+    @needs("list")
+    async def test_list_prefix_that_is_a_file(self, operator: Operator) -> None:
+        """It is found itself."""
+        await self._plant()
+        found = await self._list(operator, "dir/a")
+        assert {path: entry.size for path, entry in found.items()} == {"dir/a": 1}
+
+    @checks("opendal:L5")
+    @needs("list")
+    @pytest.mark.parametrize("recursive", [False, True])
+    async def test_list_more_than_one_page(self, operator: Operator, recursive: bool) -> None:
+        """Pages of three, each entry once, in order, none lost at a border."""
+        names = [f"many/{number:02}" for number in range(10)]
+        for name in names:
+            await self.put_directly(name, b"x")
+        accessor, found, token = operator.accessor(), [], None
+        for _ in range(20):
+            page = await accessor.list_page(
+                ListRequest(path="many/", page_entries_max=3, page_token=token, recursive=recursive)
+            )
+            found += [entry.path for entry in page.entries]
+            token = page.next_token
+            if token is None:
+                break
+        assert sorted(found) == names
+
+    @checks("opendal:L6")
+    @needs("list")
+    async def test_list_what_does_not_exist_is_empty(self, operator: Operator) -> None:
+        """No error: a prefix under which nothing lies is an empty one."""
+        assert await self._list(operator, "no/such/") == {}
+        assert await self._list(operator, "no-such") == {}
+        assert await self._list(operator, "no/such/", recursive=True) == {}
+
+    @checks("opendal:L7", "opendal:L2")
+    @needs("list", "create_dir")
+    async def test_list_empty_directory(self, operator: Operator) -> None:
+        """It has no entries, not even itself."""
+        await operator.create_dir("hollow/")
+        assert await self._list(operator, "hollow/") == {}
+        assert await self._list(operator, "hollow/", recursive=True) == {}
+
+    @checks("opendal:L8")
+    @needs("list", "list_recursive")
+    async def test_list_recursive(self, operator: Operator) -> None:
+        """Every file below, with its size."""
+        await self._plant()
+        found = await self._list(operator, "dir/", recursive=True)
+        files = {path: entry.size for path, entry in found.items() if not entry.is_directory}
+        assert files == {path: size for path, size in TREE.items() if path.startswith("dir/")}
+
+    @checks("opendal:L9", "opendal:L12")
+    @needs("list", "list_recursive")
+    async def test_list_root_recursive(self, operator: Operator) -> None:
+        """The root may be written as nothing; paths are relative to it."""
+        await self._plant()
+        found = await self._list(operator, "", recursive=True)
+        assert {path: entry.size for path, entry in found.items() if not entry.is_directory} == TREE
+
+    @checks("opendal:L8")
+    @needs("list")
+    async def test_list_root(self, operator: Operator) -> None:
+        """One level of the root."""
+        await self._plant()
+        assert sorted(await self._list(operator, "")) == ["dir/", "dir2/", "top"]
+
+    @checks("opendal:L10")
+    @needs("list", "list_start_after")
+    async def test_list_start_after_is_exclusive(self, operator: Operator) -> None:
+        """What comes after the name, not the name."""
+        for number in range(5):
+            await self.put_directly(f"s/{number}", b"x")
+        assert sorted(await self._list(operator, "s/", start_after="s/2")) == ["s/3", "s/4"]
+        assert sorted(await self._list(operator, "s/", start_after="s/2a", recursive=True)) == ["s/3", "s/4"]
+        assert await self._list(operator, "s/", start_after="s/9") == {}
+
+    @checks("opendal:L1")
+    @needs("list")
+    async def test_list_left_early(self, operator: Operator) -> None:
+        """It is an object with `aclose`, leaves nothing behind, and the next one starts anew."""
+        await self._plant()
+        async with operator.list("", recursive=False) as entries:
+            async for _ in entries:
+                break
+        entries = operator.list("")
+        await anext(aiter(entries))
+        await entries.aclose()
+        await entries.aclose()
+        assert len(await self._list(operator, "")) == 3
+
+    @checks("opendal:L8")
+    @needs("list", "list_recursive")
+    async def test_list_glob(self, operator: Operator) -> None:
+        """A pattern chooses among the paths."""
+        await self._plant()
+        found = await self._list(operator, "dir/", recursive=True, glob="dir/**/[cd]")
+        assert sorted(path for path, entry in found.items() if not entry.is_directory) == [
+            "dir/sub/c",
+            "dir/sub/deep/d",
+        ]

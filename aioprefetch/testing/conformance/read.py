@@ -1,0 +1,218 @@
+"""Conformance of `read`, `view` and `read_into`: ranges, suffixes, edges."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, RangeNotSatisfied, Unsupported
+from aioprefetch.operator import Operator
+from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.keys import DOUBLE_SLASH_KEYS, SPECIAL_KEYS
+from aioprefetch.testing.conformance.probes import RecordingLayer
+from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
+from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.values import ReadRequest
+
+SIZE = 10_000
+
+
+class ReadChecks(ConformanceSuite):
+    """Tests of `Operator.read`, `view` and `read_into`."""
+
+    @checks("opendal:R1")
+    async def test_read_full_read(self, operator: Operator) -> None:
+        """All bytes, as `bytes`."""
+        await self.put_directly("k", content(SIZE))
+        data = await operator.read("k")
+        assert type(data) is bytes
+        assert_same_bytes(data, content(SIZE))
+
+    @checks("opendal:R2")
+    async def test_read_random_ranges(self, operator: Operator) -> None:
+        """Any range inside the object."""
+        await self.put_directly("k", content(SIZE))
+        chance = random.Random(2)
+        for _ in range(20):
+            start = chance.randrange(SIZE)
+            size = chance.randrange(1, SIZE - start + 1)
+            data = await operator.read("k", offset=start, size=size)
+            assert_same_bytes(data, content(SIZE)[start : start + size], offset=start)
+
+    @checks("opendal:R2")
+    async def test_read_open_ended_range(self, operator: Operator) -> None:
+        """From an offset to the end."""
+        await self.put_directly("k", content(SIZE))
+        for start in (0, 1, 5000, SIZE - 1):
+            assert_same_bytes(await operator.read("k", offset=start), content(SIZE)[start:], offset=start)
+
+    @checks("opendal:R3", "opendal:R4")
+    @needs("read_suffix")
+    async def test_read_suffix(self, operator: Operator) -> None:
+        """The last bytes; more than there are gives all of them."""
+        await self.put_directly("k", content(SIZE))
+        for suffix in (1, 100, SIZE - 1, SIZE, SIZE + 1, 10 * SIZE):
+            assert_same_bytes(await operator.read("k", suffix=suffix), content(SIZE)[-suffix:])
+
+    @checks("opendal:R5", "opendal:R7")
+    async def test_read_empty_ranges_cost_no_request(self, operator: Operator) -> None:
+        """Nothing is asked for, so nothing is sent."""
+        await self.put_directly("k", content(SIZE))
+        log = RecordingLayer()
+        watched = operator.layer(log)
+        assert await watched.read("k", size=0) == b""
+        assert await watched.read("k", offset=50, size=0) == b""
+        assert await watched.read("k", offset=10 * SIZE, size=0) == b""
+        assert await watched.read("k", suffix=0) == b""
+        assert len(await watched.view("k", offset=50, size=0)) == 0
+        assert await watched.read_into("k", 0, bytearray()) == 0
+        assert log.requests == []
+
+    @checks("opendal:R6")
+    @needs("read_suffix")
+    async def test_read_suffix_as_stream_and_at_once(self, operator: Operator) -> None:
+        """Several suffixes at the same time, each streamed in pieces, are each complete and in order."""
+        await self.put_directly("k", content(SIZE))
+
+        async def stream(suffix: int) -> bytes:
+            body = await operator.accessor().open_read(ReadRequest(path="k", suffix=suffix))
+            try:
+                pieces = []
+                while chunk := await body.read_chunk():
+                    pieces.append(bytes(chunk))
+                return b"".join(pieces)
+            finally:
+                await body.aclose()
+
+        suffixes = (1, 777, SIZE, SIZE + 5)
+        for suffix, data in zip(suffixes, await asyncio.gather(*map(stream, suffixes)), strict=True):
+            assert_same_bytes(data, content(SIZE)[-suffix:])
+
+    @checks("opendal:R8")
+    async def test_read_empty_object(self, operator: Operator) -> None:
+        """Every range of an empty object is empty: it has no end to be beyond."""
+        await self.put_directly("empty", b"")
+        assert await operator.read("empty") == b""
+        assert await operator.read("empty", offset=0, size=1) == b""
+        assert await operator.read("empty", offset=5) == b""
+
+    @checks("opendal:R8")
+    @needs("read_suffix")
+    async def test_read_suffix_of_an_empty_object(self, operator: Operator) -> None:
+        """A suffix too, although stores answer 416."""
+        await self.put_directly("empty", b"")
+        assert await operator.read("empty", suffix=10) == b""
+
+    @checks("opendal:R9", "opendal:R10")
+    async def test_read_range_that_starts_at_or_beyond_the_end(self, operator: Operator) -> None:
+        """`RangeNotSatisfied` on every service, bounded or not, and an `EOFError` too."""
+        await self.put_directly("k", content(SIZE))
+        for offset, size in ((SIZE, None), (SIZE, 1), (SIZE + 1, None), (SIZE + 1, 10), (100 * SIZE, 1)):
+            with pytest.raises(RangeNotSatisfied) as caught:
+                await operator.read("k", offset=offset, size=size)
+            assert isinstance(caught.value, EOFError)
+            assert (caught.value.operation, caught.value.path) == ("read", "k")
+
+    @checks("opendal:R10")
+    async def test_read_range_that_crosses_the_end_gives_what_is_there(self, operator: Operator) -> None:
+        """As a slice does."""
+        await self.put_directly("k", content(SIZE))
+        assert_same_bytes(await operator.read("k", offset=SIZE - 10, size=100), content(SIZE)[-10:])
+        assert_same_bytes(await operator.read("k", offset=0, size=SIZE + 1), content(SIZE))
+
+    @checks("opendal:R11")
+    async def test_read_huge_offsets(self, operator: Operator) -> None:
+        """An offset that no object reaches is `RangeNotSatisfied`, one that no integer type holds is a `ValueError`."""
+        await self.put_directly("k", content(SIZE))
+        with pytest.raises(RangeNotSatisfied):
+            await operator.read("k", offset=1 << 60, size=10)
+        for offset, size in ((1 << 63, 1), (1 << 100, None), (0, 1 << 100)):
+            with pytest.raises(ValueError, match="between"):
+                await operator.read("k", offset=offset, size=size)
+
+    @checks("opendal:R12", "opendal:R23")
+    async def test_read_ranges_that_cannot_be_meant(self, operator: Operator) -> None:
+        """Negative numbers, floats, bools and a suffix with an offset are refused before any request."""
+        log = RecordingLayer()
+        watched = operator.layer(log)
+        wrong_options: tuple[dict[str, Any], ...] = (
+            {"offset": -1},
+            {"size": -1},
+            {"suffix": -1},
+            {"offset": 5, "suffix": 5},
+        )
+        for options in wrong_options:
+            with pytest.raises(ValueError) as caught:  # noqa: PT011  the type below is the narrower check
+                await watched.read("k", **options)
+            assert isinstance(caught.value, InvalidArgument)
+        for wrong in (1.5, True, "1", None):
+            with pytest.raises(TypeError):
+                await watched.read("k", offset=wrong)  # type: ignore[arg-type]
+        assert log.requests == []
+
+    @checks("opendal:R19")
+    async def test_read_missing_object(self, operator: Operator) -> None:
+        """`NotFound` with operation and path, for every kind of read."""
+        for read in (
+            operator.read("no/such"),
+            operator.read("no/such", offset=5, size=5),
+            operator.read("no/such", suffix=5),
+            operator.view("no/such"),
+            operator.read_ranges("no/such", [(0, 5)]),
+        ):
+            with pytest.raises(NotFound) as caught:
+                await read
+            assert (caught.value.operation, caught.value.path) == ("read", "no/such")
+
+    @checks("opendal:R20")
+    async def test_read_directory_is_refused_before_any_request(self, operator: Operator) -> None:
+        """A path with a slash at its end is no object."""
+        log = RecordingLayer()
+        watched = operator.layer(log)
+        for path in ("folder/", "/", ""):
+            with pytest.raises(IsADirectory):
+                await watched.read(path)
+        assert log.requests == []
+
+    @checks("opendal:R21")
+    async def test_read_special_keys(self, operator: Operator) -> None:
+        """Each reaches the store as it is."""
+        for key in SPECIAL_KEYS:
+            await self.put_directly(key, content(100))
+            assert_same_bytes(await operator.read(key, offset=10, size=50), content(100)[10:60], what=key)
+
+    @checks("opendal:R21", "opendal:P1")
+    @needs("double_slash_keys")
+    async def test_read_keys_with_several_slashes(self, operator: Operator) -> None:
+        """Empty segments are part of the key."""
+        for key in DOUBLE_SLASH_KEYS:
+            await self.put_directly(key, content(100))
+            assert_same_bytes(await operator.read(key), content(100), what=key)
+
+    @checks("opendal:R17")
+    @needs(without=("read_version",))
+    async def test_read_version_is_refused_where_there_are_none(self, operator: Operator) -> None:
+        """Reading the newest instead would be a wrong answer, so it is `Unsupported`, before any request."""
+        await self.put_directly("k", content(10))
+        with self.counting(operator) as spent:
+            with pytest.raises(Unsupported):
+                await operator.read("k", version="abc")
+            with pytest.raises(Unsupported):
+                await operator.read("k", offset=5, size=1, version="abc")
+        assert spent.none
+
+    @checks("opendal:R28")
+    async def test_read_view_and_read_into(self, operator: Operator) -> None:
+        """A view is read-only and has the same bytes; `read_into` fills the buffer as far as the object goes."""
+        await self.put_directly("k", content(SIZE))
+        view = await operator.view("k", offset=100, size=50)
+        assert isinstance(view, memoryview)
+        assert view.readonly
+        assert_same_bytes(view, content(SIZE)[100:150], offset=100)
+        buffer = bytearray(200)
+        assert await operator.read_into("k", 7, buffer) == 200
+        assert_same_bytes(buffer, content(SIZE)[7:207], offset=7)
+        buffer = bytearray(200)
+        assert await operator.read_into("k", SIZE - 50, buffer) == 50
+        assert_same_bytes(buffer[:50], content(SIZE)[-50:], offset=SIZE - 50)

@@ -1,0 +1,247 @@
+"""Conformance of a reader's life: closing, cancelling, unbuffering, changed objects, streams."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from aioprefetch.errors import Closed, NotFound, ObjectChanged
+from aioprefetch.operator import Operator
+from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.probes import GateLayer, RecordingLayer
+from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
+from aioprefetch.testing.oracle import assert_same_bytes, content
+
+KIB = 1024
+SIZE = 64 * KIB
+BLOCK = 8 * KIB
+
+
+class LifecycleChecks(ConformanceSuite):
+    """Tests of opening, closing and what lies between."""
+
+    @checks("s3a:C01", "s3a:C02", "s3a:C03", "s3a:C04", "s3a:C05", "s3a:C06")
+    async def test_closed_reader(self, operator: Operator) -> None:
+        """Every call is `Closed` (a `ValueError`), closing again is nothing, `tell` is a value or `Closed`."""
+        await self.put_directly("k", content(SIZE))
+        reader = operator.reader("k", block_bytes=BLOCK)
+        async with reader:
+            await reader.read(10)
+        await reader.aclose()
+        await reader.aclose()
+        for call in (
+            lambda: reader.read(1),
+            lambda: reader.read_at(0, 1),
+            lambda: reader.view_at(0, 1),
+            lambda: reader.read_exactly_at(0, 1),
+            lambda: reader.readinto(bytearray(1)),
+            lambda: reader.read_ranges([(0, 1)]),
+        ):
+            with pytest.raises(Closed) as caught:
+                await call()
+            assert isinstance(caught.value, ValueError)
+            assert caught.value.path == "k"
+        with pytest.raises(Closed):
+            [part async for part in reader.iter_ranges([(0, 1)])]
+        with pytest.raises(Closed):
+            reader.seek(0)
+        with contextlib.suppress(Closed):
+            assert reader.tell() == 10
+        assert await reader.ensure_size() == SIZE, "what is known stays known"
+        unused = operator.reader("k")
+        await unused.aclose()
+        with pytest.raises(Closed):
+            await unused.ensure_size()
+
+    @checks("s3a:C07")
+    async def test_closing_one_reader_leaves_another_alone(self, operator: Operator) -> None:
+        """Two readers of one object share bytes, but neither cursor nor life."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK) as first:
+            async with operator.reader("k", block_bytes=BLOCK) as second:
+                await second.read(100)
+                assert first.tell() == 0
+                assert_same_bytes(await first.read(50), content(50))
+                assert second.tell() == 100
+            assert_same_bytes(await first.read(20_000), content(SIZE)[50:20_050], offset=50)
+
+    @checks("s3a:C07")
+    async def test_clone_has_a_cursor_of_its_own(self, operator: Operator) -> None:
+        """And reads the same version."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK) as first:
+            await first.read(100)
+            async with first.clone() as second:
+                assert second.tell() == 0
+                assert second.etag == first.etag
+                assert_same_bytes(await second.read(10), content(10))
+            assert_same_bytes(await first.read(10), content(110)[100:], offset=100)
+
+    @checks("s3a:C08", "opendal:R34")
+    async def test_closing_while_a_fetch_is_held_back(self, operator: Operator) -> None:
+        """It returns without waiting for the store, the read fails with `Closed`, the request is broken off."""
+        await self.put_directly("k", content(SIZE))
+        gate = GateLayer()
+        reader = operator.layer(gate).reader("k", block_bytes=BLOCK)
+        async with asyncio.timeout(30):
+            async with reader:
+                pending = asyncio.create_task(reader.read_at(0, 10))
+                await gate.wait_for_arrivals(1)
+            with pytest.raises(Closed):
+                await pending
+            await gate.wait_for_cancellations(1)
+
+    @checks("s3a:C09")
+    async def test_statistics_survive_closing(self, operator: Operator) -> None:
+        """What was read can be asked afterwards."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK) as reader:
+            await reader.read(1000)
+            await reader.read_at(5, 10)
+        assert reader.statistics["stream_read_bytes"] == 1010
+        assert reader.statistics["stream_read_operations"] == 2
+        assert (reader.size, reader.closed) == (SIZE, True)
+
+    @checks("s3a:C10")
+    async def test_unbuffer(self, operator: Operator) -> None:
+        """Memory is given back, the position stays, the next read works; on a closed reader it does nothing."""
+        await self.put_directly("k", content(SIZE))
+        log = RecordingLayer()
+        async with operator.layer(log).reader("k", block_bytes=BLOCK) as reader:
+            await reader.read(100)
+            await reader.read_at(0, BLOCK)  # so that the block is complete, and no request still under way
+            before = len(log.reads)
+            await reader.unbuffer()
+            assert reader.tell() == 100
+            assert_same_bytes(await reader.read(100), content(200)[100:], offset=100)
+            assert len(log.reads) == before + 1
+        await reader.unbuffer()
+
+    @checks("opendal:R33")
+    async def test_cancelled_read_keeps_the_cursor(self, operator: Operator) -> None:
+        """The position is where it was, and the next read is right."""
+        await self.put_directly("k", content(SIZE))
+        gate = GateLayer(holds=lambda request: request.offset >= BLOCK)
+        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+            await reader.read(100)
+            pending = asyncio.create_task(reader.read(BLOCK))
+            await gate.wait_for_arrivals(1)
+            pending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pending
+            await gate.wait_for_cancellations(1)
+            assert reader.tell() == 100
+            gate.open()
+            assert_same_bytes(await reader.read(BLOCK), content(SIZE)[100 : 100 + BLOCK], offset=100)
+
+    @checks("opendal:R33")
+    async def test_cancelled_waiter_leaves_its_companion_intact(self, operator: Operator) -> None:
+        """Two tasks wait for one block; one goes, the other gets its bytes of the same request."""
+        await self.put_directly("k", content(SIZE))
+        gate = GateLayer()
+        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+            leaver = asyncio.create_task(reader.read_at(0, 100))
+            await gate.wait_for_arrivals(1)
+            stayer = asyncio.create_task(reader.read_at(50, 100))
+            await asyncio.sleep(0)
+            leaver.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaver
+            gate.open()
+            assert_same_bytes(await stayer, content(150)[50:], offset=50)
+            assert (gate.arrived, gate.cancelled) == (1, 0)
+
+    @checks("opendal:R32", "opendal:R13")
+    @needs("replaces_at_once")
+    async def test_overwritten_object(self, operator: Operator) -> None:
+        """After the first answer the version is pinned: another one is `ObjectChanged`, and `reopen` reads it."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+            assert_same_bytes(await reader.read_at(0, 10), content(10))
+            old = reader.etag
+            await self.put_directly("k", content(SIZE, version=1))
+            with pytest.raises(ObjectChanged) as caught:
+                await reader.read_at(SIZE - 10, 10)
+            assert caught.value.expected_etag == old
+            assert caught.value.actual_etag != old
+            assert_same_bytes(await reader.read_at(5, 10), content(15)[5:], what="still held")
+            await reader.reopen()
+            assert_same_bytes(await reader.read_at(0, SIZE), content(SIZE, version=1))
+            assert reader.etag != old
+
+    @checks("opendal:R32")
+    async def test_overwritten_object_is_never_mixed(self, operator: Operator) -> None:
+        """Wherever old bytes can still be had, a reader goes on with them; a new reader gets the new ones alone."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK) as reader:
+            await reader.read_at(0, 10)
+            await self.put_directly("k", content(SIZE + 5, version=1))
+            for offset in range(SIZE - 10, 0, -BLOCK):
+                try:
+                    data = await reader.read_at(offset, 10)
+                except ObjectChanged:
+                    continue
+                assert_same_bytes(data, content(SIZE)[offset : offset + 10], offset=offset, what="pinned reader")
+        async with operator.reader("k", block_bytes=BLOCK) as reader:
+            assert_same_bytes(await reader.read(), content(SIZE + 5, version=1), what="new reader")
+
+    @checks("opendal:R32")
+    @needs("replaces_at_once", "delete")
+    async def test_deleted_object(self, operator: Operator) -> None:
+        """An object that went after its version was pinned is `ObjectChanged`, or not found; never short."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+            await reader.read_at(0, 10)
+            await operator.delete("k")
+            with pytest.raises((ObjectChanged, NotFound)):
+                await reader.read_at(SIZE - 10, 10)
+
+    @checks("opendal:R34")
+    async def test_reader_opened_in_one_task_and_closed_in_another(self, operator: Operator) -> None:
+        """No task group or cancel scope belongs to the opener."""
+        await self.put_directly("k", content(SIZE))
+
+        async def open_it() -> object:
+            reader = operator.reader("k", block_bytes=BLOCK)
+            await reader.__aenter__()
+            await reader.read(10)
+            return reader
+
+        reader = await asyncio.create_task(open_it())
+        await asyncio.create_task(reader.aclose())  # type: ignore[attr-defined]
+
+    @checks("opendal:R22")
+    @pytest.mark.parametrize("chunk_bytes", [1, 3, 1999, 2000, 2001])
+    async def test_stream_is_the_object(self, operator: Operator, chunk_bytes: int) -> None:
+        """Chunks of any size, in order, all of them full but the last."""
+        await self.put_directly("k", content(2000))
+        async with operator.reader("k", block_bytes=512) as reader:
+            chunks = [chunk async for chunk in reader.stream(chunk_bytes=chunk_bytes)]
+            assert_same_bytes(b"".join(chunks), content(2000))
+            assert {len(chunk) for chunk in chunks[:-1]} <= {chunk_bytes}
+            assert reader.tell() == 2000
+
+    @checks("opendal:R22")
+    async def test_stream_left_early(self, operator: Operator) -> None:
+        """The reader goes on after the last chunk that was given out."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", block_bytes=BLOCK) as reader:
+            async with reader.stream(chunk_bytes=1000) as chunks:
+                async for _ in chunks:
+                    break
+            assert reader.tell() == 1000
+            assert_same_bytes(await reader.read(1000), content(2000)[1000:], offset=1000)
+
+    @checks("opendal:R27")
+    @needs("request_counts")
+    async def test_small_object_is_one_get(self, operator: Operator) -> None:
+        """Size, version and bytes come with the first GET; there is no HEAD."""
+        await self.put_directly("k", content(SIZE))
+        with self.counting(operator) as spent:
+            async with operator.reader("k") as reader:
+                await reader.read_at(SIZE // 2, 10)
+                await reader.read_at(0, SIZE)
+                reader.seek(0)
+                assert_same_bytes(await reader.read(), content(SIZE))
+                assert await reader.ensure_size() == SIZE
+        assert (spent.get, spent.head) == (1, 0)

@@ -1,0 +1,215 @@
+"""Conformance of `write`, `copy`, `delete` and `create_dir`."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsADirectory, NotADirectory
+from aioprefetch.operator import Operator
+from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.keys import SPECIAL_KEYS
+from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
+from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.values import WriteRequest
+
+# More than the smallest part of a multipart upload (5 MiB), so that the upload has two.
+LARGE = (5 << 20) + 12_345
+
+
+async def pieces_of(data: bytes, piece_bytes: int) -> AsyncIterator[bytes | bytearray | memoryview]:
+    """The data in pieces of all kinds of buffers, some of them empty."""
+    kinds = (bytes, bytearray, memoryview)
+    for number, start in enumerate(range(0, len(data), piece_bytes)):
+        yield kinds[number % 3](data[start : start + piece_bytes])
+        yield b""
+
+
+async def _stream(accessor: Accessor, request: WriteRequest, data: bytes) -> None:
+    """Write by way of `open_write`, and abort what fails."""
+    body = await accessor.open_write(request)
+    try:
+        await body.write(data)
+        await body.close()
+    except BaseException:
+        await body.abort()
+        raise
+
+
+class WriteChecks(ConformanceSuite):
+    """Tests of writing."""
+
+    async def _stored(self, path: str) -> bytes:
+        data = await self.get_directly(path)
+        assert data is not None, f"{path} is not in the store"
+        return data
+
+    @checks("opendal:W1", "opendal:W10")
+    @needs("write", "stat")
+    async def test_write_write(self, operator: Operator) -> None:
+        """The object is in the store, and the answer says what `stat` says."""
+        written = await operator.write("w/k", content(1000))
+        assert_same_bytes(await self._stored("w/k"), content(1000))
+        assert (written.path, written.size) == ("w/k", 1000)
+        found = await operator.stat("w/k")
+        assert found.size == 1000
+        assert written.etag in (None, found.etag)
+
+    @checks("opendal:W2")
+    @needs("write")
+    async def test_write_empty_object(self, operator: Operator) -> None:
+        """Nothing is a content, from a buffer and from an iterator."""
+        await operator.write("empty", b"")
+        assert await self._stored("empty") == b""
+        await operator.write("empty iterator", pieces_of(b"", 1))
+        assert await self._stored("empty iterator") == b""
+
+    @checks("opendal:W3")
+    @needs("write")
+    async def test_write_directory_is_refused(self, operator: Operator) -> None:
+        """A path with a slash at its end is no object."""
+        for path in ("folder/", "", "/"):
+            with pytest.raises(IsADirectory):
+                await operator.write(path, b"x")
+
+    @checks("opendal:W4")
+    @needs("write", "special_key_writes")
+    async def test_write_special_keys(self, operator: Operator) -> None:
+        """Each reaches the store as it is."""
+        for key in SPECIAL_KEYS:
+            await operator.write(key, content(50))
+            assert_same_bytes(await self._stored(key), content(50), what=key)
+
+    @checks("opendal:W5")
+    @needs("write", "write_content_type", "stat")
+    async def test_write_content_headers(self, operator: Operator) -> None:
+        """Type, disposition, encoding and cache control come back as they were given."""
+        request = WriteRequest(
+            path="typed",
+            content_type="text/x-test",
+            content_disposition='attachment; filename="a.txt"',
+            content_encoding="identity",
+            cache_control="max-age=60",
+        )
+        await operator.accessor().write(request, b"x")
+        found = await operator.stat("typed")
+        assert found.content_type == "text/x-test"
+        assert found.content_disposition == 'attachment; filename="a.txt"'
+        assert found.content_encoding == "identity"
+        assert found.cache_control == "max-age=60"
+
+    @checks("opendal:W5")
+    @needs("write", "write_user_metadata", "stat")
+    async def test_write_user_metadata(self, operator: Operator) -> None:
+        """Names of the user's own."""
+        await operator.accessor().write(WriteRequest(path="meta", user_metadata={"origin": "here"}), b"x")
+        found = await operator.stat("meta")
+        assert {name.lower(): value for name, value in found.user_metadata.items()} == {"origin": "here"}
+
+    @checks("opendal:W6")
+    @needs("write", "write_if_not_exists", "enforces_write_conditions")
+    async def test_write_if_not_exists(self, operator: Operator) -> None:
+        """The first one is written, the second refused, and the first stays; in one piece and streamed."""
+        accessor = operator.accessor()
+        request = WriteRequest(path="once", if_not_exists=True)
+        await accessor.write(request, b"first")
+        with pytest.raises((AlreadyExists, ConditionNotMatch)):
+            await accessor.write(request, b"second")
+        with pytest.raises((AlreadyExists, ConditionNotMatch)):
+            await _stream(accessor, request, b"third")
+        assert await self._stored("once") == b"first"
+
+    @checks("opendal:W6")
+    @needs("write", "write_if_match", "enforces_write_conditions", "stat")
+    async def test_write_if_match(self, operator: Operator) -> None:
+        """Only what was seen is replaced."""
+        await operator.write("k", b"first")
+        etag = (await operator.stat("k")).etag
+        with pytest.raises(ConditionNotMatch):
+            await operator.accessor().write(WriteRequest(path="k", if_match="another"), b"second")
+        assert await self._stored("k") == b"first"
+        await operator.accessor().write(WriteRequest(path="k", if_match=etag), b"second")
+        assert await self._stored("k") == b"second"
+
+    @checks("opendal:W8")
+    @needs("write", "write_stream")
+    async def test_write_abort_leaves_no_object(self, operator: Operator) -> None:
+        """Neither a new one, nor a change of what was there; twice is once."""
+        await operator.write("old", b"old")
+        for path in ("new", "old"):
+            body = await operator.accessor().open_write(WriteRequest(path=path))
+            await body.write(content(1000))
+            await body.abort()
+            await body.abort()
+        assert await self.get_directly("new") is None
+        assert await self._stored("old") == b"old"
+
+    @checks("opendal:W8")
+    @needs("write", "write_stream")
+    async def test_write_source_that_fails_leaves_no_object(self, operator: Operator) -> None:
+        """When the iterator raises, its error comes through and nothing appears."""
+
+        async def failing() -> AsyncIterator[bytes]:
+            yield b"begun"
+            raise ArithmeticError("the source failed")
+
+        with pytest.raises(ArithmeticError, match="the source failed"):
+            await operator.write("partial", failing())
+        assert await self.get_directly("partial") is None
+
+    @checks("opendal:W9", "opendal:W11")
+    @needs("write", "write_stream")
+    async def test_write_streamed_write(self, operator: Operator) -> None:
+        """Small pieces of several buffer types make one object."""
+        written = await operator.write("streamed", pieces_of(content(10_000), 777))
+        assert_same_bytes(await self._stored("streamed"), content(10_000))
+        assert written.size == 10_000
+
+    @checks("opendal:W9")
+    @needs("write", "write_stream")
+    async def test_write_large_streamed_write(self, operator: Operator) -> None:
+        """More than one part of a multipart upload."""
+        await operator.write("large", pieces_of(content(LARGE), 1 << 20))
+        assert_same_bytes(await self._stored("large"), content(LARGE))
+        assert_same_bytes(await operator.read("large", offset=LARGE - 100, size=50), content(LARGE)[-100:-50])
+
+    @checks("opendal:W11")
+    @needs("write")
+    async def test_write_any_buffer(self, operator: Operator) -> None:
+        """`bytearray` and `memoryview`, a slice of one included."""
+        for data in (bytearray(content(100)), memoryview(content(100)), memoryview(content(200))[50:150]):
+            await operator.write("buffer", data)
+            assert_same_bytes(await self._stored("buffer"), bytes(data))
+
+    @checks("opendal:W1")
+    @needs("write")
+    async def test_write_overwrite(self, operator: Operator) -> None:
+        """The new object replaces the old one, and reads see it at once."""
+        await operator.write("k", content(2000))
+        assert_same_bytes(await operator.read("k"), content(2000))
+        await operator.write("k", content(500, version=1))
+        assert_same_bytes(await operator.read("k"), content(500, version=1))
+        assert_same_bytes(await self._stored("k"), content(500, version=1))
+
+
+class CreateDirChecks(ConformanceSuite):
+    """Tests of `Operator.create_dir`."""
+
+    @checks("opendal:P4")
+    @needs("create_dir")
+    async def test_create_dir_name_without_slash_is_refused(self, operator: Operator) -> None:
+        """A directory is written with a slash."""
+        with pytest.raises(NotADirectory):
+            await operator.create_dir("folder")
+
+    @checks("opendal:P4")
+    @needs("create_dir", "stat_directory", "empty_directories")
+    async def test_create_dir_existing_directory_is_no_error(self, operator: Operator) -> None:
+        """Twice is once, with parents, and also over what an object made."""
+        await operator.create_dir("a/b/c/")
+        await operator.create_dir("a/b/c/")
+        await self.put_directly("d/file", b"x")
+        await operator.create_dir("d/")
+        for path in ("a/b/c/", "a/b/", "a/", "d/"):
+            assert (await operator.stat(path)).is_directory
+        assert await operator.read("d/file") == b"x"

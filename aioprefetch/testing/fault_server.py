@@ -1,0 +1,278 @@
+"""An HTTP/1.1 server on loopback that misbehaves on script, to the byte.
+
+It serves objects from a dict with ETag, ranges, conditions and 416, and plays enough of S3 (path style, XML errors)
+for a real client's GET and HEAD. What SDK mocks cannot produce is its purpose: a body cut by FIN or RST after n
+bytes, a head that never comes, a Content-Range that lies.
+
+    objects = {"bucket/key": b"..."}
+    async with FaultServer(objects, [Rule(fault=Fault(reset_after_bytes=100), index=0)]) as server:
+        ...  # a client against server.url
+        server.assert_requests("GET", "GET")
+
+It belongs to the event loop it was entered in. Imports the standard library only.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote
+
+from aioprefetch.testing.faults import NO_FAULT, Fault, ReceivedRequest, Rule
+from aioprefetch.testing.replies import Reply, plan_reply
+
+HEAD_BYTES_MAX = 64 << 10
+PIECE_BYTES = 64 << 10
+LINGER_RESET = struct.pack("ii", 1, 0)  # on, for 0 seconds: close() throws away what is unsent and sends RST
+
+
+class _Cut(Exception):
+    """The reply ended before its end; the connection is of no more use."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    number: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        """Hand bytes to the kernel; returns when none are left in this process."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        self.writer.transport.abort()
+
+
+class FaultServer:
+    """Serves `objects` and gives each request the fault of the first rule in `script` that applies.
+
+    `objects` maps the path without its first slash to the content; it may be changed while the server runs, which
+    changes the ETag too. `requests` is the log, oldest first; a request is in it before anything is sent.
+    """
+
+    region = "us-east-1"
+    access_key_id = "testing"
+    secret_access_key = "testing"
+
+    def __init__(self, objects: Mapping[str, bytes], script: Sequence[Rule] = ()) -> None:
+        self.objects = dict(objects)
+        self.requests: list[ReceivedRequest] = []
+        self.body_bytes_sent: dict[int, int] = {}
+        self._rules: list[tuple[Rule, list[int]]] = []
+        self._server: asyncio.Server | None = None
+        self._tasks: dict[asyncio.Task[None], _Connection] = {}
+        self._connections_made = 0
+        self._released = asyncio.Event()
+        self._arrival = asyncio.Condition()
+        self.add(*script)
+
+    def __repr__(self) -> str:
+        state = self.url if self._server else "stopped"
+        return f"<FaultServer {state} requests={len(self.requests)} open={self.connections_open}>"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        server, self._server = self._server, None
+        server.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1."""
+        if self._server is None:
+            raise RuntimeError("the server is not running")
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """The address, without a slash at the end; also the endpoint for an S3 client (path style)."""
+        return f"http://127.0.0.1:{self.port}"
+
+    endpoint_url = url
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all bodies handed to the kernel."""
+        return sum(self.body_bytes_sent.values())
+
+    @property
+    def connections_made(self) -> int:
+        """Connections accepted so far."""
+        return self._connections_made
+
+    @property
+    def connections_open(self) -> int:
+        """Connections that neither side has finished with."""
+        return len(self._tasks)
+
+    def add(self, *rules: Rule) -> None:
+        """Append rules to the script."""
+        self._rules += [(rule, [0]) for rule in rules]
+
+    def release(self) -> None:
+        """Let the replies that hang go on, now and from now on."""
+        self._released.set()
+
+    def count(self, method: str | None = None) -> int:
+        """Number of requests, of one method or of all."""
+        return sum(method is None or request.method == method for request in self.requests)
+
+    def assert_requests(self, *methods: str) -> None:
+        """Fail unless exactly these methods arrived, in this order."""
+        seen = tuple(request.method for request in self.requests)
+        assert seen == methods, f"expected {methods}, got {[(r.method, r.target, r.range) for r in self.requests]}"
+
+    def assert_ranges(self, *ranges: str | None) -> None:
+        """Fail unless exactly these Range headers arrived, in this order; None stands for no header."""
+        seen = tuple(request.range for request in self.requests)
+        assert seen == ranges, f"expected {ranges}, got {seen}"
+
+    async def wait_for_requests(self, number: int, *, timeout_seconds: float = 5.0) -> None:
+        """Wait until so many requests have arrived in all.
+
+        Raises:
+            TimeoutError: fewer came within `timeout_seconds`.
+        """
+        async with asyncio.timeout(timeout_seconds), self._arrival:
+            await self._arrival.wait_for(lambda: len(self.requests) >= number)
+
+    async def wait_until_idle(self, *, timeout_seconds: float = 5.0) -> None:
+        """Wait until no connection is open.
+
+        Raises:
+            TimeoutError: a client still holds one after `timeout_seconds`.
+        """
+        if self._tasks:
+            _, pending = await asyncio.wait(list(self._tasks), timeout=timeout_seconds)
+            if pending:
+                raise TimeoutError(f"{len(pending)} connections are still open")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._server is None:
+            writer.transport.abort()  # accepted just before the server stopped
+            return
+        connection = _Connection(self._connections_made, reader, writer)
+        self._connections_made += 1
+        self._tasks[task] = connection
+        writer.transport.set_write_buffer_limits(0)  # drain() then means: the kernel has it
+        try:
+            while await self._serve_one(connection):
+                pass
+        except (_Cut, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the server stops: nobody waits for a graceful end
+        finally:
+            writer.close()
+            # Cancelled here means that the server stops while this connection is ending by itself: all is done. A
+            # cancelled task would be reported by asyncio.streams (Python 3.11) as a failed callback.
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await writer.wait_closed()
+            del self._tasks[task]
+
+    async def _serve_one(self, connection: _Connection) -> bool:
+        request = await self._receive(connection)
+        self.requests.append(request)
+        self.body_bytes_sent[request.index] = 0
+        async with self._arrival:
+            self._arrival.notify_all()
+        fault = self._fault_for(request)
+        reply = plan_reply(request, self.objects, fault)
+        if fault.delay_head_seconds:
+            await asyncio.sleep(fault.delay_head_seconds)
+        if fault.hang_before_head:
+            await self._hang(connection)
+        if fault.drop:
+            raise _Cut
+        await self._send_body(connection, request, reply, fault)
+        if fault.extra_body:
+            await connection.send(fault.extra_body)
+        return "close" not in (reply.headers.get("Connection", ""), request.headers.get("connection", ""))
+
+    async def _receive(self, connection: _Connection) -> ReceivedRequest:
+        head = (await connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head[:-4].split("\r\n")
+        method, target, _version = first.split(" ", 2)
+        pairs = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        await connection.reader.readexactly(int(headers.get("content-length", 0)))
+        return ReceivedRequest(
+            index=len(self.requests),
+            method=method,
+            target=target,
+            path=unquote(target.partition("?")[0]),
+            headers=headers,
+            connection_id=connection.number,
+        )
+
+    def _fault_for(self, request: ReceivedRequest) -> Fault:
+        for rule, used in self._rules:
+            if (rule.times is None or used[0] < rule.times) and rule.applies(request):
+                used[0] += 1
+                return rule.fault
+        return NO_FAULT
+
+    async def _send_body(self, connection: _Connection, request: ReceivedRequest, reply: Reply, fault: Fault) -> None:
+        cut = fault.cut_after_bytes
+        body = reply.body if cut is None else reply.body[:cut]
+        piece_bytes = fault.drip_bytes or PIECE_BYTES
+        # The head travels with the first piece, as a real server would have it.
+        waiting = reply.head()
+        for start in range(0, len(body), piece_bytes):
+            piece = body[start : start + piece_bytes]
+            framed = b"%x\r\n%b\r\n" % (len(piece), piece) if fault.chunked else piece
+            await connection.send(waiting + framed)
+            waiting = b""
+            self.body_bytes_sent[request.index] += len(piece)
+            if fault.drip_delay_seconds:
+                await asyncio.sleep(fault.drip_delay_seconds)
+        if cut is not None:
+            await connection.send(waiting)
+            await self._cut(connection, fault)
+            # A hang that was released goes on where it stopped.
+            waiting, rest = b"", reply.body[cut:]
+            self.body_bytes_sent[request.index] += len(rest)
+            await connection.send(b"%x\r\n%b\r\n" % (len(rest), rest) if fault.chunked and rest else rest)
+        await connection.send(waiting + (b"0\r\n\r\n" if fault.chunked and request.method != "HEAD" else b""))
+
+    async def _cut(self, connection: _Connection, fault: Fault) -> None:
+        if fault.reset_after_bytes is not None:
+            connection.reset()
+            raise _Cut
+        if fault.close_after_bytes is not None:
+            raise _Cut
+        await self._hang(connection)
+
+    async def _hang(self, connection: _Connection) -> None:
+        """Say nothing until `release`, or until the client hangs up."""
+        released = asyncio.ensure_future(self._released.wait())
+        gone = asyncio.ensure_future(connection.reader.read(1))
+        try:
+            await asyncio.wait({released, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise _Cut
+        finally:
+            for future in (released, gone):
+                future.cancel()
+            await asyncio.gather(released, gone, return_exceptions=True)

@@ -1,0 +1,118 @@
+"""What a :class:`FaultServer` is asked, and the ways in which it can misbehave, as data.
+
+A script is a sequence of rules; a rule says which requests it applies to, how often, and which fault they get.
+Everything is frozen, so a script prints, compares and can be drawn by a property test.
+
+Pure: no I/O, imports the standard library only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedRequest:
+    """One request as it arrived. Header names are lower case; `index` counts from 0 over all connections."""
+
+    index: int
+    method: str
+    target: str
+    path: str
+    headers: Mapping[str, str]
+    connection_id: int
+
+    @property
+    def key(self) -> str:
+        """The decoded path without its first slash: the name of the object that is asked for."""
+        return self.path[1:]
+
+    @property
+    def range(self) -> str | None:
+        """The Range header, or None."""
+        return self.headers.get("range")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One way to misbehave. Fields combine; the default is to behave.
+
+    The head:
+        status: replaces the status; without `body` the reply then has an S3 error body of code `code` for >= 400.
+        headers: set on the reply; a value of None removes the header.
+        etag: sent instead of the right one. location: the target of a redirect (with a 3xx `status`).
+        content_range: sent instead of the right one; `omit_content_range` sends none; `content_range_shift_bytes`
+            moves the announced range while the body stays.
+        omit_content_length: the body ends where the connection does. chunked: the body has no announced length.
+        ignore_range: 200 with everything. ignore_if_match: answer although the ETag differs.
+        connection_close: say so, and close after the reply.
+    The body:
+        body: replaces it. short_by_bytes: cut at the end, with a Content-Length that agrees with the cut.
+        extra_body: bytes sent after the announced end. flip_byte_at: offset in the body of a byte to invert.
+    The wire, where counts are bytes of the body:
+        delay_head_seconds: pause before the head. hang_before_head: never send it (until `release`).
+        hang_after_bytes, close_after_bytes (FIN), reset_after_bytes (RST): what happens after so many bytes.
+        drop: close the connection before the head.
+        drip_bytes, drip_delay_seconds: send the body in pieces of so many bytes with a pause after each.
+    """
+
+    status: int | None = None
+    code: str = "InternalError"
+    headers: Mapping[str, str | None] = field(default_factory=dict)
+    etag: str | None = None
+    location: str | None = None
+    content_range: str | None = None
+    omit_content_range: bool = False
+    content_range_shift_bytes: int = 0
+    omit_content_length: bool = False
+    chunked: bool = False
+    ignore_range: bool = False
+    ignore_if_match: bool = False
+    connection_close: bool = False
+
+    body: bytes | None = None
+    short_by_bytes: int = 0
+    extra_body: bytes = b""
+    flip_byte_at: int | None = None
+
+    delay_head_seconds: float = 0.0
+    hang_before_head: bool = False
+    hang_after_bytes: int | None = None
+    close_after_bytes: int | None = None
+    reset_after_bytes: int | None = None
+    drop: bool = False
+    drip_bytes: int = 0
+    drip_delay_seconds: float = 0.0
+
+    @property
+    def cut_after_bytes(self) -> int | None:
+        """After how many bytes of the body the reply stops, or None when it runs to its end."""
+        cuts = (self.hang_after_bytes, self.close_after_bytes, self.reset_after_bytes)
+        return min((cut for cut in cuts if cut is not None), default=None)
+
+
+NO_FAULT = Fault()
+NO_HEAD = Fault(status=405, code="MethodNotAllowed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Gives `fault` to the requests that satisfy every condition that is set, at most `times` times (None: always).
+
+    `index` is the number of the request, from 0 over all connections; `matches` is any predicate.
+    """
+
+    fault: Fault
+    index: int | None = None
+    method: str | None = None
+    key: str | None = None
+    matches: Callable[[ReceivedRequest], bool] | None = None
+    times: int | None = 1
+
+    def applies(self, request: ReceivedRequest) -> bool:
+        """Whether the conditions hold; `times` is the server's to count."""
+        return (
+            self.index in (None, request.index)
+            and self.method in (None, request.method)
+            and self.key in (None, request.key)
+            and (self.matches is None or self.matches(request))
+        )

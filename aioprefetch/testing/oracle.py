@@ -1,0 +1,134 @@
+"""What a reader must answer, found without any code of the library: content by a rule, and a model on `io.BytesIO`.
+
+The byte at an offset depends on the offset and a version alone, and eight bytes in a row occur practically once, so
+a misplaced byte tells where it came from. Imports the standard library only.
+"""
+
+import io
+import random
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+PAGE_BYTES = 1 << 16
+# So many bytes are looked up when a wrong byte is asked where it comes from; fewer would occur by chance.
+WITNESS_BYTES = 8
+VERSIONS_SEARCHED = 3
+
+
+@lru_cache(maxsize=2048)
+def _page(number: int, version: int) -> bytes:
+    return random.Random(f"aioprefetch {version} {number}").randbytes(PAGE_BYTES)
+
+
+def pattern(start: int, end: int, *, version: int = 0) -> bytes:
+    """The bytes `[start, end)` of the endless content of a version."""
+    if end <= start:
+        return b""
+    first, last = start // PAGE_BYTES, (end - 1) // PAGE_BYTES
+    pages = [_page(number, version) for number in range(first, last + 1)]
+    return b"".join(pages)[start - first * PAGE_BYTES : end - first * PAGE_BYTES]
+
+
+def content(size: int, *, version: int = 0) -> bytes:
+    """An object of `size` bytes; another version has other bytes everywhere."""
+    return pattern(0, size, version=version)
+
+
+def first_difference(actual: bytes | memoryview, expected: bytes | memoryview) -> int | None:
+    """The position of the first byte that differs or is missing on one side, None when both are the same."""
+    shorter = min(len(actual), len(expected))
+    low, high = 0, shorter
+    while low < high:  # bisection on slices: comparing in C is much faster than byte by byte
+        middle = (low + high + 1) // 2
+        if actual[low:middle] == expected[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return None if low == shorter and len(actual) == len(expected) else low
+
+
+def origin_of(witness: bytes, *, search_bytes: int = 1 << 20) -> str:
+    """Where in the rule a run of bytes stands, in words."""
+    for version in range(VERSIONS_SEARCHED):
+        at = content(search_bytes, version=version).find(witness)
+        if at >= 0:
+            return f"offset {at} of version {version}"
+    return "all zero" if not any(witness) else "nowhere in the content"
+
+
+def assert_same_bytes(
+    actual: bytes | bytearray | memoryview, expected: bytes | memoryview, *, offset: int = 0, what: str = "read"
+) -> None:
+    """Fail with the first wrong offset and the origin of the byte found there.
+
+    `offset` is where the bytes should lie in the object, for the message.
+    """
+    found = memoryview(actual).cast("B") if not isinstance(actual, bytes) else actual
+    if found == expected:
+        return
+    at = first_difference(found, expected)
+    assert at is not None
+    seen = bytes(found[at : at + WITNESS_BYTES])
+    origin = f", which are {origin_of(seen)}" if len(seen) == WITNESS_BYTES else ""
+    raise AssertionError(
+        f"{what}: {len(found)} bytes where {len(expected)} were due at [{offset}, {offset + len(expected)}); "
+        f"first wrong byte at offset {offset + at}: {seen.hex() or 'nothing'} instead of "
+        f"{bytes(expected[at : at + WITNESS_BYTES]).hex() or 'the end'}{origin}"
+    )
+
+
+class ReaderModel:
+    """A reader over bytes in memory, as POSIX has it: short at the end, empty beyond, no position below zero.
+
+    Every method raises what the reader must raise (`ValueError`, `EOFError`) and then leaves the position alone.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._file = io.BytesIO(data)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return len(self.data)
+
+    def tell(self) -> int:
+        """The position."""
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position; beyond the end is allowed. `BytesIO` clamps a relative seek at zero, a reader refuses."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: len(self.data)}[whence]
+        if base + offset < 0:
+            raise ValueError(f"position {base + offset} is negative")
+        return self._file.seek(base + offset)
+
+    def read(self, size: int = -1) -> bytes:
+        """Bytes from the position on."""
+        return self._file.read(size)
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        """As `read`, into a buffer."""
+        return self._file.readinto(buffer)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Bytes from `offset` on; the position stays."""
+        if offset < 0 or size < 0:
+            raise ValueError("offset and size must not be negative")
+        return self.data[offset : offset + size]
+
+    def read_exactly_at(self, offset: int, size: int) -> bytes:
+        """As `read_at`, and never short."""
+        found = self.read_at(offset, size)
+        if len(found) < size:
+            raise EOFError(f"[{offset}, {offset + size}) leaves the object of {self.size} bytes")
+        return found
+
+    def read_ranges(self, ranges: Iterable[Sequence[int]]) -> list[bytes]:
+        """The bytes of each range, in the order given."""
+        wanted = [(start, end) for start, end in ranges]
+        if any(start < 0 or end < start for start, end in wanted):
+            raise ValueError("a range must have 0 <= start <= end")
+        if any(end > self.size and end > start for start, end in wanted):
+            raise EOFError("a range leaves the object")
+        return [self.data[start:end] for start, end in wanted]

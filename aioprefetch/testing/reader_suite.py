@@ -1,0 +1,17 @@
+"""`ReaderSuite`: does a `RangeReader` over a store, with its layers, keep the contract of a reader?
+
+The hooks are those of `AccessorSuite`; one mixin with the hooks serves both.
+"""
+
+from aioprefetch.testing.conformance.reader_lifecycle import LifecycleChecks
+from aioprefetch.testing.conformance.reader_pread import PositionedReadChecks
+from aioprefetch.testing.conformance.reader_seek import SeekChecks
+from aioprefetch.testing.conformance.reader_vectored import VectoredChecks
+from aioprefetch.testing.conformance.suite import skipped_tests
+
+
+class ReaderSuite(SeekChecks, PositionedReadChecks, VectoredChecks, LifecycleChecks):
+    """All checks of a `RangeReader` over one store."""
+
+
+__all__ = ["ReaderSuite", "skipped_tests"]

@@ -1,0 +1,1 @@
+"""A package, so that tests can import what they share by its full name (`tests.tidy.source_tree`)."""

@@ -1,0 +1,90 @@
+"""Every line of both conformance lists is checked by a test, or listed with the reason why it does not apply."""
+
+import ast
+import re
+
+import pytest
+
+from aioprefetch.testing.accessor_suite import AccessorSuite
+from aioprefetch.testing.conformance.ids import ALL_IDS, CHECKED, NOT_APPLICABLE, checks
+from aioprefetch.testing.conformance.suite import ConformanceSuite
+from aioprefetch.testing.reader_suite import ReaderSuite
+from tests.tidy.source_tree import ROOT, parse, python_files
+
+DOCUMENT = ROOT / "docs" / "conformance.md"
+
+
+def ids_in_tests() -> set[str]:
+    """The ids in `@checks(...)` decorators of the tests that stand beside the suites."""
+    found: set[str] = set()
+    for path in python_files(ROOT / "tests"):
+        for node in ast.walk(parse(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "checks":
+                    found |= {one.value for one in mark.args if isinstance(one, ast.Constant)}  # type: ignore[misc]
+    return found
+
+
+def ids_in_suites() -> set[str]:
+    """The ids of the tests that the two suites hold."""
+    held = {
+        f"{test.__module__}.{test.__qualname__}"
+        for suite in (AccessorSuite, ReaderSuite)
+        for name in dir(suite)
+        if name.startswith("test_")
+        for test in [getattr(suite, name)]
+    }
+    return {one for one, tests in CHECKED.items() if tests & held}
+
+
+def test_every_id_is_checked_or_explained() -> None:
+    """No line of the lists is forgotten."""
+    checked = ids_in_suites() | ids_in_tests()
+    assert sorted(ALL_IDS - checked - NOT_APPLICABLE.keys()) == []
+    assert sorted(checked - ALL_IDS) == []
+    assert sorted(checked & NOT_APPLICABLE.keys()) == []
+
+
+def test_every_test_of_the_suites_checks_something() -> None:
+    """A test without an id would not be missed if it went."""
+    marked = {name for tests in CHECKED.values() for name in tests}
+    for suite in (AccessorSuite, ReaderSuite):
+        tests = [getattr(suite, name) for name in dir(suite) if name.startswith("test_")]
+        assert [test.__qualname__ for test in tests if f"{test.__module__}.{test.__qualname__}" not in marked] == []
+
+
+def test_reasons_are_sentences() -> None:
+    """A reason says more than that there is none."""
+    assert NOT_APPLICABLE.keys() <= ALL_IDS
+    assert [one for one, reason in NOT_APPLICABLE.items() if len(reason) < 40] == []
+
+
+def test_the_document_lists_what_does_not_apply() -> None:
+    """docs/conformance.md holds exactly the table in the code."""
+    rows = re.findall(r"^\| `(\w+:\w+)` \| (.+?) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert dict(rows) == NOT_APPLICABLE
+    assert len(rows) == len(NOT_APPLICABLE)
+
+
+def test_an_id_that_does_not_exist_is_refused() -> None:
+    """A slip in a decorator is an error, not a line that nobody checks."""
+    for wrong in ("opendal:R99", "R1", "s3a:V20"):
+        with pytest.raises(ValueError, match=wrong):
+            checks(wrong)
+
+
+def test_two_tests_of_one_name_are_refused() -> None:
+    """When suites are put together, no test may hide another."""
+
+    class First(ConformanceSuite):
+        async def test_same(self) -> None:
+            """One."""
+
+    class Second(ConformanceSuite):
+        async def test_same(self) -> None:
+            """Two."""
+
+    with pytest.raises(TypeError, match="test_same"):
+        type("Both", (First, Second), {})

@@ -1,0 +1,87 @@
+"""The tests that each store skips, by name: a capability that gets lost is a failure here, not a silent skip."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioprefetch.layers.lru_cache import LruCacheLayer
+from aioprefetch.operator import Operator
+from aioprefetch.services.fs import Fs
+from aioprefetch.services.http import Http
+from aioprefetch.services.memory import Memory
+from aioprefetch.services.s3 import S3
+from aioprefetch.testing.accessor_suite import AccessorSuite
+from aioprefetch.testing.conformance.suite import skipped_tests
+from aioprefetch.testing.reader_suite import ReaderSuite
+from tests.conformance.stacks import STACKS, EachStack, lacking
+from tests.conformance.test_fs import OnFs
+from tests.conformance.test_http import OnHttp
+from tests.conformance.test_memory import OnMemory
+from tests.conformance.test_s3_moto import OnMoto
+from tests.conformance.test_s3_rclone import OnRclone
+from tests.tidy.source_tree import PACKAGE, python_files
+
+NO_VERSIONS = {"test_condition_version"}
+NO_DOUBLE_SLASH = {"test_read_keys_with_several_slashes", "test_stat_keys_are_kept_as_given"}
+KEEPS_OLD_BYTES = {"test_condition_if_match_after_a_change", "test_overwritten_object", "test_deleted_object"}
+READ_ONLY = re.compile(r"test_(list|write|copy|delete|create_dir)(_|$)")
+NO_DIRECTORIES = {
+    "test_stat_of_a_created_directory",
+    "test_stat_of_a_directory_without_slash",
+    "test_stat_of_a_file_with_a_slash_is_not_found",
+    "test_stat_of_a_missing_directory",
+    "test_stat_of_a_parent_is_a_directory",
+}
+
+SKIPPED: dict[type[EachStack], set[str]] = {
+    OnMemory: NO_VERSIONS,
+    OnFs: NO_VERSIONS | NO_DOUBLE_SLASH | {"test_write_content_headers", "test_write_user_metadata"},
+    OnHttp: NO_VERSIONS
+    | NO_DIRECTORIES
+    | {name for name in dir(AccessorSuite) if READ_ONLY.match(name)}
+    | {"test_path_is_relative_to_the_root", "test_deleted_object"},
+    OnMoto: KEEPS_OLD_BYTES | {"test_read_version_is_refused_where_there_are_none"},
+    OnRclone: NO_VERSIONS
+    | NO_DOUBLE_SLASH
+    | {"test_read_version_is_refused_where_there_are_none", "test_write_if_match", "test_write_if_not_exists"}
+    | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory", "test_delete_all"}
+    | {"test_write_special_keys", "test_copy_special_keys", "test_delete_special_keys"},
+}
+
+
+def service_of(store: type[EachStack], folder: Path) -> Any:
+    """A service that is asked for its capability alone; nothing listens there."""
+    if store is OnMemory:
+        return Memory()
+    if store is OnFs:
+        return Fs(str(folder))
+    nowhere = "http://127.0.0.1:1"
+    if store is OnHttp:
+        return Http(f"{nowhere}/")
+    return S3(bucket="bucket", endpoint_url=nowhere, region="us-east-1", access_key_id="a", secret_access_key="b")
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("store", SKIPPED)
+def test_skipped_tests_are_pinned(store: type[EachStack], stack: str, tmp_path: Path) -> None:
+    """Exactly these skip, on each stack."""
+    service = service_of(store, tmp_path)
+    operator = Operator.bare(service) if stack == "bare" else Operator(service)
+    if stack == "cached":
+        operator = operator.layer(LruCacheLayer(cache=Operator(Memory()), capacity_bytes=1 << 20))
+    expected = SKIPPED[store]
+    if stack == "cached":
+        expected = expected | KEEPS_OLD_BYTES | {"test_small_object_is_one_get"}
+    found: set[str] = set()
+    for suite in (AccessorSuite, ReaderSuite):
+        found |= set(skipped_tests(suite, operator.capability, lacking(store, stack)))
+    assert found == expected
+
+
+def test_tests_skip_in_one_place_alone() -> None:
+    """By `reason_to_skip`, so that what is pinned above is all."""
+    folder = PACKAGE / "testing" / "conformance"
+    skips = [path.name for path in python_files(folder) for _ in re.findall(r"pytest\.skip", path.read_text("utf-8"))]
+    assert skips == ["suite.py"]

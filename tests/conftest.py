@@ -1,0 +1,113 @@
+"""What all tests share: hygiene checks, real S3 servers, random names, the virtual clock.
+
+Where a test goes: `unit/` one module, no network; `tidy/` rules about the source; everything that needs a server asks
+for the fixture `s3_server` or `rclone_server`. A test marked `virtual` runs on the virtual clock.
+"""
+
+import asyncio
+import inspect
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+
+import pytest
+
+from aioprefetch.testing import CountingS3Server, RcloneS3Server, VirtualClockLoop
+
+THREADS_ALLOWED = (
+    "aioprefetch-",  # the servers of aioprefetch.testing and the one loop thread of ap.sync live on purpose
+    "asyncio_",  # the loop's default executor; the loop's runner joins it after the test
+    "AnyIO worker thread",  # anyio reuses them and ends them with the loop's root task
+)
+JOIN_SECONDS_MAX = 2.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a failing schedule be replayed."""
+    parser.addoption(
+        "--virtual-seed",
+        type=int,
+        default=None,
+        help="seed for the schedule of tests on the virtual clock (default: asyncio's own order)",
+    )
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Choose the loop of an async test: the virtual clock for the marker, asyncio's loop otherwise."""
+    if item.get_closest_marker("virtual") is None:
+        return {"asyncio": asyncio.new_event_loop}
+    seed: int | None = config.getoption("--virtual-seed")
+    return {"virtual": lambda: VirtualClockLoop(seed=seed)}
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """Fail when the test leaves an asyncio task behind. Requested for each async test by `hygiene`."""
+    before = asyncio.all_tasks()
+    yield
+    current = asyncio.current_task()
+    leaked = {task for task in asyncio.all_tasks() - before if task is not current and not task.done()}
+    if leaked:
+        names = sorted(map(repr, leaked))
+        for task in leaked:
+            task.cancel()
+        await asyncio.wait(leaked, timeout=JOIN_SECONDS_MAX)
+        pytest.fail("leaked tasks: " + ", ".join(names))
+
+
+@pytest.fixture
+def no_blocking_calls() -> Callable[[], AbstractContextManager[object]]:
+    """A context manager in which a blocking call inside a running loop raises `blockbuster.BlockingError`.
+
+    Not for whole tests: making an aiobotocore client reads botocore's model files, once, and that blocks.
+    """
+    from blockbuster import blockbuster_ctx
+
+    return blockbuster_ctx
+
+
+@pytest.fixture(autouse=True)
+def hygiene(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves tasks or threads behind.
+
+    Leaked sockets are not counted here, since servers of the session come and go: an unclosed one raises
+    ResourceWarning when it is collected, and warnings are errors.
+    """
+    if inspect.iscoroutinefunction(getattr(request.node, "function", None)):
+        # First of all fixtures, hence the last to be torn down: what others close is closed by then.
+        request.getfixturevalue(no_leaked_tasks.__name__)
+    before = set(threading.enumerate())
+    yield
+    leaked = [thread for thread in set(threading.enumerate()) - before if _outlives(thread)]
+    if leaked:
+        pytest.fail(f"leaked threads: {leaked}")
+
+
+def _outlives(thread: threading.Thread) -> bool:
+    if thread.name.startswith(THREADS_ALLOWED):
+        return False
+    thread.join(JOIN_SECONDS_MAX)
+    return thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[CountingS3Server]:
+    """One in-process S3 (moto) for the session; take a bucket of your own with `random_name`."""
+    with CountingS3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone_server() -> Iterator[RcloneS3Server]:
+    """One `rclone serve s3` child for the session, a second opinion on what S3 means."""
+    with RcloneS3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def random_name() -> Callable[[], str]:
+    """A function that returns a new name on each call, valid as a bucket name and as a key."""
+    return lambda: f"t{uuid.uuid4().hex[:16]}"

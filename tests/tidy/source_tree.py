@@ -1,0 +1,85 @@
+"""What the tidy tests read: the source files and the imports in them."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "aioprefetch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One imported module: by which file, at which line, and whether inside a function."""
+
+    module: str
+    path: Path
+    line: int
+    in_function: bool
+
+    @property
+    def where(self) -> str:
+        """File and line, for messages."""
+        return f"{self.path.relative_to(ROOT)}:{self.line}"
+
+
+def python_files(folder: Path) -> list[Path]:
+    """All Python files under a folder, sorted; none when it does not exist."""
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def project_files() -> list[Path]:
+    """Files that are or would be tracked by git; everything but hidden folders where there is no git."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listing.returncode == 0:
+        names = listing.stdout.decode().split("\0")
+        paths = [ROOT / name for name in names if name]
+    else:
+        paths = [path for path in ROOT.rglob("*") if not any(part[0] == "." for part in path.relative_to(ROOT).parts)]
+    return sorted(path for path in paths if path.is_file())
+
+
+def imports_of(path: Path) -> list[Import]:
+    """The modules a file imports at run time; what stands under TYPE_CHECKING is left out."""
+    return list(_walk(parse(path), path, in_function=False))
+
+
+def _walk(node: ast.AST, path: Path, *, in_function: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for statement in child.orelse:
+                yield from _walk(statement, path, in_function=in_function)
+        elif isinstance(child, ast.Import | ast.ImportFrom):
+            for module in _modules(child):
+                yield Import(module=module, path=path, line=child.lineno, in_function=in_function)
+        else:
+            inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _walk(child, path, in_function=inside)
+
+
+def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = "." * node.level + (node.module or "")
+    if base == "aioprefetch":
+        # `from aioprefetch import errors` means the submodule; a name that is no module means the front door.
+        return [f"{base}.{alias.name}" if _is_module(alias.name) else base for alias in node.names]
+    return [base]
+
+
+def _is_module(name: str) -> bool:
+    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()

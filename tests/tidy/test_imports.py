@@ -1,0 +1,149 @@
+"""Lower never imports higher, pure modules stay pure, and an import stands at the top of its file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.source_tree import PACKAGE, ROOT, Import, imports_of, python_files
+
+# Lowest first; names on one line do not import each other. The order is that of the design, section 4.
+ORDER: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("values",),
+    ("ranges",),
+    ("headers",),
+    ("sink",),
+    ("credentials",),
+    ("telemetry",),
+    ("budget",),
+    ("supervisor",),
+    ("runtime",),
+    ("blocks",),
+    ("transport",),
+    ("accessor",),
+    ("services",),
+    ("layers",),
+    ("reader",),
+    ("scheduler",),
+    ("open_file",),
+    ("listing", "configuration", "merged_read"),
+    ("recipe",),
+    ("operator",),
+    ("sync",),
+    ("parquet", "lance"),
+    ("arrow", "fsspec", "obspec", "zarr"),
+    ("source",),
+    ("spark",),
+    ("cli",),
+    ("testing",),
+    ("__init__", "__main__"),
+)
+LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
+
+# Who may import whom inside a function, although the import is not of an optional package.
+LAZY = {
+    ("configuration", "services"),  # the service is chosen by the scheme of the URI
+    ("services", "services"),
+    ("cli", "cli"),  # moto takes a second to import: only the embedded server needs it
+    ("__main__", "cli"),
+}
+# Packages of extras: they load on first use.
+OPTIONAL = {
+    *("aiobotocore", "aiohttp", "botocore", "fsspec", "hypothesis", "moto", "numpy", "obspec", "obstore", "opendal"),
+    *("opentelemetry", "pandas", "polars", "pyarrow", "pyspark", "pytest", "rich", "uvloop", "werkzeug", "zarr"),
+}
+
+PURE = (
+    *("errors", "values", "ranges", "reader/policy", "reader/window", "blocks/geometry", "scheduler/io_queue"),
+    *("testing/faults", "testing/replies"),
+)
+IMPURE = {"asyncio", "anyio", "aiofiles"}
+
+FILES = python_files(PACKAGE)
+
+
+def area(path: Path) -> str:
+    """The name in ORDER that a file of the package belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def target_area(module: str) -> str:
+    """The name in ORDER of an imported module of the package."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def is_ours(found: Import) -> bool:
+    """Whether an import is of this package."""
+    return found.module.split(".")[0] == "aioprefetch"
+
+
+def breaks_order(found: Import) -> bool:
+    """Whether an import goes upwards or sideways."""
+    source, target = area(found.path), target_area(found.module)
+    return source != target and LEVELS[target] >= LEVELS[source]
+
+
+def is_misplaced(found: Import) -> bool:
+    """Whether an import inside a function should stand at the top of its file."""
+    top = found.module.split(".")[0]
+    if not found.in_function or top in OPTIONAL:
+        return False
+    if not is_ours(found):
+        return True
+    source, target = area(found.path), target_area(found.module)
+    return (source, target) not in LAZY and (source, target) != ("cli", "testing")
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    """A new top-level name has to be put into ORDER."""
+    assert sorted({area(path) for path in FILES} - LEVELS.keys()) == []
+
+
+def test_lower_never_imports_higher() -> None:
+    """The order of the design holds, for imports inside functions too."""
+    found = [found for path in FILES for found in imports_of(path) if is_ours(found)]
+    unknown = [f"{one.where} {one.module}" for one in found if target_area(one.module) not in LEVELS]
+    assert unknown == []
+    assert [f"{one.where} imports {one.module}" for one in found if breaks_order(one)] == []
+
+
+def test_imports_are_absolute_and_at_the_top() -> None:
+    """Only optional packages and services by scheme are imported inside a function."""
+    found = [found for path in FILES for found in imports_of(path)]
+    assert [f"{one.where} {one.module}" for one in found if one.module.startswith(".")] == []
+    assert [f"{one.where} {one.module}" for one in found if is_misplaced(one)] == []
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_do_no_io(name: str) -> None:
+    """Neither they nor what they import touch asyncio or anyio."""
+    start = PACKAGE / f"{name}.py"
+    if not start.exists():
+        return  # not written yet, or named otherwise: the list above is the wish
+    seen, todo = {start}, [start]
+    while todo:
+        for found in imports_of(todo.pop()):
+            assert found.module.split(".")[0] not in IMPURE, f"{found.where} imports {found.module}, used by {name}"
+            path = ROOT / (found.module.replace(".", "/") + ".py")
+            if is_ours(found) and path.exists() and path not in seen:
+                seen.add(path)
+                todo.append(path)
+
+
+def test_the_check_bites() -> None:
+    """Imports that must be refused are refused."""
+
+    def found(path: str, module: str, *, in_function: bool = False) -> Import:
+        return Import(module=module, path=PACKAGE / path, line=1, in_function=in_function)
+
+    assert breaks_order(found("errors.py", "aioprefetch.values"))
+    assert breaks_order(found("arrow.py", "aioprefetch.fsspec"))
+    assert breaks_order(found("blocks/store.py", "aioprefetch"))
+    assert breaks_order(found("spark/sources.py", "aioprefetch.testing"))
+    assert not breaks_order(found("layers/retry.py", "aioprefetch.layers.wrapped"))
+    assert not breaks_order(found("operator.py", "aioprefetch.services.s3"))
+    assert is_misplaced(found("operator.py", "json", in_function=True))
+    assert is_misplaced(found("reader/window.py", "aioprefetch.ranges", in_function=True))
+    assert not is_misplaced(found("parquet/scan.py", "pyarrow.parquet", in_function=True))
+    assert "pyarrow" not in sys.stdlib_module_names

@@ -1,0 +1,97 @@
+"""Short functions and modules, docstrings, honest names, no sleeping tests, no paths of one machine."""
+
+import ast
+import re
+from pathlib import Path
+
+from tests.tidy.source_tree import PACKAGE, ROOT, parse, project_files, python_files
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 400
+NAMELESS = {"utils", "util", "helpers", "common", "core", "misc"}
+MACHINE_PATH = re.compile(rb"(?<![\w.:/*}])/(?:work|root)/")
+
+PACKAGE_FILES = python_files(PACKAGE)
+TEST_FILES = python_files(ROOT / "tests")
+ALL_FILES = PACKAGE_FILES + TEST_FILES
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def name_of(path: Path, line: int) -> str:
+    """File and line, for messages."""
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def lines_of(function: Function) -> int:
+    """Lines of a function, without decorators and docstring."""
+    first, docstring = function.body[0], ast.get_docstring(function, clean=False)
+    docstring_lines = (first.end_lineno or 0) - first.lineno + 1 if docstring is not None else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring_lines
+
+
+def is_real_sleep(node: ast.AST) -> bool:
+    """Whether a node calls something named sleep with a positive number written out."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    value = getattr(node.args[0], "value", None)
+    return name == "sleep" and isinstance(value, int | float) and value > 0
+
+
+def test_functions_are_short() -> None:
+    """A function fits on a screen."""
+    functions = [(path, node) for path in ALL_FILES for node in ast.walk(parse(path)) if isinstance(node, Function)]
+    long = [
+        f"{name_of(path, node.lineno)} {node.name}: {lines_of(node)}"
+        for path, node in functions
+        if lines_of(node) > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_modules_are_short() -> None:
+    """A module has one subject."""
+    sizes = {path: len(path.read_text("utf-8").splitlines()) for path in ALL_FILES}
+    assert [f"{name_of(path, size)}" for path, size in sizes.items() if size > MODULE_LINES_MAX] == []
+
+
+def test_modules_say_what_they_are_for() -> None:
+    """Each has a docstring and a name that means something."""
+    assert [name_of(path, 1) for path in ALL_FILES if not ast.get_docstring(parse(path))] == []
+    assert [name_of(path, 1) for path in PACKAGE_FILES if NAMELESS & {path.stem, path.parent.name}] == []
+
+
+def test_tests_do_not_sleep() -> None:
+    """Wait for an event, or use the virtual clock."""
+    sleeping = [
+        name_of(path, node.lineno)
+        for path in TEST_FILES
+        for node in ast.walk(parse(path))
+        if is_real_sleep(node) and isinstance(node, ast.Call)
+    ]
+    assert sleeping == []
+
+
+def test_no_paths_of_one_machine() -> None:
+    """What is tracked works wherever it is checked out."""
+    found = [
+        name_of(path, number)
+        for path in project_files()
+        for number, line in enumerate(path.read_bytes().splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
+    assert found == []
+
+
+def test_the_checks_bite() -> None:
+    """They refuse what they are there to refuse."""
+    (call,) = (node for node in ast.walk(ast.parse("asyncio.sleep(0.1)")) if isinstance(node, ast.Call))
+    assert is_real_sleep(call)
+    assert not is_real_sleep(ast.parse("asyncio.sleep(0)").body[0])
+    assert MACHINE_PATH.search(b"cd /" + b"work/main")
+    assert not MACHINE_PATH.search(b"/srv/network/x tests/root/y")
+    body = "\n".join(["def f():", '    """One.', "    Two.", '    """', "    return 1"])
+    (function,) = ast.parse(body).body
+    assert isinstance(function, Function)
+    assert lines_of(function) == 2
