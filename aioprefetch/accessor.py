@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from aioprefetch.errors import ConditionNotMatch, ProtocolError
 from aioprefetch.headers import parse_content_range
+from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import ReadBody, Sink
 from aioprefetch.values import (
@@ -135,7 +136,9 @@ def check_reply(request: ReadRequest, answer: AnswerHead) -> ReadHead:
         start, end = bounds
         if answer.content_length not in (None, end - start):
             raise wrong(f"Content-Length {answer.content_length} contradicts {answer.content_range!r}")
-    first, last = _expected(request, total, end)
+    if total is None and (request.size is None or request.suffix is not None):
+        raise wrong(f"Content-Range {answer.content_range!r} does not tell where the object ends")
+    first, last = _expected(request, total)
     if (start, end) != (first, last):
         raise wrong(f"the answer holds [{start}, {end}) where [{first}, {last}) was due: Range was not obeyed")
     return ReadHead(
@@ -149,9 +152,8 @@ def check_reply(request: ReadRequest, answer: AnswerHead) -> ReadHead:
     )
 
 
-def _expected(request: ReadRequest, total: int | None, end: int) -> tuple[int, int]:
-    if total is None:  # ``bytes a-b/*``: only an answer to an exact range can be checked.
-        return request.offset, end if request.size is None else request.offset + request.size
-    if request.suffix is not None:
-        return max(0, total - request.suffix), total
-    return request.offset, total if request.size is None else min(total, request.offset + request.size)
+def _expected(request: ReadRequest, total: int | None) -> Range:
+    if total is None:  # ``bytes a-b/*``: an answer to an exact range.
+        return request.offset, request.offset + (request.size or 0)
+    bounds = resolve_range(request.offset, request.size, request.suffix, total)
+    return bounds or (request.offset, total)

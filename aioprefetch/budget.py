@@ -87,6 +87,10 @@ class MemoryBudget:
             self._schedule_grant()
         ticket.lane = "demand"
 
+    def reconsider(self) -> None:
+        """Something became evictable: look at the queue again."""
+        self._schedule_grant()
+
     def charge(self, size_bytes: int) -> None:
         """Count bytes that are there already and that nobody could have reserved."""
         self.used_bytes += size_bytes

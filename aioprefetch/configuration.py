@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aioprefetch.accessor import Service
@@ -46,6 +46,7 @@ SERVICE_OPTIONS: Mapping[str, tuple[str, ...]] = {
 # Options that have no text form, and so no variable.
 _NO_VARIABLE = frozenset({"proxies", "headers", "auth", "disk_cache"})
 _SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token", "sse_customer_key"})
+_CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile", "anonymous"})
 _FLAGS = frozenset({"anonymous", "allow_http", "follow_redirects", "request_payer", "follow_symlinks"})
 _NUMBERS = frozenset({"memory_bytes", "block_bytes", "prefetch_blocks", "concurrency"})
 
@@ -70,7 +71,11 @@ def configure(uri: str, options: Mapping[str, Any]) -> tuple[Service, dict[str, 
                 f"unknown option {name!r} for {scheme}://; there are {', '.join(sorted(allowed))}",
                 operation="configure",
             )
-    given = {**_from_environment(allowed), **{name: value for name, value in options.items() if value is not None}}
+    keywords = {name: value for name, value in options.items() if value is not None}
+    # Credentials come as one: a key from here with a secret or a profile from there would be nobody's.
+    own_credentials = any(keywords.get(name) for name in _CREDENTIALS)
+    variables = [name for name in allowed if not (own_credentials and name in _CREDENTIALS)]
+    given = {**_from_environment(variables), **keywords}
     own = {name: given.pop(name) for name in SERVICE_OPTIONS[scheme] if name in given}
     return _service(scheme, rest, own), given
 
@@ -80,6 +85,11 @@ def _service(scheme: str, rest: str, options: dict[str, Any]) -> Service:
     services = importlib.import_module("aioprefetch.services")
     if scheme in ("s3", "s3a"):
         bucket, _, prefix = rest.partition("/")
+        if "@" in bucket:  # Not shown: what stands before it are most likely credentials.
+            raise ConfigInvalid(
+                f"no bucket has an '@' in its name: credentials do not go into {scheme}://, but into options or variables",
+                operation="configure",
+            )
         made = services.S3(bucket=bucket, prefix=prefix, **options)
     elif scheme == "file":
         made = services.Fs(rest, **options)
@@ -92,7 +102,7 @@ def _service(scheme: str, rest: str, options: dict[str, Any]) -> Service:
     return service
 
 
-def _from_environment(names: tuple[str, ...]) -> dict[str, Any]:
+def _from_environment(names: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
         variable = f"AIOPREFETCH_{name.upper()}"

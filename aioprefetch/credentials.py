@@ -58,10 +58,14 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
-        return self.is_literal == other.is_literal and self.reveal() == other.reveal()
+        return self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash(self.reveal())
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[bool, str]:
+        # Two secrets whose values are not to be had here are the same only if they are the same reference.
+        return self.is_literal, self.reveal() or self._reference
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_literal:

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 Status = Literal["permanent", "temporary", "persistent"]
 
-_URL_QUERY = re.compile(r"(\w+://)(?:[^\s/@?#]*@)?([^\s?#]*)\?[^\s]*")
-_URL_USERINFO = re.compile(r"(\w+://)[^\s/@?#]+@")
+_URL_QUERY = re.compile(r"(\w+://)(?:[^\s/?#]*@)?([^\s?#]*)[?#][^\s]*")
+_URL_USERINFO = re.compile(r"(\w+://)[^\s/?#]+@")
 
 
 def redact(text: str) -> str:
@@ -163,7 +163,7 @@ class Error(Exception):
 
 
 def _plain(fact: object) -> object:
-    return fact if isinstance(fact, (str, int, float, bool, type(None))) else str(fact)
+    return fact if isinstance(fact, (int, float, bool, type(None))) else redact(str(fact))
 
 
 def _rebuild(cls: type[Error], message: str, state: dict[str, object]) -> Error:
@@ -364,4 +364,36 @@ class Unexpected(Error, OSError):
     """A failure that no table of ours knows; the cause is chained."""
 
 
-__all__ = sorted(name for name, member in globals().items() if isinstance(member, type) and issubclass(member, Error))
+__all__ = [
+    "AlreadyExists",
+    "BudgetExhausted",
+    "ClockSkew",
+    "Closed",
+    "ConditionNotMatch",
+    "ConfigInvalid",
+    "CredentialsExpired",
+    "Error",
+    "InvalidArgument",
+    "InvalidPath",
+    "InvalidRange",
+    "InvalidType",
+    "IsADirectory",
+    "IsSameFile",
+    "MissingDependency",
+    "NotADirectory",
+    "NotFound",
+    "ObjectChanged",
+    "PermissionDenied",
+    "ProtocolError",
+    "RangeNotSatisfied",
+    "RedirectRefused",
+    "SizeUnknown",
+    "Stalled",
+    "Throttled",
+    "TimedOut",
+    "Unavailable",
+    "Unexpected",
+    "Unsupported",
+    "UntrustedMetadata",
+    "WrongLoop",
+]

@@ -82,7 +82,7 @@ def parse_http_date(text: str | None) -> datetime | None:
         return None
     try:
         when = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 from types import TracebackType
 
 from aioprefetch.accessor import Accessor
-from aioprefetch.errors import ProtocolError
+from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
 from aioprefetch.values import Entry, ListPage, ListRequest
 
 
 def compile_glob(glob: str) -> re.Pattern[str]:
     """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set."""
+    if not isinstance(glob, str):
+        raise InvalidType(f"glob must be a string, not {glob!r}", operation="list")
     pattern = ""
     position = 0
     while position < len(glob):
@@ -31,13 +33,23 @@ def compile_glob(glob: str) -> re.Pattern[str]:
             pattern += "[^/]*"
         elif char == "?":
             pattern += "[^/]"
-        elif char == "[" and (close := glob.find("]", position + 1)) > 0:
-            inside = glob[position:close].replace("\\", "\\\\")
-            pattern += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+        elif char == "[" and (close := _end_of_set(glob, position)) > 0:
+            negated = glob[position] == "!"
+            inside = re.escape(glob[position + negated : close]).replace(r"\-", "-")
+            pattern += f"[^/{inside}]" if negated else f"[{inside}]"
             position = close + 1
         else:
             pattern += re.escape(char)
-    return re.compile(pattern, re.DOTALL)
+    try:
+        return re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        raise InvalidArgument(f"glob={glob!r} cannot be understood: {error.msg}", operation="list") from None
+
+
+def _end_of_set(glob: str, position: int) -> int:
+    """Where the set ends whose inside begins at ``position``; its first character may be ``]``. -1: it never ends."""
+    negated = glob[position : position + 1] == "!"
+    return glob.find("]", position + negated + 1)
 
 
 class Lister:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal
 
-from aioprefetch.accessor import Accessor, Layer, Service
+import anyio
+
+from aioprefetch.accessor import WriteBody
 from aioprefetch.configuration import configure
 from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, IsSameFile, NotADirectory, NotFound
-from aioprefetch.layers import (
-    CompleteLayer,
-    ConcurrentLimitLayer,
-    ErrorContextLayer,
-    RetryLayer,
-    TimeoutLayer,
-)
 from aioprefetch.listing import Lister, compile_glob
 from aioprefetch.merged_read import read_merged
 from aioprefetch.ranges import checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import reader_options
-from aioprefetch.runtime import Runtime, RuntimeFamily, RuntimeOptions
+from aioprefetch.recipe import OperatorRecipe
 from aioprefetch.services.keys import checked_key
 from aioprefetch.sink import BufferSink, CollectSink
-from aioprefetch.telemetry import Counters
+from aioprefetch.telemetry import logger
 from aioprefetch.values import (
-    Capability,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
@@ -36,7 +28,6 @@ from aioprefetch.values import (
     Metadata,
     PresignRequest,
     ReadRequest,
-    ServiceInfo,
     StatRequest,
     WriteRequest,
 )
@@ -47,17 +38,11 @@ _PATH_BYTES_MAX = 4096
 # So many paths are collected before delete_all sends them; the layers cut them to what the service takes at once.
 _DELETE_PATHS = 1000
 
-
-def default_layers() -> tuple[Layer, ...]:
-    """The default stack, innermost first.
-
-    Timeout bounds one attempt and so lies within Retry; a slot is held by neither a pause between attempts nor a
-    queue, so ConcurrentLimit lies between the two.
-    """
-    return (ErrorContextLayer(), CompleteLayer(), TimeoutLayer(), ConcurrentLimitLayer(), RetryLayer())
+# Cleaning up after a failed or cancelled write may not be cut off, but it may not hang either.
+ABORT_SECONDS_MAX = 10.0
 
 
-class Operator:
+class Operator(OperatorRecipe):
     """Reads, lists and writes one store.
 
     An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on
@@ -79,41 +64,6 @@ class Operator:
         Requests in flight at once.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        *,
-        memory_bytes: int = 256 << 20,
-        block_bytes: int = 8 << 20,
-        prefetch_blocks: int = 8,
-        concurrency: int = 64,
-        disk_cache: None = None,
-    ) -> None:
-        if disk_cache is not None:
-            raise ConfigInvalid(
-                "disk_cache: there is no disk tier for blocks yet, leave it None", operation="configure"
-            )
-        options = RuntimeOptions(
-            memory_bytes=memory_bytes,
-            block_bytes=block_bytes,
-            prefetch_blocks=prefetch_blocks,
-            concurrency=concurrency,
-        )
-        self._assemble(service, default_layers(), RuntimeFamily(options))
-
-    def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
-        _check_order(layers)
-        self._service = service
-        self._layers = layers
-        self._family = family
-        self._live: tuple[Runtime, Accessor] | None = None
-
-    @classmethod
-    def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Operator:
-        operator = cls.__new__(cls)
-        operator._assemble(service, layers, family)
-        return operator
-
     @classmethod
     def from_uri(cls, uri: str, **options: Any) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
@@ -123,95 +73,6 @@ class Operator:
         """
         service, rest = configure(uri, options)
         return cls(service, **rest)
-
-    @classmethod
-    def bare(cls, service: Service) -> Operator:
-        """An Operator with ErrorContext and Complete alone: no retry, no limits, no time-outs."""
-        return cls._of(service, (ErrorContextLayer(), CompleteLayer()), RuntimeFamily(RuntimeOptions()))
-
-    def layer(self, layer: Layer) -> Operator:
-        """An Operator with ``layer`` in place of the one of the same type, otherwise around all others."""
-        same = [number for number, one in enumerate(self._layers) if type(one) is type(layer)]
-        layers = list(self._layers)
-        if same:
-            layers[same[0]] = layer
-        else:
-            layers.append(layer)
-        return self._of(self._service, tuple(layers), self._family)
-
-    # --- what it is ---------------------------------------------------------------------------------------------
-
-    @property
-    def info(self) -> ServiceInfo:
-        """Which store this is; no secret in it."""
-        return self._service.info
-
-    @property
-    def capability(self) -> Capability:
-        """What this stack can do."""
-        capability = self._service.capability
-        for layer in self._layers:
-            capability = layer.adapt(capability)
-        return capability
-
-    @property
-    def options(self) -> RuntimeOptions:
-        """The limits it runs under."""
-        return self._family.options
-
-    @property
-    def statistics(self) -> Counters:
-        """Counts since the first use in this process, on all loops, of all Operators of the family."""
-        total = Counters()
-        for runtime in self._family.live():
-            total.merge(runtime.statistics())
-        return total
-
-    def __repr__(self) -> str:
-        layers = ", ".join(type(layer).__name__ for layer in reversed(self._layers))
-        return f"<Operator {self.info.url} [{layers}]>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Operator._of, (self._service, self._layers, self._family)
-
-    # --- what is live -------------------------------------------------------------------------------------------
-
-    def runtime(self) -> Runtime:
-        """The runtime of the running loop."""
-        return self._connect()[1]
-
-    def accessor(self) -> Accessor:
-        """The live stack on the running loop."""
-        return self._connect()[0]
-
-    def _connect(self) -> tuple[Accessor, Runtime]:
-        live = self._live
-        if live is not None and live[0].is_current() and not live[0].closed:
-            return live[1], live[0]
-        runtime = self._family.current()
-        accessor: Accessor = runtime.shared(("service", id(self._service)), lambda: self._service.build(runtime))
-        for layer in self._layers:
-            accessor = layer.wrap(accessor, runtime)
-        self._live = (runtime, accessor)
-        return accessor, runtime
-
-    async def aclose(self) -> None:
-        """Close connections and end background work on the running loop; open readers fail with ``Closed``.
-
-        Needs no answer from the network. The next use starts anew.
-        """
-        self._live = None
-        runtime = self._family.existing()
-        if runtime is not None:
-            await runtime.aclose()
-
-    async def __aenter__(self) -> Operator:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -273,6 +134,8 @@ class Operator:
     async def _collect(self, path: str, *, timeout_seconds: float | None, **fields: Any) -> CollectSink:
         sink = CollectSink()
         request = self._read_request(path, **fields)
+        if timeout_seconds is not None:
+            _check_seconds(timeout_seconds, "timeout_seconds", "read", path)
         if request is not None:
             accessor, runtime = self._connect()
             if timeout_seconds is not None:
@@ -329,7 +192,7 @@ class Operator:
         if_match: str | None = None,
         version: str | None = None,
     ) -> list[memoryview]:
-        """As ``read_ranges``, as views. A view that is a small part of its merged answer is a copy, so it pins little."""
+        """As ``read_ranges``, as views; one that is a small part of its merged answer is a copy, so it pins little."""
         _check_file(path, "read_ranges")
         return await read_merged(
             self.accessor(),
@@ -354,6 +217,8 @@ class Operator:
                 default_prefetch_blocks=limits.prefetch_blocks,
                 memory_bytes=limits.memory_bytes,
             )
+        except InvalidType:
+            raise
         except TypeError as error:
             raise ConfigInvalid(f"reader(): {error}", operation="reader", path=path) from None
         return RangeReader(path, checked, self._connect, url=f"{self.info.url}/{path}")
@@ -400,7 +265,7 @@ class Operator:
     async def write(
         self,
         path: str,
-        data: bytes | bytearray | memoryview | AsyncIterable[bytes],
+        data: bytes | bytearray | memoryview | AsyncIterable[bytes | bytearray | memoryview],
         *,
         content_type: str | None = None,
         content_encoding: str | None = None,
@@ -437,10 +302,11 @@ class Operator:
         body = await self.accessor().open_write(request)
         try:
             async for chunk in data:
-                await body.write(chunk)
+                await body.write(_checked_chunk(chunk, path))
             return await body.close()
         except BaseException:
-            await asyncio.shield(body.abort())
+            with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True):
+                await _abort(body, path)
             raise
 
     async def copy(self, source: str, target: str) -> Metadata:
@@ -465,7 +331,9 @@ class Operator:
             if len(paths) == _DELETE_PATHS:
                 await self._delete(paths)
                 paths.clear()
-        await self._delete([*paths, prefix] if prefix else paths)
+        await self._delete(paths)
+        if prefix:  # By itself and last: some stores refuse to delete a directory along with what lies in it.
+            await self._delete([prefix])
 
     async def _delete(self, paths: Sequence[str]) -> None:
         if paths:
@@ -486,22 +354,27 @@ class Operator:
     ) -> str:
         """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
         _check_file(path, "presign")
-        if isinstance(expires_seconds, bool) or not expires_seconds > 0:
-            raise ConfigInvalid(
-                f"expires_seconds must be above 0, not {expires_seconds!r}", operation="presign", path=path
-            )
+        _check_seconds(expires_seconds, "expires_seconds", "presign", path)
         request = PresignRequest(path=path, method=method, expires_seconds=float(expires_seconds), version=version)
         return await self.accessor().presign(request)
 
 
-def _check_order(layers: Sequence[Layer]) -> None:
-    """Timeout must lie within Retry: outside it would end the pauses and attempts that Retry owns."""
-    kinds = [type(layer) for layer in layers]
-    if TimeoutLayer in kinds and RetryLayer in kinds and kinds.index(TimeoutLayer) > kinds.index(RetryLayer):
-        raise ConfigInvalid(
-            "TimeoutLayer must lie within RetryLayer: add Timeout before Retry, or replace both of the default stack",
-            operation="configure",
-        )
+def _checked_chunk(chunk: object, path: str) -> bytes | bytearray | memoryview:
+    if isinstance(chunk, bytes | bytearray | memoryview):
+        return chunk
+    raise InvalidType(f"data must yield bytes, not {type(chunk).__name__}", operation="write", path=path)
+
+
+async def _abort(body: WriteBody, path: str) -> None:
+    try:
+        await body.abort()
+    except Exception:  # The failure that led here is the one to tell.
+        logger.warning("what was written of %r could not be removed", path, exc_info=True)
+
+
+def _check_seconds(value: float, name: str, operation: str, path: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ConfigInvalid(f"{name} must be a number above 0, not {value!r}", operation=operation, path=path)
 
 
 def _checked(path: str, operation: str) -> str:

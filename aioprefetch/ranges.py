@@ -52,7 +52,7 @@ def checked_range(
 
 def checked_ranges(ranges: Iterable[Sequence[object]], *, operation: str, path: str) -> list[Range]:
     """``[(start, end), ...]`` from outside, as integers. ``InvalidType``, or ``InvalidRange`` (reversed ones too)."""
-    if ranges is None or isinstance(ranges, (str, bytes)):
+    if not isinstance(ranges, Iterable) or isinstance(ranges, (str, bytes)):
         raise InvalidType(f"ranges must be a list of (start, end), not {ranges!r}", operation=operation, path=path)
     checked: list[Range] = []
     for pair in ranges:
@@ -147,9 +147,10 @@ class BlockGrid:
 
     def indices(self, start: int, end: int) -> range:
         """The blocks that ``[start, end)`` touches."""
-        if end <= start:
+        stop = min(end, self.size)
+        if stop <= start:
             return range(0)
-        return range(start // self.block_bytes, (min(end, self.size) - 1) // self.block_bytes + 1)
+        return range(start // self.block_bytes, (stop - 1) // self.block_bytes + 1)
 
 
 def resolve_range(offset: int, size: int | None, suffix: int | None, total: int) -> Range | None:

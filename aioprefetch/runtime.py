@@ -8,6 +8,7 @@ keep theirs under ``shared``: connections, semaphores, the block store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import threading
@@ -154,6 +155,7 @@ class Runtime:
         """End all background work and close every connection. Needs no answer from the network."""
         await self.supervisor.aclose()
         self._shared.clear()
+        self.budget.reclaim = None  # It leads to the block store, and so to all blocks.
 
     async def _shut_executor(self) -> None:
         if self._executor is not None:
@@ -171,17 +173,24 @@ class RuntimeFamily:
     def _reset(self) -> None:
         self._generation = _generation
         self._lock = threading.Lock()
-        self._runtimes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runtime] = weakref.WeakKeyDictionary()
+        self._past = Counters()
+        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+        # Forgotten without closing: what is live ends when the last operator and reader are gone.
+        self._finalizer = weakref.finalize(self, _end_all, self._runtimes)
+        self._finalizer.atexit = False
 
     def current(self) -> Runtime:
         """The runtime of the running loop, made anew where there is none or the last one was closed."""
         if self._generation != _generation:
             _graveyard.append((self._runtimes, self._lock))
+            self._finalizer.detach()
             self._reset()
         loop = asyncio.get_running_loop()
         with self._lock:
             runtime = self._runtimes.get(loop)
             if runtime is None or runtime.closed:
+                for ended in [one for one, its in self._runtimes.items() if its.closed]:
+                    self._past.merge(self._runtimes.pop(ended).statistics())
                 runtime = self._runtimes[loop] = Runtime(self.options)
             return runtime
 
@@ -194,6 +203,16 @@ class RuntimeFamily:
             runtime = self._runtimes.get(loop)
         return None if runtime is None or runtime.closed else runtime
 
+    def statistics(self) -> Counters:
+        """All counts in this process, those of runtimes that ended included."""
+        total = Counters()
+        if self._generation == _generation:
+            with self._lock:
+                total.merge(self._past)
+                for runtime in self._runtimes.values():
+                    total.merge(runtime.statistics())
+        return total
+
     def live(self) -> list[Runtime]:
         """Every open runtime in this process, whatever its loop."""
         if self._generation != _generation:
@@ -203,3 +222,10 @@ class RuntimeFamily:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
+
+
+def _end_all(runtimes: dict[asyncio.AbstractEventLoop, Runtime]) -> None:
+    for loop, runtime in runtimes.items():
+        if runtime.generation == _generation and not runtime.closed:
+            with contextlib.suppress(RuntimeError):  # The loop closed in between, and with it all that ran on it.
+                loop.call_soon_threadsafe(runtime.supervisor.end)

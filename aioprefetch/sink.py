@@ -6,6 +6,7 @@ merely hoped for. It outlives attempts: a retry goes on at ``received``. It may 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from aioprefetch.errors import ObjectChanged, ProtocolError, Unavailable
@@ -38,11 +39,13 @@ class ReadBody(Protocol):
 class Sink:
     """Collects one answer. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
 
-    __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "received")
+    __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_urgent", "on_urgent", "received")
 
     def __init__(self) -> None:
         self.head: ReadHead | None = None
         self.received = 0
+        self.is_urgent = False
+        self.on_urgent: Callable[[], None] | None = None
         self._piece = memoryview(b"")
         self._piece_start = self._piece_end = 0
 
@@ -50,6 +53,15 @@ class Sink:
     def complete(self) -> bool:
         """Whether every byte of the answer has been delivered."""
         return self.head is not None and self.received >= self.head.size
+
+    def hurry(self) -> None:
+        """Somebody waits now for what was only a prefetch: whoever queues it moves it to the demand lane.
+
+        A layer that queues the read sets ``on_urgent`` meanwhile, and reads ``is_urgent`` at a later attempt.
+        """
+        self.is_urgent = True
+        if self.on_urgent is not None:
+            self.on_urgent()
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:
         """The head of the answer. At a later attempt it must continue the first one: same version, next byte."""

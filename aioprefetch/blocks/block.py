@@ -21,8 +21,9 @@ class Buffer(bytearray):
     __slots__ = ("_budget", "charged_bytes")
 
     def __init__(self, size_bytes: int, budget: MemoryBudget) -> None:
-        super().__init__(size_bytes)
         self._budget = budget
+        self.charged_bytes = 0  # If there is no memory, nothing is given back.
+        super().__init__(size_bytes)
         self.charged_bytes = size_bytes
 
     def __del__(self) -> None:
@@ -103,8 +104,13 @@ class Block:
 
     @property
     def is_evictable(self) -> bool:
-        """Whether dropping it now hurts nobody and frees memory."""
-        return bool(self.segments) and not any(one.pins or not one.complete or one.is_viewed for one in self.segments)
+        """Whether dropping it now hurts nobody."""
+        return bool(self.segments) and not any(one.pins or not one.complete for one in self.segments)
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether somebody outside holds a view of it, so that dropping it frees memory only later."""
+        return any(one.is_viewed for one in self.segments)
 
     @property
     def is_unused_prefetch(self) -> bool:

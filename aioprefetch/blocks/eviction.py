@@ -21,6 +21,9 @@ def distance(index: int, cursors: Sequence[int], *, ahead_blocks: int) -> int:
     return nearest
 
 
-def rank(*, wasted: bool, distance_blocks: int, touched: int) -> tuple[bool, int, int]:
-    """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use."""
-    return (not wasted, -distance_blocks, touched)
+def rank(*, viewed: bool, wasted: bool, distance_blocks: int, touched: int) -> tuple[bool, bool, int, int]:
+    """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
+
+    A block that somebody views goes last: dropping it frees nothing before the last view is gone.
+    """
+    return (viewed, not wasted, -distance_blocks, touched)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.block import Buffer, Segment
 from aioprefetch.budget import MemoryBudget, Ticket
+from aioprefetch.errors import Closed
 from aioprefetch.sink import Sink
 from aioprefetch.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
@@ -25,14 +26,26 @@ FetchCall = Callable[["Fetch"], Awaitable[object]]
 
 
 class Wait:
-    """Somebody's interest in a fetch up to a position; pins the segments until it is closed."""
+    """Somebody's interest in a fetch up to a position, until it is closed."""
 
-    __slots__ = ("fetch", "future", "position")
+    __slots__ = ("fetch", "future", "is_pinning", "position")
 
     def __init__(self, fetch: Fetch, position: int) -> None:
         self.fetch = fetch
         self.position = position
+        self.is_pinning = False
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pin(self) -> None:
+        """Keep what the fetch brings from eviction until ``close``.
+
+        Only for what is used as soon as it has arrived: who holds some memory while waiting for more could lock all
+        others out, and be locked out by them.
+        """
+        if not (self.is_pinning or self.fetch.finished):
+            self.is_pinning = True
+            for segment in self.fetch.segments:
+                segment.pins += 1
 
     def close(self) -> None:
         """Leave. Must be called exactly once, after the bytes were used or the wait was given up."""
@@ -51,6 +64,7 @@ class Fetch(Sink):
         "_place",
         "_served",
         "_waits",
+        "abandon",
         "end",
         "error",
         "file",
@@ -77,6 +91,7 @@ class Fetch(Sink):
         self.ticket: Ticket | None = None
         self.reserved_bytes = 0
         self.work: Work | None = None
+        self.abandon: Callable[[], None] | None = None
         self.error: Exception | None = None
         self.finished = False
         self._budget = budget
@@ -101,10 +116,9 @@ class Fetch(Sink):
         """
         wait = Wait(self, position)
         self._waits.append(wait)
-        for segment in self.segments:
-            segment.pins += 1
         if self.lane == "prefetch":
             self.lane = "demand"
+            self.hurry()
             if self.ticket is not None:
                 self._budget.promote(self.ticket)
         if self.finished or self._serves(wait):
@@ -114,17 +128,20 @@ class Fetch(Sink):
     def leave(self, wait: Wait) -> None:
         """See ``Wait.close``."""
         self._waits.remove(wait)
-        for segment in self.segments:
+        for segment in self.segments if wait.is_pinning else ():
             segment.pins -= 1
         if wait.future.done() and not wait.future.cancelled():
             wait.future.exception()
         if not (self._waits or self.finished or self._served or self.prefetched):
             self.cancel()
+        self._let_go()
 
     def cancel(self) -> None:
-        """Break the request off; what has arrived stays."""
+        """Break the request off; what has arrived stays. Whoever comes from now on starts another."""
         if self.work is not None and not self.finished:
             self.work.cancel()
+            if self.abandon is not None:
+                self.abandon()
 
     def finish(self, error: Exception | None) -> None:
         """The request is over. Waiters that are not served get the error, each a copy of its own. Once is enough."""
@@ -132,12 +149,20 @@ class Fetch(Sink):
             return
         self.finished = True
         self.error = error
-        self._piece = memoryview(b"")
+        self.abandon = None
+        self._piece, self._piece_end = memoryview(b""), self.received
         if self.reserved_bytes:
             self._budget.release(self.reserved_bytes)
             self.reserved_bytes = 0
         for wait in self._waits:
             self._settle(wait)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        # From now on the segments live and die with their blocks, however long somebody holds this fetch.
+        if self.finished and not any(wait.is_pinning for wait in self._waits):
+            self.segments = []
+        self._budget.reconsider()
 
     def new_segment(self, start: int, end: int) -> Segment:
         """A segment for ``[start, end)``, its memory taken out of what was reserved for this fetch."""
@@ -147,7 +172,7 @@ class Fetch(Sink):
         if taken < size:  # A server may send more than was asked for only where the size was unknown.
             self._budget.charge(size - taken)
         segment = Segment(start, end, Buffer(size, self._budget), prefetched=self.prefetched)
-        segment.pins = len(self._waits)
+        segment.pins = sum(wait.is_pinning for wait in self._waits)
         self.segments.append(segment)
         return segment
 
@@ -169,7 +194,13 @@ class Fetch(Sink):
                 self._settle(wait)
 
     def _begun(self, head: ReadHead) -> None:
-        self._place(self, head)
+        if self.finished:  # It was broken off, and the answer comes all the same.
+            raise Closed("the request was broken off", operation="read")
+        try:
+            self._place(self, head)
+        except Exception:
+            self.head = None  # An answer that is refused has served nobody, not even who waits for its head.
+            raise
         self._wake()
 
     def _allocate(self, position: int, size: int) -> memoryview:

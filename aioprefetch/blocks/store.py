@@ -57,16 +57,20 @@ class BlockFile:
         return None
 
     def find_pieces(self, start: int, end: int) -> list[memoryview] | None:
-        """Read-only pieces that together are ``[start, end)``, or ``None`` when a byte is missing. Any thread."""
+        """Pieces of memory that together are ``[start, end)``, or ``None`` when a byte is missing. Any thread."""
+        pieces = self.find_prefix(start, end)
+        return pieces if sum(map(len, pieces)) == end - start else None
+
+    def find_prefix(self, start: int, end: int) -> list[memoryview]:
+        """Pieces of memory from ``start`` on, as far towards ``end`` as no byte is missing. From any thread."""
         pieces: list[memoryview] = []
-        position = start
-        while position < end:
-            segment = self._holding(position)
+        while start < end:
+            segment = self._holding(start)
             if segment is None:
-                return None
+                break
             stop = min(end, segment.start + segment.filled)
-            pieces.append(segment.view[position - segment.start : stop - segment.start])
-            position = stop
+            pieces.append(segment.view[start - segment.start : stop - segment.start])
+            start = stop
         return pieces
 
     def _holding(self, position: int) -> Segment | None:
@@ -86,9 +90,20 @@ class BlockFile:
         present += [(fetch.start, fetch.end) for fetch in self.fetches if fetch.head is None]
         return subtract((start, end), sorted(present))
 
-    def start_fetch(self, start: int, end: int, call: FetchCall, *, lane: Lane) -> Fetch:
-        """Start a request for ``[start, end)``, none of which may be resident or on its way."""
-        fetch = self.store.start_fetch(start, end, call, lambda head: self, lane=lane)
+    def start_fetch(
+        self, start: int, end: int, call: FetchCall, *, lane: Lane, check: Callable[[ReadHead], None] | None = None
+    ) -> Fetch:
+        """Start a request for ``[start, end)``, none of which may be resident or on its way.
+
+        ``check`` sees the head of the answer before anything is placed, and raises if it is of another object.
+        """
+
+        def file_of(head: ReadHead) -> BlockFile:
+            if check is not None:
+                check(head)
+            return self
+
+        fetch = self.store.start_fetch(start, end, call, file_of, lane=lane)
         fetch.file = self
         self.fetches.append(fetch)
         return fetch
@@ -131,6 +146,11 @@ class BlockFile:
         """Evict a block; its memory comes back as soon as nobody views it."""
         self.blocks.pop(block.index, None)
 
+    def forget(self) -> None:
+        """Drop every block: nobody will find this file again."""
+        self.blocks.clear()
+        self.store.forget_if_empty(self)
+
     def open(self, cursor: Cursor) -> None:
         """A reader opened this file."""
         self.cursors.append(cursor)
@@ -158,7 +178,17 @@ class BlockStore:
     @classmethod
     def of(cls, runtime: Runtime) -> BlockStore:
         """The block store of a runtime."""
-        return runtime.shared("block_store", lambda: cls(runtime))
+        store = runtime.peek("block_store")
+        if not isinstance(store, cls):
+            store = runtime.shared("block_store", lambda: cls(runtime))
+            runtime.supervisor.on_close(store.aclose)
+        return store
+
+    async def aclose(self) -> None:
+        """Give back all memory but what is viewed, although closed readers may live on."""
+        for file in tuple(self.files.values()):
+            file.blocks.clear()
+        self.files.clear()
 
     def file(self, key: Hashable, *, size: int, block_bytes: int) -> BlockFile:
         """The file under ``key`` (which names store, path and version), made where there is none."""
@@ -199,9 +229,10 @@ class BlockStore:
         counters["stream_read_block_fetches"] += 1
         if lane == "prefetch":
             counters["stream_read_prefetch_operations"] += 1
+        fetch.abandon = lambda: self._end(fetch, _was_closed())
         fetch.ticket = self.runtime.budget.request(end - start, lane)
         fetch.work = self.runtime.supervisor.spawn(
-            self._run(fetch, call), name=f"fetch {start}-{end}", on_end=lambda: self._end(fetch, _was_closed())
+            self._run(fetch, call), name=f"fetch {start}-{end}", on_end=fetch.abandon
         )
         return fetch
 
@@ -262,7 +293,7 @@ class BlockStore:
             file.drop(block)
             self.forget_if_empty(file)
 
-    def _evictable(self) -> Iterator[tuple[tuple[bool, int, int], int, BlockFile, Block]]:
+    def _evictable(self) -> Iterator[tuple[tuple[bool, bool, int, int], int, BlockFile, Block]]:
         ahead_blocks = self.runtime.options.prefetch_blocks
         number = 0  # Keeps the heap from comparing blocks.
         for file in self.files.values():
@@ -275,7 +306,12 @@ class BlockStore:
                 away = 0 if floating else distance(block.index, known, ahead_blocks=ahead_blocks)
                 wasted = block.is_unused_prefetch and away > 0
                 number += 1
-                yield rank(wasted=wasted, distance_blocks=away, touched=block.touched), number, file, block
+                yield (
+                    rank(viewed=block.is_viewed, wasted=wasted, distance_blocks=away, touched=block.touched),
+                    number,
+                    file,
+                    block,
+                )
 
 
 def _was_closed() -> Closed:

@@ -1,19 +1,21 @@
 """Complete: a read that ends well has exactly its bytes, and every service can do what the others can.
 
-It checks lengths, and fills in what a service lacks: suffix ranges (by ``stat``), the ``stat`` of directories (by
-listing one entry), recursive listing (directory by directory), copy (by reading and writing), streaming writes (by
-collecting). Each costs requests of its own, which the counters show. After OpenDAL's CompleteLayer and SimulateLayer.
+It refuses options that the service would ignore, checks lengths, and fills in what a service lacks: suffix ranges (by
+``stat``), ``if_match`` (by comparing the answer's ETag), the ``stat`` of directories (by listing one entry), recursive
+listing (directory by directory), copy (by reading and writing), streaming writes (by collecting). Each costs requests
+of its own, which the counters show. After OpenDAL's CompleteLayer, SimulateLayer and CorrectnessCheckLayer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from aioprefetch.accessor import Accessor, Layer, WriteBody
-from aioprefetch.errors import NotFound, ProtocolError, RangeNotSatisfied, Unavailable
+from aioprefetch.errors import ConditionNotMatch, NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import ReadBody, Sink, drain
 from aioprefetch.values import (
     Capability,
     CopyRequest,
@@ -29,6 +31,11 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
+# Options that change a result, and the capability each of them needs. A content type that is not stored is no wrong
+# result; a condition that is not looked at is one.
+_READ_OPTIONS = {"if_none_match": "read_if_none_match", "version": "read_version"}
+_WRITE_OPTIONS = {"if_match": "write_if_match", "if_not_exists": "write_if_not_exists"}
+
 
 class CompleteLayer(Layer):
     """The recipe of Complete; it has no options."""
@@ -39,6 +46,7 @@ class CompleteLayer(Layer):
     def adapt(self, capability: Capability) -> Capability:
         return replace(
             capability,
+            read_if_match=capability.read,
             read_suffix=capability.read_suffix or (capability.read_range and capability.stat),
             stat_directory=capability.stat_directory or capability.list,
             list_recursive=capability.list,
@@ -60,7 +68,24 @@ class CompleteAccessor(WrappedAccessor):
     def capability(self) -> Capability:
         return self._capability
 
+    def _check(self, request: ReadRequest | StatRequest | WriteRequest, options: Mapping[str, str]) -> None:
+        """``Unsupported`` before any request for an option that would change the result and that nobody here knows."""
+        for option, capability in options.items():
+            if getattr(request, option) and not getattr(self._native, capability):
+                raise Unsupported(
+                    f"the {self.info.scheme} service does not support {option}={getattr(request, option)!r}",
+                    operation=request.operation,
+                    path=request.path,
+                    context={"service": self.info.url},
+                )
+
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        if request.if_match or request.if_none_match or request.version:
+            self._check(request, _READ_OPTIONS)
+            if request.if_match and not self._native.read_if_match:
+                body = await self.open_read(request)
+                await drain(body, sink, path=request.path)
+                return ReadReply(head=body.head, received=body.head.size)
         before = sink.received
         try:
             reply = await self.inner.read(await self._with_known_range(request), sink)
@@ -75,10 +100,21 @@ class CompleteAccessor(WrappedAccessor):
         return reply
 
     async def open_read(self, request: ReadRequest) -> ReadBody:
+        self._check(request, _READ_OPTIONS)
+        compared = None if self._native.read_if_match else request.if_match
+        known = await self._with_known_range(request)
         try:
-            body = await self.inner.open_read(await self._with_known_range(request))
+            body = await self.inner.open_read(known if compared is None else replace(known, if_match=None))
         except RangeNotSatisfied as error:
             return EmptyBody(await self._empty_head(request, error))
+        if compared not in (None, "*", body.head.etag):
+            await body.aclose()
+            raise ConditionNotMatch(
+                f"the object's ETag is {body.head.etag!r}, not {compared!r}",
+                operation="read",
+                path=request.path,
+                context={"etag": body.head.etag},
+            )
         return ExactBody(body, request)
 
     async def _with_known_range(self, request: ReadRequest) -> ReadRequest:
@@ -110,6 +146,7 @@ class CompleteAccessor(WrappedAccessor):
         return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
 
     async def stat(self, request: StatRequest) -> Metadata:
+        self._check(request, {"version": "read_version"})
         path = request.path
         if path in ("", "/"):
             return Metadata(path=path, kind="directory")
@@ -168,7 +205,12 @@ class CompleteAccessor(WrappedAccessor):
             paths = request.paths[start : start + step]
             await self.inner.delete(replace(request, path=paths[0], paths=paths))
 
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        self._check(request, _WRITE_OPTIONS)
+        return await self.inner.write(request, data)
+
     async def open_write(self, request: WriteRequest) -> WriteBody:
+        self._check(request, _WRITE_OPTIONS)
         if self._native.write_stream:
             return await self.inner.open_write(request)
         return CollectedWriteBody(self.inner, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ class RangeIterator:
             if self._plan is None or not (self._pending or self._active):
                 raise StopAsyncIteration
             self._start(self._plan.pinned)
+            if not self._active:
+                await self._copy(self._plan, self._pending.popleft())
+                continue
             if not any(_is_done(waits) for _, waits in self._active):
                 await first_completed(wait for _, waits in self._active for wait in waits if not wait.future.done())
             await self._collect(self._plan)
@@ -59,16 +63,31 @@ class RangeIterator:
 
     def _start(self, pinned: PinnedObject) -> None:
         while self._pending and len(self._active) < pinned.steps_ahead:
+            if self._pending[0].size > pinned.request_bytes_max:
+                return
             piece = self._pending.popleft()
             self._active.append((piece, pinned.ask(piece.start, piece.end, exact=True)))
 
+    async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
+        """A range too large to lie in memory as a whole, or evicted before its turn, step by step."""
+        collected = io.BytesIO()
+        await plan.pinned.copy(piece.start, piece.end, collected.write)
+        self._deliver(plan, piece, [memoryview(collected.getvalue())])
+
     async def _collect(self, plan: RangePlan) -> None:
-        for entry in [one for one in self._active if _is_done(one[1])]:
-            piece, waits = entry
-            try:
-                found = await plan.pinned.pieces(piece.start, piece.end, waits, exact=True)
+        """The first request that has ended. One alone: if it failed, what others brought is not lost with it."""
+        entry = next((one for one in self._active if _is_done(one[1])), None)
+        if entry is None:  # Closed meanwhile.
+            return
+        piece, waits = entry
+        try:
+            found = await plan.pinned.arrived(piece.start, piece.end, waits)
+            if found is None:
+                await self._copy(plan, piece)
+            else:
                 self._deliver(plan, piece, found)
-            finally:
+        finally:
+            if entry in self._active:
                 self._active.remove(entry)
                 plan.pinned.release(waits)
 
@@ -85,6 +104,8 @@ class RangeIterator:
         self._ready.clear()
         if self._plan is not None:
             for _, waits in self._active:
+                for wait in waits:
+                    wait.future.cancel()  # Another task may be waiting for the next result.
                 self._plan.pinned.release(waits)
         self._active.clear()
         self._plan = None

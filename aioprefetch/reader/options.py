@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.headers import unquote_etag
 from aioprefetch.ranges import Range, checked_int, checked_ranges
 from aioprefetch.reader.policy import Policy, find_policy
 
@@ -73,8 +74,8 @@ def reader_options(
     return ReaderOptions(
         policy=chosen,
         size=_at_least(0, size, "size", path),
-        etag=etag,
-        version=version,
+        etag=unquote_etag(_text(etag, "etag", path)),
+        version=_text(version, "version", path),
         split=None if split is None else checked_ranges([split], operation="reader", path=path)[0],
         chunk_bytes=_at_least(1, buffer_bytes, "buffer_bytes", path) or CHUNK_BYTES,
         footer_bytes=_at_least(1, footer, "footer_cache", path),
@@ -83,6 +84,12 @@ def reader_options(
         prefetch_enabled=prefetch_enabled,
         on_progress=on_progress,
     )
+
+
+def _text(value: str | None, name: str, path: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidType(f"{name} must be a string, not {value!r}", operation="reader", path=path)
 
 
 def _at_least(lowest: int, value: int | None, name: str, path: str) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
@@ -19,7 +20,7 @@ from aioprefetch.reader.policy import REQUEST_BYTES_MAX, Policy, extent, first_r
 from aioprefetch.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest, StatRequest
 
-# A step whose bytes were evicted before they could be copied, or whose prefetch failed, is tried this often.
+# Bytes that were evicted before they could be copied, or whose prefetch failed, are asked for again this often.
 _TRIES = 4
 
 
@@ -59,6 +60,7 @@ class PinnedObject:
         self._tail_bytes = tail_bytes
         self._opening: Fetch | None = None
         self._waits: set[Wait] = set()
+        self._end_error: Callable[[], Error] = self._was_closed
         if size is not None and etag is not None:
             self._set_file(size)
 
@@ -67,6 +69,8 @@ class PinnedObject:
     async def open(self, offset: int | None, size: int) -> None:
         """Make size and version known: by the first request, which also brings the bytes wanted there."""
         while self.file is None:
+            if self.closed:
+                raise self._end_error()
             fetch = self._opening
             if fetch is None or fetch.finished:
                 fetch = self._opening = self._start_opening(offset, size)
@@ -82,10 +86,14 @@ class PinnedObject:
         if self.size is not None:  # Declared by the caller: only the version is still open.
             low = min(offset or 0, max(0, self.size - 1))
             start = low - low % self._block_bytes if self.policy.fill == "block" else low
-            stop = start + self._block_bytes if self.policy.fill == "block" else low + size
+            stop = start + self._block_bytes if self.policy.fill == "block" else low + min(size, self.request_bytes_max)
             return self._start_first(start, max(start + 1, min(stop, self.size)), suffix=False)
         first = first_request(
-            self.policy, offset=offset, size=size, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
+            self.policy,
+            offset=offset,
+            size=min(size, self.request_bytes_max),
+            block_bytes=self._block_bytes,
+            tail_bytes=self._tail_bytes,
         )
         return self._start_first(first.offset, first.offset + first.size, suffix=first.suffix)
 
@@ -98,19 +106,41 @@ class PinnedObject:
             raise Unexpected("the store does not tell the size of the object", operation="read", path=self.path)
         if self._declared is not None and head.total < self._declared:
             raise self._too_short(head.total)
+        self._opening = None  # It would keep the memory of its segments after they are evicted.
         self.etag = head.etag
         self.version = self.version or head.version
         return self._set_file(head.total)
 
     def _set_file(self, total: int) -> BlockFile:
-        if self.size is None:
+        if self._declared is None:
             self.size = total
         # Without a version nothing tells whether another reader's bytes are of the same object: share nothing.
-        identity = (self.version, self.etag) if self.version or self.etag else (id(self), id(self.cursor))
+        identity = (self.version, self.etag) if self.is_pinned else (object(),)
         key = (self._accessor.info.namespace, self.path, *identity)
         file = self.file = self._store.file(key, size=total, block_bytes=self._block_bytes)
         file.open(self.cursor)
         return file
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the store told a version: without one, only the size can tell that the object is another."""
+        return bool(self.version or self.etag)
+
+    def _check_same(self, file: BlockFile, head: ReadHead) -> None:
+        """A later answer must be of the pinned object, whether or not the store understands conditions."""
+        same_size = head.total in (None, file.size) or (self._declared is not None and (head.total or 0) >= file.size)
+        if head.etag == self.etag and same_size:
+            return
+        if head.etag == self.etag and self._declared is not None:
+            raise self._too_short(head.total)
+        self.runtime.counters["stream_read_version_mismatches"] += 1
+        raise ObjectChanged(
+            f"the object has {head.total} bytes now where it had {file.size}; reopen() reads the new version",
+            expected_etag=self.etag,
+            actual_etag=head.etag,
+            operation="read",
+            path=self.path,
+        )
 
     def _too_short(self, total: int | None) -> RangeNotSatisfied:
         return RangeNotSatisfied(
@@ -136,7 +166,10 @@ class PinnedObject:
             try:
                 await self._accessor.read(request, fetch)
             except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-                raise await self._changed(error) from error
+                meant = await self._changed(error)
+                if meant is error:
+                    raise
+                raise meant from error
 
         return call
 
@@ -170,17 +203,21 @@ class PinnedObject:
         spans: Iterable[Range] = [(start, end)] if exact else extent(start, end, policy=self.policy, grid=file.grid)
         for low, high in spans:
             for gap_start, gap_end in file.missing(low, high):
-                for position in range(gap_start, gap_end, REQUEST_BYTES_MAX):
-                    stop = min(gap_end, position + REQUEST_BYTES_MAX)
-                    file.start_fetch(position, stop, self._call(position, stop), lane=lane)
+                for position in range(gap_start, gap_end, self.request_bytes_max):
+                    stop = min(gap_end, position + self.request_bytes_max)
+                    call = self._call(position, stop)
+                    file.start_fetch(position, stop, call, lane=lane, check=partial(self._check_same, file))
 
     # --- bytes --------------------------------------------------------------------------------------------------
 
     def ask(self, start: int, end: int, *, exact: bool = False) -> list[Wait]:
-        """Want ``[start, end)`` now; the waits pin what is on its way until ``release``."""
+        """Want ``[start, end)`` now, and wait for what is on its way until ``release``."""
+        file = self._file()
+        under_way = set(map(id, file.fetches))
         self.want(start, end, lane="demand", exact=exact)
-        waits = self._file().join(start, end)
+        waits = file.join(start, end)
         self._waits.update(waits)
+        self.runtime.counters["stream_read_block_joins"] += sum(id(wait.fetch) in under_way for wait in waits)
         return waits
 
     def release(self, waits: Iterable[Wait]) -> None:
@@ -189,57 +226,84 @@ class PinnedObject:
             self._waits.discard(wait)
             wait.close()
 
-    async def pieces(self, start: int, end: int, waits: list[Wait], *, exact: bool = False) -> list[memoryview]:
-        """``[start, end)`` in pieces of block memory, once it has arrived. Copy them before the next ``await``."""
-        for _ in range(_TRIES):
-            try:
-                for wait in waits:
-                    await wait.future
-            except Closed:
-                raise
-            except Exception:
-                if not any(wait.fetch.prefetched for wait in waits):
-                    raise
-                # A prefetch that failed says nothing about the read: it is tried again as demand.
-            found = self._file().find_pieces(start, end)
-            if found is not None:
-                return found
-            self.release(waits)
-            waits[:] = self.ask(start, end, exact=exact)
-        raise Unexpected(
-            f"[{start}, {end}) was evicted {_TRIES} times before it could be used: memory_bytes is too small",
-            operation="read",
-            path=self.path,
-        )
+    async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
+        """``[start, end)`` in pieces of block memory once the waits are over. Copy them before the next ``await``.
 
-    async def copy(self, start: int, end: int, put: Callable[[memoryview], object]) -> None:
+        ``None`` when a byte is missing all the same: it was evicted, or its prefetch failed. ``copy`` brings it.
+        """
+        if len(waits) == 1:
+            waits[0].pin()
+        for wait in waits:
+            await _over(wait)
+        return self._file().find_pieces(start, end)
+
+    async def copy(self, start: int, end: int, put: Callable[[memoryview], object]) -> bool:
         """Give ``[start, end)`` to ``put`` piece by piece, in order, with several requests ahead in flight.
 
-        If it fails or is cancelled, what has arrived stays resident; ``put`` may have been called for a beginning.
+        Returns whether a fetch had to be waited for. If it fails or is cancelled, what has arrived stays resident, and
+        ``put`` may have been called for a beginning.
         """
-        cuts = deque(steps(start, end, policy=self.policy, block_bytes=self._block_bytes))
+        cuts = deque(steps(start, end, policy=self.policy, step_bytes=self._step_bytes))
         asked: deque[tuple[int, int, list[Wait]]] = deque()
         ahead = self.steps_ahead
+        waited = False
         try:
             while cuts or asked:
                 while cuts and len(asked) < ahead:
                     low, high = cuts.popleft()
                     asked.append((low, high, self.ask(low, high)))
                 low, high, waits = asked[0]
-                for piece in await self.pieces(low, high, waits):
-                    put(piece)
+                waited = waited or bool(waits)
+                await self._hand_over(low, high, waits, put)
                 self.release(waits)
                 asked.popleft()
         finally:
             for _, _, waits in asked:
                 self.release(waits)
+        return waited
+
+    async def _hand_over(self, start: int, end: int, waits: list[Wait], put: Callable[[memoryview], object]) -> None:
+        """Give ``[start, end)`` to ``put`` as it arrives. Only what comes next is pinned, and used at once."""
+
+        def take() -> None:
+            nonlocal start
+            for piece in self._file().find_prefix(start, end):
+                put(piece)
+                start += len(piece)
+
+        take()
+        tries = 0
+        while start < end:
+            before = start
+            waits += () if waits else self.ask(start, end)
+            while waits and start < end:
+                waits[0].pin()
+                await _over(waits[0])
+                take()
+                self.release((waits.pop(0),))
+            take()
+            tries = 0 if start > before else tries + 1
+            if tries == _TRIES:
+                raise Unexpected(
+                    f"[{start}, {end}) was evicted {_TRIES} times before it could be used: memory_bytes is too small",
+                    operation="read",
+                    path=self.path,
+                )
 
     @property
     def steps_ahead(self) -> int:
         """How many steps of a long read may be in flight: never more than half of the memory."""
-        step_bytes = self._block_bytes if self.policy.fill == "block" else REQUEST_BYTES_MAX
         options = self.runtime.options
-        return max(1, min(options.concurrency, options.memory_bytes // (2 * step_bytes)))
+        return max(1, min(options.concurrency, options.memory_bytes // (2 * self._step_bytes)))
+
+    @property
+    def request_bytes_max(self) -> int:
+        """What is asked for at once ends here: all of it must fit into memory together, with room for others."""
+        return max(self._block_bytes, min(REQUEST_BYTES_MAX, self.runtime.options.memory_bytes // 4))
+
+    @property
+    def _step_bytes(self) -> int:
+        return self._block_bytes if self.policy.fill == "block" else self.request_bytes_max
 
     async def _wait(self, wait: Wait) -> None:
         self._waits.add(wait)
@@ -250,7 +314,7 @@ class PinnedObject:
 
     def _file(self) -> BlockFile:
         if self.file is None:
-            raise Closed("the reader is closed", operation="read", path=self.path)
+            raise self._end_error()
         return self.file
 
     # --- letting go ---------------------------------------------------------------------------------------------
@@ -259,24 +323,54 @@ class PinnedObject:
         """Give back the memory of what is resident, unless another reader has the same version open."""
         file = self.file
         if file is not None and len(file.cursors) == 1:
-            for block in tuple(file.blocks.values()):
-                if block.is_evictable:
-                    file.drop(block)
             for fetch in tuple(file.fetches):
                 if not fetch.has_waiters:
                     fetch.cancel()
+            for block in tuple(file.blocks.values()):
+                if block.is_evictable:
+                    file.drop(block)
 
-    def close(self) -> None:
-        """Fail the reads under way, break off the requests nobody else needs. Needs no answer from the network."""
+    def close(self, reason: Callable[[], Error] | None = None) -> None:
+        """Fail the reads under way, break off the requests nobody else needs. Needs no answer from the network.
+
+        ``reason`` makes the error of these reads, ``Closed`` by default.
+        """
         self.closed = True
+        if reason is not None:
+            self._end_error = reason
         for wait in self._waits:
             if not wait.future.done():
-                wait.future.set_exception(Closed("the reader was closed", operation="read", path=self.path))
+                wait.future.set_exception(self._end_error())
         if self._opening is not None and not self._opening.finished and self.file is None:
             self._opening.cancel()
         if self.file is not None:
             self.file.close(self.cursor)
+            if not self.is_pinned:
+                self.file.forget()
             self.file = None
+
+    def _was_closed(self) -> Closed:
+        return Closed("the reader was closed", operation="read", path=self.path)
+
+    def left_behind(self) -> ObjectChanged:
+        """What a read of this version meets when the reader goes on with another one."""
+        return ObjectChanged(
+            "the reader was reopened while this read of the version before was under way",
+            expected_etag=self.etag,
+            operation="read",
+            path=self.path,
+        )
+
+
+async def _over(wait: Wait) -> None:
+    """Wait until a wait is over. A prefetch that failed says nothing about the read: it is tried again as demand."""
+    try:
+        await wait.future
+    except Closed:
+        raise
+    except Exception:
+        if not wait.fetch.prefetched:
+            raise
 
 
 async def first_completed(waits: Iterable[Wait]) -> None:

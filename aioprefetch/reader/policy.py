@@ -42,9 +42,9 @@ POLICIES = {
 
 def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Policy:
     """The first recognised policy of a list (``"parquet, random"``); ``ConfigInvalid`` when none is."""
-    listed = names.split(",") if isinstance(names, str) else list(names)
+    listed = names.split(",") if isinstance(names, str) else list(names) if isinstance(names, Iterable) else []
     for name in listed:
-        policy = POLICIES.get(name.strip().lower())
+        policy = POLICIES.get(str(name).strip().lower())
         if policy is not None:
             return policy
     raise ConfigInvalid(f"policy={names!r} names none of {', '.join(sorted(POLICIES))}", operation=operation, path=path)
@@ -75,11 +75,11 @@ def first_request(
     return FirstRequest(start, block_bytes, suffix=False)
 
 
-def steps(start: int, end: int, *, policy: Policy, block_bytes: int) -> list[Range]:
-    """``[start, end)`` in the steps of a long read: cut at the block grid, or where a request must end."""
+def steps(start: int, end: int, *, policy: Policy, step_bytes: int) -> list[Range]:
+    """``[start, end)`` in the steps of a long read: cut at the block grid, or every ``step_bytes`` from the start."""
     cuts: list[Range] = []
     while start < end:
-        whole = start - start % block_bytes + block_bytes if policy.fill == "block" else start + REQUEST_BYTES_MAX
+        whole = start - start % step_bytes + step_bytes if policy.fill == "block" else start + step_bytes
         cuts.append((start, min(end, whole)))
         start = cuts[-1][1]
     return cuts

@@ -58,26 +58,26 @@ class RangeReader(ReaderState):
         A range that lies in more than one piece of memory is copied together.
         """
         pinned, start, end = await self._span(offset, size, "view_at")
-        if start < end and pinned.file is not None:
-            waits = pinned.ask(start, end)
-            try:
-                pieces = await pinned.pieces(start, end, waits) if end - start <= self._options.block_bytes else None
-                segment = pinned.file.find(start, end) if pinned.file is not None else None
-            finally:
-                pinned.release(waits)
-            self._delivered(end - start, misses=bool(waits))
-            if segment is not None:
-                return segment.export(start, end)
+        if end - start > self._options.block_bytes or pinned.file is None:
+            return memoryview(await self._read(offset, size, "view_at"))
+        file, waits = pinned.file, pinned.ask(start, end)
+        try:
+            pieces = await pinned.arrived(start, end, waits)
             if pieces is not None:
-                return memoryview(b"".join(pieces))
+                self._delivered(end - start, misses=bool(waits))
+                segment = file.find(start, end)
+                return memoryview(b"".join(pieces)) if segment is None else segment.export(start, end)
+        finally:
+            pinned.release(waits)
         return memoryview(await self._read(offset, size, "view_at"))
 
     async def read_exactly_at(self, offset: int, size: int) -> bytes:
         """As ``read_at``, but ``RangeNotSatisfied`` (an ``EOFError``) where that would be short."""
-        data = await self.read_at(offset, size)
-        if len(data) < size:
+        wanted = checked_int(size, "size", operation="read_exactly_at", path=self.path)
+        data = await self.read_at(offset, wanted)
+        if len(data) < wanted:
             raise RangeNotSatisfied(
-                f"{size} bytes were demanded at {offset}, {len(data)} are there",
+                f"{wanted} bytes were demanded at {offset}, {len(data)} are there",
                 total=self.size,
                 operation="read_exactly_at",
                 path=self.path,
@@ -123,7 +123,7 @@ class RangeReader(ReaderState):
             pinned = await self._opened(first, last - first) if wanted else self._live("read_ranges")
             if pinned.size is not None:
                 self._check_ends(listed, pinned.size)
-            merged = coalesce(listed, gap_bytes=gap, request_bytes_max=most)
+            merged = coalesce(listed, gap_bytes=gap, request_bytes_max=min(most, pinned.request_bytes_max))
             useful = sum(end - begin for begin, end in listed)
             counters = self._counters
             counters["stream_read_vectored_operations"] += 1
@@ -140,8 +140,9 @@ class RangeReader(ReaderState):
     async def read(self, size: int = -1) -> bytes:
         """The next ``size`` bytes (all that are left for -1 or ``None``), short only at the end of the object."""
         async with self._turn:
+            number = -1 if size is None else checked_int(size, "size", operation="read", path=self.path)
             position = await self._resolve_position()
-            wanted = None if size is None or size < 0 else size
+            wanted = None if number < 0 else number
             hit = self._hit(position, wanted)
             data = bytes(hit) if hit is not None else await self._read(position, wanted, "read")
             self._move(position + len(data))
@@ -163,8 +164,8 @@ class RangeReader(ReaderState):
                 target[filled : filled + len(piece)] = piece
                 filled += len(piece)
 
-            await self._guarded(pinned.copy(start, end, put))
-            self._delivered(filled, misses=True)
+            waited = await self._guarded(pinned.copy(start, end, put))
+            self._delivered(filled, misses=waited)
             self._move(position + filled)
             return filled
 
@@ -228,6 +229,7 @@ class RangeReader(ReaderState):
         pinned = self._object
         if pinned is None or pinned.file is None or not self._options.prefetch_enabled:
             return
+        pinned.runtime.check_loop(operation="will_need", path=self.path)
         for start, end in listed:
             stop = min(end, pinned.size or 0)
             if start < stop:
@@ -256,10 +258,13 @@ class RangeReader(ReaderState):
         return RangeReader(self.path, options, self._connect, url=self._url)
 
     async def reopen(self) -> None:
-        """Let go of the pinned version and pin the one the store has now; the cursor stays."""
+        """Let go of the pinned version and pin the one the store has now; the cursor stays.
+
+        Reads of other tasks that wait for bytes of the version before fail with ``ObjectChanged``.
+        """
         self._check_open("reopen")
         if self._object is not None:
-            self._object.close()
+            self._object.close(self._object.left_behind)
             self._object = None
         self._options = replace(self._options, size=None, etag=None, version=None)
         await self.ensure_size()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import Closed, InvalidRange
-from aioprefetch.ranges import checked_range
+from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.pinned_object import PinnedObject
 from aioprefetch.runtime import Runtime
 from aioprefetch.telemetry import Counters, logger
+
+T = TypeVar("T")
 
 Connect = Callable[[], tuple[Accessor, Runtime]]
 
@@ -76,18 +79,23 @@ class ReaderState:
     def peek(self, offset: int, size: int | None) -> bytes | None:
         """What ``read_at`` would return if all of it is resident, else ``None``. From any thread, never waits."""
         view = self._resident(offset, size)
-        return None if view is None else bytes(view)
+        if view is None:
+            return None
+        self._count_hit(len(view))
+        return bytes(view)
 
     def peek_view(self, offset: int, size: int | None) -> memoryview | None:
         """What ``view_at`` would return if all of it is resident, else ``None``. From any thread, never waits."""
-        pinned = self._object
-        if pinned is None or pinned.file is None or pinned.size is None:
+        view = self._resident(offset, size)
+        file = None if self._object is None else self._object.file
+        if view is None or file is None:
             return None
-        end = pinned.size if size is None else min(offset + size, pinned.size)
-        if offset >= end:
-            return memoryview(b"")
-        segment = pinned.file.find(offset, end)
-        return None if segment is None else segment.export(offset, end)
+        end = offset + len(view)
+        segment = file.find(offset, end) if len(view) else None
+        if segment is None:  # Empty, or evicted in between by the loop's thread.
+            return None if len(view) else memoryview(b"")
+        self._count_hit(len(view))
+        return segment.export(offset, end)
 
     # --- within -------------------------------------------------------------------------------------------------
 
@@ -96,11 +104,13 @@ class ReaderState:
         if pinned is None or type(offset) is not int or offset < 0 or self._closed:
             return None
         file, known = pinned.file, pinned.size
-        if file is None or known is None or not (size is None or (type(size) is int and size >= 0)):
+        if file is None or known is None or pinned.runtime.supervisor.closed:
+            return None
+        if size is not None and (type(size) is not int or size < 0):
             return None
         end = known if size is None or offset + size > known else offset + size
         if offset >= end:
-            return b""
+            return b"" if offset <= OFFSET_MAX else None
         segment = file.find(offset, end)
         return None if segment is None else segment.view[offset - segment.start : end - segment.start]
 
@@ -108,21 +118,26 @@ class ReaderState:
         view = self._resident(offset, size)
         if view is None or self._object is None or asyncio._get_running_loop() is not self._object.runtime.loop:
             return None
-        self._hits += 1
-        self._hit_bytes += len(view)
+        self._count_hit(len(view))
         if self._options.on_progress is not None:
             self._progress(len(view))
         return view
 
+    def _count_hit(self, count: int) -> None:
+        # Two threads that hit in one moment may lose a count: exact ones would cost every hit a lock.
+        self._hits += 1
+        self._hit_bytes += count
+
     async def _read(self, offset: int, size: int | None, operation: str) -> bytes:
+        first = self._live(operation).file is None
         pinned, start, end = await self._span(offset, size, operation)
         if start >= end:
             self._delivered(0, misses=False)
             return b""
         collected = io.BytesIO()
-        await self._guarded(pinned.copy(start, end, collected.write))
+        waited = await self._guarded(pinned.copy(start, end, collected.write))
         data = collected.getvalue()
-        self._delivered(len(data), misses=True)
+        self._delivered(len(data), misses=first or waited)
         return data
 
     async def _span(self, offset: int, size: int | None, operation: str) -> tuple[PinnedObject, int, int]:
@@ -131,10 +146,10 @@ class ReaderState:
         if length == 0 or (pinned.size is not None and start >= pinned.size):
             return pinned, start, start
         pinned = await self._opened(start, length or 0)
+        if pinned.file is None and start < (pinned.size or 0):  # The first answer told the size alone.
+            pinned = await self._opened(start, length or 0)
         total = pinned.size or 0
         end = total if length is None else min(start + length, total)
-        if start < end and pinned.file is None:  # The first answer told the size alone.
-            pinned = await self._opened(start, end - start)
         return pinned, start, max(start, end)
 
     async def _opened(self, offset: int | None, size: int) -> PinnedObject:
@@ -148,6 +163,8 @@ class ReaderState:
         pinned = self._object
         if pinned is not None:
             pinned.runtime.check_loop(operation=operation, path=self.path)
+            if pinned.runtime.closed:
+                raise Closed("the operator is closed", operation=operation, path=self.path)
             return pinned
         accessor, runtime = self._connect()
         options = self._options
@@ -166,9 +183,9 @@ class ReaderState:
         runtime.sources.add(self)
         return pinned
 
-    async def _guarded(self, read: Awaitable[None]) -> None:
+    async def _guarded(self, read: Awaitable[T]) -> T:
         try:
-            await read
+            return await read
         except Exception:
             self._counters["stream_read_exceptions"] += 1
             raise

@@ -46,8 +46,7 @@ SKIPPED: dict[type[EachStack], set[str]] = {
     OnRclone: NO_VERSIONS
     | NO_DOUBLE_SLASH
     | {"test_read_version_is_refused_where_there_are_none", "test_write_if_match", "test_write_if_not_exists"}
-    | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory", "test_delete_all"}
-    | {"test_write_special_keys", "test_copy_special_keys", "test_delete_special_keys"},
+    | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory"},
 }
 
 

@@ -24,7 +24,6 @@ def bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) -> MotoB
 class OnMoto(EachStack):
     """Objects in moto's memory, reached without HTTP."""
 
-    stacks: tuple[str, ...] = ("default", "cached")
     lacks = frozenset({"replaces_at_once"})  # the bucket has versions
     secrets: tuple[str, ...] = (SECRET,)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.errors import Closed, RangeNotSatisfied, SizeUnknown, Unavailable
+from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, SizeUnknown, Unavailable
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.reader import RangeReader
 from aioprefetch.runtime import Runtime
@@ -130,9 +130,9 @@ class Machine:
             await getattr(self, f"_{name}")(*arguments)
         except Unavailable:
             self.model.seek(before)
-        except Closed:
+        except ObjectChanged:
             assert self.beside_reopen
-            assert not self.reader.closed
+            self.model.seek(before)
 
     async def _read(self, size: int) -> None:
         data = await self.reader.read(size)

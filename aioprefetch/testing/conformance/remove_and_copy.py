@@ -51,7 +51,7 @@ class DeleteChecks(ConformanceSuite):
         assert left == [2, 4]
 
     @checks("opendal:D5")
-    @needs("delete", "list", "empty_directories")
+    @needs("delete", "list")
     async def test_delete_all(self, operator: Operator) -> None:
         """Everything below a directory, and nothing beside it."""
         for path in ("all/a", "all/b/c", "all/b/d/e", "all2/f", "alls"):
@@ -64,7 +64,7 @@ class DeleteChecks(ConformanceSuite):
         await operator.delete_all("no/such/")
 
     @checks("opendal:D1")
-    @needs("delete", "special_key_writes")
+    @needs("delete")
     async def test_delete_special_keys(self, operator: Operator) -> None:
         """Each reaches the store as it is, and nothing else goes."""
         await self.put_directly("other", b"y")
@@ -120,7 +120,7 @@ class CopyChecks(ConformanceSuite):
         assert await self.get_directly("source") == content(1000)
 
     @checks("opendal:C4")
-    @needs("copy", "special_key_writes")
+    @needs("copy")
     async def test_copy_special_keys(self, operator: Operator) -> None:
         """As source and as target."""
         for key in SPECIAL_KEYS[1:7:2]:  # A copy is slow on some servers; the other operations try all keys.

@@ -16,7 +16,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 TRAITS = {
     "double_slash_keys": "keys with `//` or a slash at the start are kept as given",
     "empty_directories": "a directory that holds nothing can be made, seen, and deleted with a slash",
-    "special_key_writes": "keys with punctuation and other scripts can be written, copied and deleted in fair time",
     "keeps_versions": "an overwritten object stays readable by its version id",
     "enforces_write_conditions": "If-Match and If-None-Match are obeyed on a write",
     "request_counts": "each request of the reader is one request at the store, and `request_counts` shows it",

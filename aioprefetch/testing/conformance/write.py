@@ -73,7 +73,7 @@ class WriteChecks(ConformanceSuite):
                 await operator.write(path, b"x")
 
     @checks("opendal:W4")
-    @needs("write", "special_key_writes")
+    @needs("write")
     async def test_write_special_keys(self, operator: Operator) -> None:
         """Each reaches the store as it is."""
         for key in SPECIAL_KEYS:

@@ -19,6 +19,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.sink import CollectSink, ReadBody, Sink
 from aioprefetch.telemetry import Event
 from aioprefetch.values import (
+    Capability,
     Metadata,
     ReadHead,
     ReadReply,
@@ -60,6 +61,10 @@ class ScriptedAccessor(WrappedAccessor):
     @property
     def info(self) -> ServiceInfo:
         return self._info or self.inner.info
+
+    @property
+    def capability(self) -> Capability:
+        return replace(self.inner.capability, read_version=True)
 
     async def step(self, name: str) -> None:
         self.calls[name] += 1

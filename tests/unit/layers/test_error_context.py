@@ -1,0 +1,189 @@
+"""ErrorContext: no error without operation, path, service and progress; no foreign exception; the cause is chained."""
+
+import asyncio
+import pickle
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.errors import Error, NotFound, Unavailable, Unexpected
+from aioprefetch.layers import ErrorContextLayer, WrappedAccessor
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.memory import Memory
+from aioprefetch.sink import CollectSink
+from aioprefetch.values import (
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListRequest,
+    PresignRequest,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
+
+OPERATIONS: dict[str, Callable[[Accessor], Awaitable[object]]] = {
+    "stat": lambda a: a.stat(StatRequest(path="k")),
+    "read": lambda a: a.read(ReadRequest(path="k", offset=2, size=5), CollectSink()),
+    "open_read": lambda a: a.open_read(ReadRequest(path="k", offset=2, size=5)),
+    "list": lambda a: a.list_page(ListRequest(path="k")),
+    "write": lambda a: a.write(WriteRequest(path="k"), b""),
+    "open_write": lambda a: a.open_write(WriteRequest(path="k")),
+    "copy": lambda a: a.copy(CopyRequest(path="k", target="t")),
+    "delete": lambda a: a.delete(DeleteRequest(path="k", paths=("k",))),
+    "create_dir": lambda a: a.create_dir(CreateDirRequest(path="k")),
+    "presign": lambda a: a.presign(PresignRequest(path="k")),
+}
+
+
+class Failing(WrappedAccessor):
+    """Raises one exception from everything."""
+
+    error: BaseException
+
+    async def around(self, request: Any, forward: Any) -> Any:
+        raise self.error
+
+
+class BreakingBody:
+    """A body that gives some bytes, or takes some, and then breaks."""
+
+    def __init__(self, inner: Any, error: BaseException) -> None:
+        self.inner = inner
+        self.error = error
+        self.head = getattr(inner, "head", None)
+        self.turns = 0
+        self.closed = False
+
+    async def read_chunk(self) -> bytes:
+        self.turns += 1
+        if self.turns > 1:
+            raise self.error
+        return b"abc"
+
+    async def write(self, chunk: bytes) -> None:
+        self.turns += 1
+        if self.turns > 1:
+            raise self.error
+
+    async def close(self) -> None:
+        raise self.error
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    async def abort(self) -> None:
+        self.closed = True
+
+
+class Breaking(WrappedAccessor):
+    """Opens bodies that break."""
+
+    error: BaseException
+
+    async def open_read(self, request: ReadRequest) -> Any:
+        return BreakingBody(await self.inner.open_read(request), self.error)
+
+    async def open_write(self, request: WriteRequest) -> Any:
+        return BreakingBody(None, self.error)
+
+
+async def stack(kind: type[Failing] | type[Breaking], error: BaseException) -> tuple[Accessor, Runtime]:
+    """ErrorContext over something that fails with ``error``."""
+    runtime = Runtime(RuntimeOptions())
+    memory = Memory("errors")
+    memory.store.put(WriteRequest(path="k"), b"0123456789")
+    inner = kind(memory.build(runtime))
+    inner.error = error
+    return ErrorContextLayer().wrap(inner, runtime), runtime
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_errors_of_ours_are_filled_in_and_stay_themselves(name: str) -> None:
+    cause = OSError("wire")
+    error = NotFound("no")
+    error.__cause__ = cause
+    accessor, _ = await stack(Failing, error)
+    with pytest.raises(NotFound) as caught:
+        await OPERATIONS[name](accessor)
+    assert caught.value is error
+    assert error.__cause__ is cause
+    assert error.operation == name.removeprefix("open_")
+    assert error.path == "k"
+    assert error.context["service"] == "memory://errors"
+    assert ("range" in error.context) == (error.operation == "read")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_foreign_exceptions_become_unexpected_with_the_cause_chained(name: str) -> None:
+    foreign = KeyError("what is this")
+    accessor, _ = await stack(Failing, foreign)
+    with pytest.raises(Unexpected) as caught:
+        await OPERATIONS[name](accessor)
+    assert caught.value.__cause__ is foreign
+    assert (caught.value.operation, caught.value.path) == (name.removeprefix("open_"), "k")
+    assert "KeyError" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).path == "k"
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt()])
+async def test_what_is_no_failure_passes_unchanged(error: BaseException) -> None:
+    accessor, _ = await stack(Failing, error)
+    for call in list(OPERATIONS.values())[:3]:
+        try:
+            await call(accessor)
+        except BaseException as caught:
+            assert caught is error
+        else:
+            raise AssertionError("nothing was raised")
+
+
+async def test_the_inner_word_wins() -> None:
+    error = Unavailable("no", operation="connect", path="other", context={"service": "inner"})
+    accessor, _ = await stack(Failing, error)
+    with pytest.raises(Unavailable):
+        await OPERATIONS["stat"](accessor)
+    assert (error.operation, error.path, error.context["service"]) == ("connect", "other", "inner")
+
+
+@pytest.mark.parametrize("error", [Unavailable("broke"), OSError("wire")])
+async def test_bodies_say_how_far_they_came(error: Exception) -> None:
+    accessor, _ = await stack(Breaking, error)
+    body = await accessor.open_read(ReadRequest(path="k", offset=2))
+    assert await body.read_chunk() == b"abc"
+    with pytest.raises(Error) as caught:
+        await body.read_chunk()
+    found = caught.value
+    assert (found.operation, found.path, found.received, found.head) == ("read", "k", 3, body.head)
+    assert found.context["received"] == 3
+    assert found.context["range"] == "[2, end)"
+    await body.aclose()
+    target = await accessor.open_write(WriteRequest(path="w"))
+    await target.write(b"12345")
+    for call in (lambda: target.write(b"6"), lambda: target.close()):
+        with pytest.raises(Error) as failed:
+            await call()
+        assert failed.value.operation
+        assert failed.value.path == "w" or failed.value is error
+    await target.abort()
+
+
+async def test_a_read_says_how_far_it_came() -> None:
+    class Half(WrappedAccessor):
+        async def read(self, request: ReadRequest, sink: Any) -> Any:
+            body = await self.inner.open_read(request)
+            sink.begin(body.head)
+            sink.feed(b"abc")
+            raise Unavailable("broke")
+
+    runtime = Runtime(RuntimeOptions())
+    memory = Memory()
+    memory.store.put(WriteRequest(path="k"), b"0123456789")
+    accessor = ErrorContextLayer().wrap(Half(memory.build(runtime)), runtime)
+    sink = CollectSink()
+    with pytest.raises(Unavailable) as caught:
+        await accessor.read(ReadRequest(path="k"), sink)
+    assert (caught.value.received, caught.value.head) == (3, sink.head)
+    assert caught.value.context["received"] == 3

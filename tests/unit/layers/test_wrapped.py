@@ -1,0 +1,59 @@
+"""WrappedAccessor: a layer says only what it changes; everything else is forwarded, every operation through one hook."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.layers import WrappedAccessor
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.memory import Memory
+from aioprefetch.values import ReadRequest, Request, WriteRequest
+
+from tests.unit.layers.test_error_context import OPERATIONS
+
+
+class Seen(WrappedAccessor):
+    """Writes down what passes."""
+
+    def __init__(self, inner: Accessor) -> None:
+        super().__init__(inner)
+        self.seen: list[Request] = []
+
+    async def around(self, request: Any, forward: Any) -> Any:
+        self.seen.append(request)
+        return await forward(request)
+
+
+def build() -> Seen:
+    """The layer over a store with "k"."""
+    memory = Memory()
+    memory.store.put(WriteRequest(path="k"), b"0123456789")
+    return Seen(memory.build(Runtime(RuntimeOptions())))
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "presign"])
+async def test_every_operation_goes_through_around(name: str) -> None:
+    layer = build()
+    await OPERATIONS[name](layer)
+    assert [request.operation for request in layer.seen] == [name.removeprefix("open_")]
+
+
+async def test_around_may_change_the_request() -> None:
+    class First(Seen):
+        async def around(self, request: Any, forward: Any) -> Any:
+            return await forward(ReadRequest(path="k", offset=0, size=3))
+
+    layer = First(build().inner)
+    body = await layer.open_read(ReadRequest(path="other"))
+    assert bytes(await body.read_chunk()) == b"012"
+
+
+def test_nothing_of_the_protocol_is_missing() -> None:
+    names = {name for name, _ in inspect.getmembers(Accessor) if not name.startswith("_")}
+    own = {name for name in vars(WrappedAccessor) if not name.startswith("_")}
+    assert names <= own
+    assert isinstance(build(), Accessor)
+    assert build().info.scheme == "memory"
+    assert build().capability.read
