@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, ProtocolError
 from aioprefetch.headers import parse_content_range
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import Sink
 from aioprefetch.values import (
     AnswerHead,
     Capability,
@@ -30,22 +31,6 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-
-
-class WriteBody(Protocol):
-    """An object being written piece by piece. Nothing appears before ``close``; after ``abort`` nothing ever does."""
-
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes."""
-        ...
-
-    async def close(self) -> Metadata:
-        """Let the object appear. If it fails or is cancelled, call ``abort``."""
-        ...
-
-    async def abort(self) -> None:
-        """Leave nothing behind. May be called at any time, twice, and after ``close``."""
-        ...
 
 
 @runtime_checkable

@@ -87,7 +87,7 @@ def _service(scheme: str, rest: str, options: dict[str, Any]) -> Service:
         bucket, _, prefix = rest.partition("/")
         if "@" in bucket:  # Not shown: what stands before it are most likely credentials.
             raise ConfigInvalid(
-                f"no bucket has an '@' in its name: credentials do not go into {scheme}://, but into options or variables",
+                f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options",
                 operation="configure",
             )
         made = services.S3(bucket=bucket, prefix=prefix, **options)

@@ -35,7 +35,8 @@ def compile_glob(glob: str) -> re.Pattern[str]:
             pattern += "[^/]"
         elif char == "[" and (close := _end_of_set(glob, position)) > 0:
             negated = glob[position] == "!"
-            inside = re.escape(glob[position + negated : close]).replace(r"\-", "-")
+            # A lone ``-`` makes a range; two in a row are a set difference to come in ``re``, and literal here.
+            inside = re.sub(r"(?<!\\-)\\-(?!\\-)", "-", re.escape(glob[position + negated : close]))
             pattern += f"[^/{inside}]" if negated else f"[{inside}]"
             position = close + 1
         else:

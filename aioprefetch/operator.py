@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import anyio
 
-from aioprefetch.accessor import WriteBody
+from aioprefetch.bodies import WriteBody
 from aioprefetch.configuration import configure
 from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, IsSameFile, NotADirectory, NotFound
 from aioprefetch.listing import Lister, compile_glob

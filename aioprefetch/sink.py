@@ -7,33 +7,13 @@ merely hoped for. It outlives attempts: a retry goes on at ``received``. It may 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.values import ReadHead
 
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
 PIECE_BYTES_MAX = 64 << 20
-
-
-class ReadBody(Protocol):
-    """An answer whose head has come and been checked, and whose body is read piece by piece."""
-
-    @property
-    def head(self) -> ReadHead:
-        """The checked head."""
-        ...
-
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        """The next bytes in order, ``b""`` after the last one. Raises ``Unavailable`` when the body breaks off.
-
-        If cancelled, bytes may be lost: the body must be closed then.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Give the connection back, or break it off when the body was not read to its end. May be called twice."""
-        ...
 
 
 class Sink:

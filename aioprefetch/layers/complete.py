@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink, drain
+from aioprefetch.sink import Sink, drain
 from aioprefetch.values import (
     Capability,
     CopyRequest,

@@ -18,13 +18,14 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import TimedOut
 from aioprefetch.layers.option_checks import check_count, check_seconds
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import Sink
 from aioprefetch.values import Lane, Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import Error, Unexpected
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import Sink
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

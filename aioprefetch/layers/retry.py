@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -50,7 +51,7 @@ from aioprefetch.layers.option_checks import check_count, check_seconds
 from aioprefetch.layers.retry_attempts import Attempts, TokenBucket
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink, drain
+from aioprefetch.sink import Sink, drain
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

@@ -19,13 +19,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer, WriteBody
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import Closed, Stalled, TimedOut
 from aioprefetch.layers.option_checks import check_seconds
 from aioprefetch.layers.watchdog import StallWatchdog, Watch
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import Sink
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

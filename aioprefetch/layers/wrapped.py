@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, WriteBody
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.sink import Sink
 from aioprefetch.values import (
     Capability,
     CopyRequest,

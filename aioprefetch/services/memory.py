@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from aioprefetch.accessor import Accessor, WriteBody
+from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, ConfigInvalid, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.folding import fold_page
 from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import Sink
 from aioprefetch.values import (
     Capability,
     CopyRequest,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from aioprefetch.accessor import WriteBody
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import Unsupported
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink, drain
+from aioprefetch.sink import Sink, drain
 from aioprefetch.values import (
     Capability,
     CopyRequest,

@@ -1,5 +1,8 @@
 """What the project uses to test itself, shipped so that you can test what you build on it.
 
+* :class:`AccessorSuite`, :class:`ReaderSuite`: what every store must do, as test classes to subclass.
+* :func:`content`, :func:`assert_same_bytes`, :class:`ReaderModel`: an oracle that shares no code with the library.
+* :class:`FaultLayer`, :class:`Injection`: a layer that misbehaves on script.
 * :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
 * :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
 * :class:`RcloneS3Server`: `rclone serve s3` as a child process.
@@ -14,25 +17,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from aioprefetch.cli.s3_server import CountingS3Server, RecordedRequest
+    from aioprefetch.testing.accessor_suite import AccessorSuite
     from aioprefetch.testing.clock import Deadlock, VirtualClockLoop, run_virtual
+    from aioprefetch.testing.fault_layer import FaultLayer, Injection
     from aioprefetch.testing.fault_server import FaultServer
     from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
+    from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
     from aioprefetch.testing.rclone_server import RcloneS3Server
+    from aioprefetch.testing.reader_suite import ReaderSuite
 
 __all__ = [
+    "AccessorSuite",
     "CountingS3Server",
     "Deadlock",
     "Fault",
+    "FaultLayer",
     "FaultServer",
+    "Injection",
     "RcloneS3Server",
+    "ReaderModel",
+    "ReaderSuite",
     "ReceivedRequest",
     "RecordedRequest",
     "Rule",
     "VirtualClockLoop",
+    "assert_same_bytes",
+    "content",
     "run_virtual",
 ]
 
 _MODULES = {
+    "AccessorSuite": "aioprefetch.testing.accessor_suite",
+    "FaultLayer": "aioprefetch.testing.fault_layer",
+    "Injection": "aioprefetch.testing.fault_layer",
+    "ReaderModel": "aioprefetch.testing.oracle",
+    "ReaderSuite": "aioprefetch.testing.reader_suite",
+    "assert_same_bytes": "aioprefetch.testing.oracle",
+    "content": "aioprefetch.testing.oracle",
     "CountingS3Server": "aioprefetch.cli.s3_server",
     "Deadlock": "aioprefetch.testing.clock",
     "Fault": "aioprefetch.testing.faults",

@@ -19,10 +19,11 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import Error
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink, drain
+from aioprefetch.sink import Sink, drain
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
 
 R = TypeVar("R", bound=Request)

@@ -13,6 +13,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("values",),
     ("ranges",),
     ("headers",),
+    ("bodies",),
     ("sink",),
     ("credentials",),
     ("telemetry",),

@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Iterable
 from zlib import crc32
 
-from aioprefetch.accessor import Accessor, WriteBody
+from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import WriteBody
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.headers import is_weak
 from aioprefetch.layers.lru_cache.entry import FOLDER, HEADER_BYTES_MAX, EntryHeader, decode_header, slot_in

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.entry import EntryHeader, encode_header
 from aioprefetch.layers.lru_cache.index import IndexEntry
 from aioprefetch.layers.lru_cache.reservation import ObjectMemory, Reservation
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody
 from aioprefetch.supervisor import Work
 from aioprefetch.values import ReadHead, ReadRequest
 

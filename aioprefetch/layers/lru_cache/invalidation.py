@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aioprefetch.accessor import Accessor, WriteBody
+from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import WriteBody
 from aioprefetch.layers.lru_cache.entry import slot_of
 from aioprefetch.layers.lru_cache.state import CacheState
 from aioprefetch.layers.wrapped import WrappedAccessor

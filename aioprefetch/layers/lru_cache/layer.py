@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.bodies import FillBody, HeldBody
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
@@ -27,7 +28,7 @@ from aioprefetch.layers.lru_cache.lookup import Joined, Lookup
 from aioprefetch.layers.lru_cache.parts import part_of, whole_of
 from aioprefetch.layers.lru_cache.state import CacheState
 from aioprefetch.runtime import Runtime
-from aioprefetch.sink import ReadBody, Sink, drain
+from aioprefetch.sink import Sink, drain
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
 

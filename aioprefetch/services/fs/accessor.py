@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 
-from aioprefetch.accessor import WriteBody
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, IsADirectory, IsSameFile, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime import Runtime
@@ -24,7 +24,7 @@ from aioprefetch.services.fs.removal import make_directories, remove
 from aioprefetch.services.fs.scanning import Scan
 from aioprefetch.services.fs.threads import FileThreads
 from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import ReadBody, Sink
+from aioprefetch.sink import Sink
 from aioprefetch.values import (
     Capability,
     CopyRequest,

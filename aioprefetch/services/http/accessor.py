@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aioprefetch.accessor import check_reply
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ConditionNotMatch, Error, ProtocolError, RangeNotSatisfied, Unsupported
 from aioprefetch.headers import is_weak, parse_content_range, quote_etag, range_header
 from aioprefetch.ranges import resolve_range
@@ -22,7 +23,6 @@ from aioprefetch.services.http.bodies import BufferedBody, WireBody
 from aioprefetch.services.http.exchange import Exchange, Wire
 from aioprefetch.services.http.wire_answer import Answer
 from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import ReadBody
 from aioprefetch.values import AnswerHead, Metadata, ReadHead, ReadRequest, StatRequest
 
 if TYPE_CHECKING:

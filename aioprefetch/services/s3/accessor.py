@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.accessor import WriteBody, check_reply
+from aioprefetch.accessor import check_reply
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import (
     ConditionNotMatch,
     InvalidArgument,
@@ -24,7 +25,6 @@ from aioprefetch.services.s3.client import Reply, S3Client
 from aioprefetch.services.s3.errors import Told
 from aioprefetch.services.s3.multipart import S3WriteBody, put
 from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import ReadBody
 from aioprefetch.values import (
     AnswerHead,
     CopyRequest,

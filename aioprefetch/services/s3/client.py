@@ -204,7 +204,9 @@ def _load_session(service: S3) -> tuple[Any, str | None]:
         raise MissingDependency("the S3 service needs aiobotocore: pip install 'aioprefetch[s3]'") from error
     if service.ca_bundle is not None and not os.path.isfile(service.ca_bundle):
         raise ConfigInvalid(f"ca_bundle={service.ca_bundle!r} is not a file")
-    session = AioSession(profile=service.profile)
+    # Given keys need no profile; the one that AWS_PROFILE names may not even exist here.
+    own = service.anonymous or service.access_key_id is not None
+    session = AioSession(profile=service.profile, session_vars={"profile": (None, None, None, None)} if own else None)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     session.warm_up_loader_caches("s3")
     # Stores other than AWS hardly look at the region, but a signature needs one.

@@ -146,7 +146,9 @@ BY_CLASS: Mapping[str, Row] = {
     "SSOError": Row(errors.PermissionDenied, "log in again (aws sso login)", quotes=True),
     "LoginError": Row(errors.PermissionDenied, "log in again (aws login)", quotes=True),
     "ProfileNotFound": Row(
-        errors.ConfigInvalid, "profile={profile!r} is not in the AWS configuration files: check its name"
+        errors.ConfigInvalid,
+        "a profile is not in the AWS configuration files: check profile= and AWS_PROFILE",
+        quotes=True,
     ),
     "ConfigParseError": Row(errors.ConfigInvalid, "the AWS configuration file cannot be read", quotes=True),
     "NoRegionError": Row(errors.ConfigInvalid, "no region is configured: set region='...' or AWS_REGION"),

@@ -9,14 +9,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from aioprefetch.accessor import Accessor, WriteBody
+from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import CollectSink, ReadBody, Sink
+from aioprefetch.sink import CollectSink, Sink
 from aioprefetch.telemetry import Event
 from aioprefetch.values import (
     Capability,

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from aioprefetch.bodies import ReadBody
 from aioprefetch.accessor import Accessor
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.sink import CollectSink, ReadBody
+from aioprefetch.sink import CollectSink
 from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
 
 

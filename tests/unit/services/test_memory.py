@@ -1,0 +1,111 @@
+"""The memory service: named and private stores, roots, versions, conditions."""
+
+import pickle
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch import Operator
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, NotFound
+from aioprefetch.services.memory import Memory
+from aioprefetch.values import WriteRequest
+
+
+async def test_a_name_is_one_store_and_no_name_is_a_private_one() -> None:
+    first, second = Operator(Memory("shared-name")), Operator.from_uri("memory://shared-name")
+    await first.write("k", b"1")
+    assert await second.read("k") == b"1"
+    private, other = Operator(Memory()), Operator(Memory())
+    await private.write("k", b"2")
+    with pytest.raises(NotFound):
+        await other.read("k")
+    assert await private.layer(ap.layers.RetryLayer()).read("k") == b"2"
+    assert private.info != other.info
+    for operator in (first, second, private, other):
+        await operator.aclose()
+
+
+async def test_a_root_is_a_prefix_that_nobody_sees() -> None:
+    whole, rooted = Operator.from_uri("memory://rooted"), Operator.from_uri("memory://rooted/a/b/")
+    await rooted.write("x/y", b"1")
+    await rooted.write("z", b"2")
+    await whole.write("a/bz", b"beside")
+    assert await whole.read("a/b/x/y") == b"1"
+    assert [entry.path async for entry in rooted.list()] == ["x/", "z"]
+    assert [entry.path async for entry in rooted.list(recursive=True, start_after="x/y")] == ["z"]
+    assert (await rooted.stat("z")).path == "z"
+    assert (await rooted.copy("z", "w")).path == "w"
+    await rooted.delete("z")
+    assert [entry.path async for entry in whole.list(recursive=True)] == ["a/b/w", "a/b/x/y", "a/bz"]
+    assert rooted.info.url == "memory://rooted/a/b"
+    for operator in (whole, rooted):
+        await operator.aclose()
+
+
+async def test_a_write_is_a_new_version_and_a_read_sees_one() -> None:
+    memory = Memory()
+    operator = Operator(memory)
+    first = await operator.write("k", bytearray(b"one"), user_metadata={"a": "b"}, content_type="x/y")
+    view = await operator.view("k")
+    second = await operator.write("k", b"other")
+    assert first.etag != second.etag
+    assert bytes(view) == b"one"
+    with pytest.raises(ConditionNotMatch):
+        await operator.write("k", b"3", if_match=first.etag)
+    with pytest.raises(ConditionNotMatch):
+        await operator.write("none", b"3", if_match="*")
+    assert (await operator.write("k", b"3", if_match=second.etag)).size == 1
+    with pytest.raises(AlreadyExists):
+        await operator.write("k", b"4", if_not_exists=True)
+    await operator.write("new", b"4", if_not_exists=True)
+    assert dict(first.user_metadata) == {"a": "b"}
+    assert (await operator.stat("k")).last_modified is not None
+    await operator.aclose()
+
+
+async def test_what_was_written_is_not_what_the_caller_changes_later() -> None:
+    operator = Operator(Memory())
+    data = bytearray(b"abc")
+    await operator.write("k", data)
+    data[:] = b"xyz"
+    assert await operator.read("k") == b"abc"
+    await operator.aclose()
+
+
+KEYS = [
+    "a b",
+    "a+b",
+    "a%20b",
+    "a#b",
+    "a?b=c",
+    "ü/é",
+    "a//b",
+    "/lead",
+    "日本",
+    "x" * 1024,
+    "trailing ",
+    "a\\b",
+    "'\"&<>",
+]
+
+
+async def test_keys_are_kept_as_given() -> None:
+    operator = Operator(Memory())
+    for key in KEYS:
+        await operator.write(key, key.encode())
+    for key in KEYS:
+        assert await operator.read(key) == key.encode()
+        assert (await operator.stat(key)).path == key
+        async with operator.reader(key) as reader:
+            assert await reader.read() == key.encode()
+    assert sorted([entry.path async for entry in operator.list(recursive=True)]) == sorted(KEYS)
+    await operator.aclose()
+
+
+def test_a_named_store_pickles_as_its_name() -> None:
+    memory = Memory("by-name", "root")
+    memory.store.put(WriteRequest(path="k"), b"not in the pickle")
+    data = pickle.dumps(memory)
+    assert b"not in the pickle" not in data
+    assert pickle.loads(data).store is memory.store
+    assert pickle.loads(data) == memory
