@@ -48,7 +48,7 @@ class Wait:
                 segment.pins += 1
 
     def close(self) -> None:
-        """Leave. Must be called exactly once, after the bytes were used or the wait was given up."""
+        """Leave, after the bytes were used or the wait was given up. Twice is fine."""
         self.fetch.leave(self)
 
 
@@ -127,6 +127,8 @@ class Fetch(Sink):
 
     def leave(self, wait: Wait) -> None:
         """See ``Wait.close``."""
+        if wait not in self._waits:
+            return
         self._waits.remove(wait)
         for segment in self.segments if wait.is_pinning else ():
             segment.pins -= 1

@@ -106,7 +106,6 @@ class PinnedObject:
             raise Unexpected("the store does not tell the size of the object", operation="read", path=self.path)
         if self._declared is not None and head.total < self._declared:
             raise self._too_short(head.total)
-        self._opening = None  # It would keep the memory of its segments after they are evicted.
         self.etag = head.etag
         self.version = self.version or head.version
         return self._set_file(head.total)
@@ -341,6 +340,7 @@ class PinnedObject:
         for wait in self._waits:
             if not wait.future.done():
                 wait.future.set_exception(self._end_error())
+        self.release(tuple(self._waits))  # At once, so that no request goes on until the reading tasks have a turn.
         if self._opening is not None and not self._opening.finished and self.file is None:
             self._opening.cancel()
         if self.file is not None:

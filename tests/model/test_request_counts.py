@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody
 from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.memory import CAPABILITY, Memory
 from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import ReadBody
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content, pattern
 from aioprefetch.values import Capability, Metadata, ReadHead, ReadRequest, ServiceInfo, StatRequest, WriteRequest

@@ -118,13 +118,12 @@ async def test_every_range_of_an_empty_object_is_the_empty_one(fields: dict[str,
 async def test_a_range_beyond_the_end_tells_the_size(hide_total: bool) -> None:
     accessor, poor, _ = build(k=b"0123")
     poor.hide_total = hide_total
-    for call in (
-        lambda: accessor.read(ReadRequest(path="k", offset=4), CollectSink()),
-        lambda: accessor.open_read(ReadRequest(path="k", offset=40, size=1)),
-    ):
-        with pytest.raises(RangeNotSatisfied) as caught:
-            await call()
-        assert caught.value.total == 4
+    with pytest.raises(RangeNotSatisfied) as caught:
+        await accessor.read(ReadRequest(path="k", offset=4), CollectSink())
+    assert caught.value.total == 4
+    with pytest.raises(RangeNotSatisfied) as caught:
+        await accessor.open_read(ReadRequest(path="k", offset=40, size=1))
+    assert caught.value.total == 4
 
 
 class Lying(Poor):
@@ -164,9 +163,10 @@ async def test_a_body_has_exactly_the_bytes_of_its_head(delta: int) -> None:
             await accessor.read(ReadRequest(path="k"), CollectSink())
     body = await accessor.open_read(ReadRequest(path="k"))
     await body.read_chunk()
+    if delta < 0:
+        await body.read_chunk()
     with pytest.raises(Unavailable if delta < 0 else ProtocolError) as caught:
-        while await body.read_chunk():
-            pass
+        await body.read_chunk()
     assert (caught.value.operation, caught.value.path) == ("read", "k")
     assert memory.store.keys() == ["k"]
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import CollectSink, ReadBody
+from aioprefetch.sink import CollectSink
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, ReadRequest, StatRequest, WriteRequest
 from tests.unit.layers.layer_stack import KIB, Stack, open_stack, pattern, was_cancelled

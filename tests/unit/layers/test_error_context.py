@@ -132,12 +132,9 @@ async def test_foreign_exceptions_become_unexpected_with_the_cause_chained(name:
 async def test_what_is_no_failure_passes_unchanged(error: BaseException) -> None:
     accessor, _ = await stack(Failing, error)
     for call in list(OPERATIONS.values())[:3]:
-        try:
+        with pytest.raises(type(error)) as caught:
             await call(accessor)
-        except BaseException as caught:
-            assert caught is error
-        else:
-            raise AssertionError("nothing was raised")
+        assert caught.value is error
 
 
 async def test_the_inner_word_wins() -> None:

@@ -1,4 +1,4 @@
-"""WrappedAccessor: a layer says only what it changes; everything else is forwarded, every operation through one hook."""
+"""WrappedAccessor: a layer says only what it changes; the rest is forwarded, every operation through one hook."""
 
 import inspect
 from typing import Any
@@ -10,7 +10,6 @@ from aioprefetch.layers import WrappedAccessor
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ReadRequest, Request, WriteRequest
-
 from tests.unit.layers.test_error_context import OPERATIONS
 
 
@@ -50,7 +49,7 @@ async def test_around_may_change_the_request() -> None:
     assert bytes(await body.read_chunk()) == b"012"
 
 
-def test_nothing_of_the_protocol_is_missing() -> None:
+async def test_nothing_of_the_protocol_is_missing() -> None:
     names = {name for name, _ in inspect.getmembers(Accessor) if not name.startswith("_")}
     own = {name for name in vars(WrappedAccessor) if not name.startswith("_")}
     assert names <= own

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from aioprefetch.bodies import ReadBody
 from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client

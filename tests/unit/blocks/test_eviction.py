@@ -1,0 +1,123 @@
+"""Eviction: wasted prefetch first, then furthest from a cursor, then least recently used; never what is in use."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch import RangeReader
+from aioprefetch.blocks.eviction import FAR, distance, rank
+from tests.unit.gates import KIB, MIB, Bench, bench, settle
+
+BLOCK = 64 * KIB
+
+
+def resident(reader: RangeReader) -> set[int]:
+    """Which blocks are there."""
+    assert reader._object is not None
+    assert reader._object.file is not None
+    return set(reader._object.file.blocks)
+
+
+@given(st.integers(0, 50), st.lists(st.integers(0, 50), max_size=4), st.integers(0, 10))
+def test_distance_is_to_the_nearest_cursor(index: int, cursors: list[int], ahead: int) -> None:
+    found = distance(index, cursors, ahead_blocks=ahead)
+    if not cursors:
+        assert found == FAR
+    elif any(cursor <= index <= cursor + ahead for cursor in cursors):
+        assert found == 0
+    else:
+        assert found == min(abs(index - cursor) for cursor in cursors) > 0
+
+
+def test_rank_orders_as_the_design_says() -> None:
+    viewed = rank(viewed=True, wasted=True, distance_blocks=99, touched=0)
+    near = rank(viewed=False, wasted=False, distance_blocks=1, touched=0)
+    old = rank(viewed=False, wasted=False, distance_blocks=5, touched=1)
+    new = rank(viewed=False, wasted=False, distance_blocks=5, touched=2)
+    wasted = rank(viewed=False, wasted=True, distance_blocks=1, touched=9)
+    assert sorted([viewed, near, new, old, wasted]) == [wasted, old, new, near, viewed]
+
+
+async def filled(b: Bench, *blocks: int) -> RangeReader:
+    """A reader that has read these blocks by position."""
+    reader = b.reader()
+    for block in blocks:
+        await reader.read_at(block * BLOCK, 10)
+    await settle()
+    return reader
+
+
+async def test_the_least_recently_used_goes_first() -> None:
+    async with bench(memory_bytes=4 * BLOCK) as b:
+        reader = await filled(b, 0, 1, 2, 3)
+        await reader.read_at(0, 10)
+        await reader.read_at(9 * BLOCK, 10)
+        assert resident(reader) == {0, 2, 3, 9}
+        await reader.aclose()
+
+
+async def test_the_furthest_from_the_cursor_goes_first() -> None:
+    async with bench(memory_bytes=4 * BLOCK, prefetch_blocks=2) as b:
+        reader = await filled(b, 10, 11, 3, 15)
+        reader.seek(10 * BLOCK)
+        await reader.read_at(12 * BLOCK, 10)
+        assert resident(reader) == {10, 11, 15, 12}
+        await reader.aclose()
+
+
+async def test_prefetch_that_was_passed_unread_goes_before_all() -> None:
+    async with bench(memory_bytes=4 * BLOCK, prefetch_blocks=2) as b:
+        reader = await filled(b, 0, 10)
+        reader.will_need([(12 * BLOCK, 14 * BLOCK)])
+        await settle()
+        assert resident(reader) == {0, 10, 12, 13}
+        await reader.read_at(13 * BLOCK, 10)
+        reader.seek(15 * BLOCK)
+        await reader.read_at(15 * BLOCK, 10)
+        assert resident(reader) == {0, 10, 13, 15}
+        assert b.runtime.counters["prefetch_bytes_wasted"] == BLOCK
+        await reader.aclose()
+
+
+async def test_a_closed_file_goes_before_an_open_one() -> None:
+    async with bench(memory_bytes=4 * BLOCK) as b:
+        b.put(bytes(MIB), "other")
+        async with b.operator.reader("other") as other:
+            await other.read_at(0, 10)
+            await settle()
+        reader = await filled(b, 0, 1, 2)
+        await b.operator.reader("other", size=None).aclose()
+        reader.seek(0)
+        await reader.read_at(8 * BLOCK, 10)
+        assert resident(reader) == {0, 1, 2, 8}
+        await reader.aclose()
+
+
+async def test_what_is_in_flight_or_waited_for_stays() -> None:
+    async with bench(memory_bytes=2 * BLOCK) as b:
+        reader = await b.opened()
+        slow = asyncio.create_task(reader.read_at(BLOCK, BLOCK))
+        call = await b.next_call()
+        call.deliver(BLOCK - 1)
+        await settle()
+        b.gate.open = True
+        for block in (4, 5, 6, 7):
+            assert await reader.read_at(block * BLOCK, 10) == b.data[block * BLOCK : block * BLOCK + 10]
+            assert 1 in resident(reader)
+        call.finish()
+        assert await slow == b.data[BLOCK : 2 * BLOCK]
+        assert b.ranges.count((BLOCK, 2 * BLOCK)) == 1
+        await reader.aclose()
+
+
+async def test_a_viewed_block_goes_last() -> None:
+    async with bench(memory_bytes=4 * BLOCK) as b:
+        reader = b.reader()
+        view = await reader.view_at(0, 10)
+        for block in range(1, 8):
+            await reader.read_at(block * BLOCK, 10)
+            await settle()
+        assert 0 in resident(reader)
+        assert bytes(view) == b.data[:10]
+        await reader.aclose()

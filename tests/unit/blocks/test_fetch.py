@@ -1,0 +1,252 @@
+"""Single flight: who is woken when, who pays for a cancellation, what a failure leaves behind."""
+
+import asyncio
+
+import pytest
+
+from aioprefetch.errors import Closed, Unavailable
+from aioprefetch.values import ReadHead
+from tests.unit.gates import KIB, MIB, bench, settle
+
+BLOCK = 64 * KIB
+
+
+async def test_many_readers_of_one_block_share_one_request() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        tasks = [asyncio.create_task(reader.read_at(BLOCK + n, 100)) for n in range(50)]
+        call = await b.next_call()
+        await settle()
+        assert b.ranges == [(BLOCK, 2 * BLOCK)]
+        call.finish()
+        assert await asyncio.gather(*tasks) == [b.data[BLOCK + n : BLOCK + n + 100] for n in range(50)]
+        assert len(b.calls) == 1
+        await reader.aclose()
+
+
+async def test_each_waiter_is_woken_as_soon_as_its_bytes_are_there() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        near = asyncio.create_task(reader.read_at(BLOCK, 100))
+        far = asyncio.create_task(reader.read_at(BLOCK + 1000, 100))
+        call = await b.next_call()
+        call.deliver(99)
+        await settle()
+        assert not near.done()
+        call.deliver(1)
+        await settle()
+        assert near.done()
+        assert not far.done()
+        assert near.result() == b.data[BLOCK : BLOCK + 100]
+        call.deliver(1000)
+        assert await far == b.data[BLOCK + 1000 : BLOCK + 1100]
+        assert not call.ended
+        await reader.aclose()
+        await settle()
+        assert call.cancelled
+
+
+async def test_a_cancelled_waiter_leaves_its_companions_alone() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        tasks = [asyncio.create_task(reader.read_at(BLOCK + n, 10)) for n in range(10)]
+        call = await b.next_call()
+        await settle()
+        for task in tasks[::2]:
+            task.cancel()
+        await settle()
+        call.finish()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(found, asyncio.CancelledError) for found in results[::2])
+        assert results[1::2] == [b.data[BLOCK + n : BLOCK + n + 10] for n in range(1, 10, 2)]
+        assert len(b.calls) == 1
+        await reader.aclose()
+
+
+async def test_the_request_ends_with_its_last_waiter() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        tasks = [asyncio.create_task(reader.read_at(BLOCK, 10)) for _ in range(3)]
+        call = await b.next_call()
+        await settle()
+        for task in tasks:
+            assert not call.cancelled
+            task.cancel()
+            await settle()
+        assert call.cancelled
+        assert b.runtime.budget.used_bytes == BLOCK  # The first block alone.
+        await reader.aclose()
+
+
+async def test_the_request_goes_on_once_it_has_served_somebody() -> None:
+    """What is left of the block is read ahead for the next one."""
+    async with bench() as b:
+        reader = await b.opened()
+        served, other = (asyncio.create_task(reader.read_at(BLOCK + n, 10)) for n in (0, 5000))
+        call = await b.next_call()
+        await settle()
+        call.deliver(10)
+        await served
+        other.cancel()
+        await settle()
+        assert not call.cancelled
+        call.finish()
+        await settle()
+        assert await reader.read_at(2 * BLOCK - 10, 10) == b.data[2 * BLOCK - 10 : 2 * BLOCK]
+        assert len(b.calls) == 1
+        await reader.aclose()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("rounds", range(8))
+async def test_who_comes_right_after_the_last_one_left_is_served(rounds: int, late: bool) -> None:
+    """A request that is being broken off belongs to nobody: the next reader starts another."""
+    async with bench() as b:
+        reader = await b.opened()
+        first = asyncio.create_task(reader.read_at(BLOCK, 10))
+        await settle(rounds)
+        first.cancel()
+        if late:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(reader.read_at(BLOCK, 10))
+        await settle()
+        for call in b.calls:
+            call.finish()
+        assert await second == b.data[BLOCK : BLOCK + 10]
+        await settle()
+        assert first.cancelled()
+        assert b.runtime.budget.used_bytes == 2 * BLOCK
+        await reader.aclose()
+
+
+async def test_a_failing_fetch_fails_its_waiters_only_each_with_a_copy() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        mine = [asyncio.create_task(reader.read_at(BLOCK + n, 10)) for n in range(3)]
+        call = await b.next_call()
+        other = asyncio.create_task(reader.read_at(4 * BLOCK, 10))
+        await settle()
+        cause = OSError("wire")
+        error = Unavailable("broke", path="k", operation="read")
+        error.__cause__ = cause
+        call.fail(error)
+        b.calls[-1].finish()
+        assert await other == b.data[4 * BLOCK : 4 * BLOCK + 10]
+        errors = await asyncio.gather(*mine, return_exceptions=True)
+        assert [type(one) for one in errors] == [Unavailable] * 3
+        assert len({id(one) for one in errors}) == 3
+        assert all(isinstance(one, Unavailable) and one.__cause__ is cause for one in errors)
+        await reader.aclose()
+
+
+async def test_what_arrived_before_a_failure_is_kept_and_never_asked_for_again() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        task = asyncio.create_task(reader.read_at(BLOCK, 2000))
+        call = await b.next_call()
+        call.deliver(1500)
+        call.fail(Unavailable("broke"))
+        with pytest.raises(Unavailable):
+            await task
+        assert await reader.read_at(BLOCK, 1500) == b.data[BLOCK : BLOCK + 1500]
+        assert b.runtime.budget.used_bytes == BLOCK + 1500
+        assert len(b.calls) == 1
+        b.gate.open = True
+        assert await reader.read_at(BLOCK, 2000) == b.data[BLOCK : BLOCK + 2000]
+        assert b.ranges == [(BLOCK, 2 * BLOCK), (BLOCK + 1500, 2 * BLOCK)]
+        await reader.aclose()
+
+
+async def test_a_waiting_prefetch_is_promoted_past_the_limit() -> None:
+    """Prefetch never overdraws and waits; as soon as somebody awaits it, it may."""
+    async with bench(memory_bytes=2 * BLOCK) as b:
+        reader = await b.opened()
+        blocked = asyncio.create_task(reader.read_at(BLOCK, 10))
+        await b.next_call()
+        reader.will_need([(2 * BLOCK, 4 * BLOCK)])
+        await settle()
+        in_flight = [one for one in b.calls if one.request.lane == "prefetch"]
+        assert len(in_flight) == 1
+        awaited = asyncio.create_task(reader.read_at(3 * BLOCK, 10))
+        await settle()
+        call = b.calls[-1]
+        assert (call.request.offset, call.request.lane) == (3 * BLOCK, "demand")
+        for one in b.calls:
+            one.finish()
+        assert await awaited == b.data[3 * BLOCK : 3 * BLOCK + 10]
+        await blocked
+        await reader.aclose()
+
+
+async def test_a_failed_prefetch_does_not_fail_the_read_that_awaits_it() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        reader.will_need([(BLOCK, 2 * BLOCK)])
+        call = await b.next_call()
+        task = asyncio.create_task(reader.read_at(BLOCK, 10))
+        await settle()
+        b.gate.open = True
+        call.fail(Unavailable("broke"))
+        assert await task == b.data[BLOCK : BLOCK + 10]
+        assert [one.request.lane for one in b.calls] == ["prefetch", "demand"]
+        await reader.aclose()
+
+
+async def test_a_prefetch_that_nobody_awaits_fails_silently() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        reader.will_need([(BLOCK, 2 * BLOCK)])
+        (await b.next_call()).fail(Unavailable("broke"))
+        await settle()
+        assert b.runtime.budget.used_bytes == BLOCK
+        assert reader.statistics["stream_read_exceptions"] == 0
+        await reader.aclose()
+
+
+async def test_two_readers_that_open_at_once_agree_on_the_blocks() -> None:
+    """Both ask for the first block since neither knows the version; its bytes are kept once."""
+    async with bench() as b:
+        first, second = b.reader(), b.reader()
+        found = await asyncio.gather(*(one.read_at(50, 100) for one in (first, second)))
+        assert found == [b.data[50:150]] * 2
+        await settle()
+        assert b.runtime.budget.used_bytes == BLOCK
+        assert await second.read_at(0, 10) == b.data[:10]
+        await first.aclose()
+        assert await second.read_at(BLOCK - 10, 10) == b.data[BLOCK - 10 : BLOCK]
+        assert len(b.calls) == 2
+        await second.aclose()
+
+
+async def test_closing_one_reader_does_not_disturb_the_other_on_the_same_fetch() -> None:
+    async with bench() as b:
+        one = await b.opened()
+        two = one.clone()
+        mine = asyncio.create_task(one.read_at(BLOCK, 10))
+        call = await b.next_call()
+        theirs = asyncio.create_task(two.read_at(BLOCK, 10))
+        await settle()
+        await one.aclose()
+        with pytest.raises(Closed):
+            await mine
+        call.finish()
+        assert await theirs == b.data[BLOCK : BLOCK + 10]
+        assert len(b.calls) == 1
+        await two.aclose()
+
+
+async def test_an_answer_after_the_request_was_broken_off_changes_nothing() -> None:
+    """A service that shields its work may begin the sink of a cancelled fetch: it is refused."""
+    async with bench(2 * MIB) as b:
+        reader = await b.opened()
+        task = asyncio.create_task(reader.read_at(BLOCK, 10))
+        await b.next_call()
+        (fetch,) = reader._object.file.fetches  # type: ignore[union-attr]
+        task.cancel()
+        await settle()
+        used = b.runtime.budget.used_bytes
+        with pytest.raises(Closed):
+            fetch.begin(ReadHead(start=BLOCK, size=BLOCK, total=2 * MIB, etag=reader.etag))
+        assert b.runtime.budget.used_bytes == used
+        assert fetch.segments == []
+        await reader.aclose()

@@ -1,0 +1,181 @@
+"""The error tree: Python's own words, pickling, copying, redaction, and lines that cannot be forged."""
+
+import copy
+import errno
+import io
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch import errors
+from aioprefetch.errors import Error, NotFound, ObjectChanged, RangeNotSatisfied, Unexpected, printable, redact
+from aioprefetch.values import ReadHead
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+
+PYTHON_WORDS: dict[str, type[BaseException]] = {
+    "NotFound": FileNotFoundError,
+    "AlreadyExists": FileExistsError,
+    "IsADirectory": IsADirectoryError,
+    "NotADirectory": NotADirectoryError,
+    "IsSameFile": OSError,
+    "PermissionDenied": PermissionError,
+    "CredentialsExpired": PermissionError,
+    "ClockSkew": PermissionError,
+    "RangeNotSatisfied": EOFError,
+    "ConditionNotMatch": OSError,
+    "ObjectChanged": OSError,
+    "InvalidArgument": ValueError,
+    "InvalidRange": ValueError,
+    "InvalidPath": ValueError,
+    "InvalidType": TypeError,
+    "ConfigInvalid": ValueError,
+    "Unsupported": io.UnsupportedOperation,
+    "Throttled": OSError,
+    "Unavailable": ConnectionError,
+    "TimedOut": TimeoutError,
+    "Stalled": TimeoutError,
+    "BudgetExhausted": OSError,
+    "ProtocolError": OSError,
+    "RedirectRefused": OSError,
+    "UntrustedMetadata": ValueError,
+    "Closed": ValueError,
+    "SizeUnknown": OSError,
+    "WrongLoop": RuntimeError,
+    "MissingDependency": ImportError,
+    "Unexpected": OSError,
+}
+TEMPORARY = {"Throttled", "Unavailable", "TimedOut", "Stalled", "ProtocolError"}
+
+
+def full(cls: type[Error]) -> Error:
+    """An error of a class with every field set."""
+    return cls(
+        "it went wrong",
+        operation="read",
+        path="dir/key",
+        status="persistent",
+        context={"range": "[0, 5)", "attempts": 3, "cause": ValueError("not plain")},
+        head=ReadHead(start=0, size=5, total=9, etag="e"),
+        received=2,
+        retry_after_seconds=1.5,
+    )
+
+
+def test_every_class_but_the_root_has_its_python_word() -> None:
+    assert {cls.__name__ for cls in CLASSES} == {*PYTHON_WORDS, "Error"}
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not Error])
+def test_is_caught_as_its_python_word(cls: type[Error]) -> None:
+    with pytest.raises(PYTHON_WORDS[cls.__name__]) as caught:
+        raise full(cls)
+    assert isinstance(caught.value, Error)
+    assert caught.value.kind == cls.__name__
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_status_by_default_says_whether_trying_again_helps(cls: type[Error]) -> None:
+    error = cls("no")
+    assert error.status == ("temporary" if cls.__name__ in TEMPORARY else "permanent")
+    assert error.is_temporary == (cls.__name__ in TEMPORARY)
+    assert isinstance(error.errno, int)
+    assert errno.errorcode[error.errno]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("cls", CLASSES)
+def test_survives_pickling(cls: type[Error], protocol: int) -> None:
+    error = full(cls)
+    error.__cause__ = OSError(io.BytesIO())  # Cannot be pickled, and must not have to be.
+    twin = pickle.loads(pickle.dumps(error, protocol))
+    assert type(twin) is cls
+    assert str(twin) == str(error)
+    for name in ("message", "operation", "path", "status", "head", "received", "retry_after_seconds"):
+        assert getattr(twin, name) == getattr(error, name)
+    assert (twin.errno, twin.filename, twin.strerror) == (error.errno, "dir/key", "it went wrong")
+    assert twin.args == error.args == ("it went wrong",)
+    assert list(twin.context) == list(error.context)
+    assert twin.context["attempts"] == 3
+    assert twin.context["cause"] == "not plain"
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_copy_is_independent(cls: type[Error]) -> None:
+    error = full(cls)
+    twin = copy.copy(error)
+    assert twin is not error
+    assert type(twin) is cls
+    twin.add_context(more=1)
+    assert "more" not in error.context
+    assert str(copy.deepcopy(error)) == str(error)
+
+
+def test_own_fields_survive_pickling() -> None:
+    changed = pickle.loads(pickle.dumps(ObjectChanged("x", expected_etag="a", actual_etag=None, path="p")))
+    assert (changed.expected_etag, changed.actual_etag) == ("a", None)
+    ended = pickle.loads(pickle.dumps(RangeNotSatisfied("x", total=7)))
+    assert ended.total == 7
+    assert ended.context == {"total": 7}
+
+
+def test_the_inner_word_wins() -> None:
+    error = NotFound("no", operation="stat", context={"service": "inner"})
+    assert error.add_context(operation="read", path="k", service="outer", attempts=2) is error
+    assert (error.operation, error.path, error.filename) == ("stat", "k", "k")
+    assert error.context == {"service": "inner", "attempts": 2}
+
+
+def test_message_is_for_people() -> None:
+    error = NotFound("there is no such object", operation="stat", path="a b", context={"service": "memory://x"})
+    assert str(error) == "NotFound (permanent) at stat 'a b': there is no such object [service: memory://x]"
+    assert repr(error) == f"<{error}>"
+
+
+SECRET = "SECRETVALUE"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"https://host/k?X-Amz-Signature={SECRET}",
+        f"https://host?sig={SECRET}",
+        f"https://user:{SECRET}@host/k",
+        f"https://{SECRET}@host/k?a=b",
+        f"https://user:a@{SECRET}@host/k",
+        f"s3://AKIA:{SECRET}@bucket/key",
+        f"https://host/k#frag?token={SECRET}",
+        f"http://u:{SECRET}@proxy:3128 https://host/x?y={SECRET}",
+    ],
+)
+def test_no_secret_of_a_url_gets_out(url: str) -> None:
+    """Neither message, repr, context nor pickle holds a query or user information."""
+    assert SECRET not in redact(f"GET {url} failed")
+    error = Unexpected(f"GET {url} failed", context={"url": url, "cause": RuntimeError(url)})
+    error.add_context(proxy=url)
+    for text in (str(error), repr(error), error.strerror, *map(str, error.args), pickle.dumps(error).decode("latin-1")):
+        assert text is not None
+        assert SECRET not in text
+
+
+def test_redaction_keeps_what_helps() -> None:
+    assert redact("GET https://user:pw@host:9000/bucket/key?sig=x failed") == "GET https://host:9000/bucket/key failed"
+    assert redact("why? because a@b") == "why? because a@b"
+
+
+@given(st.text())
+def test_a_path_is_one_printable_line(path: str) -> None:
+    shown = str(NotFound("no", path=path, context={"key": path}))
+    assert shown.isprintable()
+    assert printable(path).isprintable()
+    if path.isprintable():
+        assert printable(path) == path
+
+
+def test_a_key_cannot_forge_a_log_line() -> None:
+    error = NotFound("no", path="k\n2026 ERROR all is lost\x1b[31m\u2028")
+    assert len(str(error).splitlines()) == 1
+    assert "\x1b" not in str(error)
+    assert pickle.loads(pickle.dumps(error)).path == error.path

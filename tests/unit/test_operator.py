@@ -1,0 +1,357 @@
+"""The front door: bad input is a typed error that names operation and path, and every verb does what it says."""
+
+import asyncio
+import mmap
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch import Operator
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    ConfigInvalid,
+    Error,
+    InvalidType,
+    IsADirectory,
+    IsSameFile,
+    NotFound,
+    ObjectChanged,
+    RangeNotSatisfied,
+    TimedOut,
+)
+from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, Layer, RetryLayer, TimeoutLayer
+from aioprefetch.services.memory import Memory
+from aioprefetch.testing.fault_layer import FaultLayer, Injection
+from aioprefetch.values import ReadRequest, WriteRequest
+from tests.unit.gates import bench, settle
+
+Call = Callable[[Operator], Awaitable[object]]
+
+
+@pytest.fixture
+async def op() -> AsyncIterator[Operator]:
+    """An Operator over a private memory store with "k" in it."""
+    operator = Operator(Memory())
+    await operator.write("k", b"0123456789")
+    yield operator
+    await operator.aclose()
+
+
+BAD: dict[str, tuple[Call, type[Error], str]] = {
+    "negative offset": (lambda o: o.read("k", offset=-1), ap.errors.InvalidRange, "read"),
+    "negative size": (lambda o: o.read("k", size=-1), ap.errors.InvalidRange, "read"),
+    "negative suffix": (lambda o: o.read("k", suffix=-1), ap.errors.InvalidRange, "read"),
+    "float offset": (lambda o: o.read("k", offset=1.0), InvalidType, "read"),  # type: ignore[arg-type]
+    "bool size": (lambda o: o.read("k", size=True), InvalidType, "read"),
+    "suffix and offset": (lambda o: o.read("k", offset=1, suffix=1), ConfigInvalid, "read"),
+    "suffix and size": (lambda o: o.read("k", size=1, suffix=1), ConfigInvalid, "read"),
+    "beyond the end": (lambda o: o.read("k", offset=10), RangeNotSatisfied, "read"),
+    "time-out no number": (lambda o: o.read("k", timeout_seconds="1"), ConfigInvalid, "read"),  # type: ignore[arg-type]
+    "time-out negative": (lambda o: o.view("k", timeout_seconds=-1), ConfigInvalid, "read"),
+    "missing": (lambda o: o.read("none"), NotFound, "read"),
+    "missing stat": (lambda o: o.stat("none"), NotFound, "stat"),
+    "missing directory": (lambda o: o.stat("none/"), NotFound, "stat"),
+    "a directory": (lambda o: o.read("dir/"), IsADirectory, "read"),
+    "no path": (lambda o: o.read(""), IsADirectory, "read"),
+    "path no string": (lambda o: o.read(b"k"), InvalidType, "read"),  # type: ignore[arg-type]
+    "path None": (lambda o: o.stat(None), InvalidType, "stat"),  # type: ignore[arg-type]
+    "dot segment": (lambda o: o.read("a/../k"), ap.errors.InvalidPath, "read"),
+    "NUL": (lambda o: o.write("a\0b", b""), ap.errors.InvalidPath, "write"),
+    "surrogate": (lambda o: o.stat("\ud800"), ap.errors.InvalidPath, "stat"),
+    "endless path": (lambda o: o.stat("x" * 5000), ap.errors.InvalidPath, "stat"),
+    "write text": (lambda o: o.write("w", "text"), InvalidType, "write"),  # type: ignore[arg-type]
+    "write None": (lambda o: o.write("w", None), InvalidType, "write"),  # type: ignore[arg-type]
+    "write list": (lambda o: o.write("w", [b"x"]), InvalidType, "write"),  # type: ignore[arg-type]
+    "write directory": (lambda o: o.write("d/", b""), IsADirectory, "write"),
+    "write over": (lambda o: o.write("k", b"", if_not_exists=True), ap.errors.AlreadyExists, "write"),
+    "write other": (lambda o: o.write("k", b"", if_match="x"), ConditionNotMatch, "write"),
+    "copy to itself": (lambda o: o.copy("k", "k"), IsSameFile, "copy"),
+    "copy missing": (lambda o: o.copy("none", "x"), NotFound, "copy"),
+    "copy to directory": (lambda o: o.copy("k", "d/"), IsADirectory, "copy"),
+    "create_dir file": (lambda o: o.create_dir("d"), ap.errors.NotADirectory, "create_dir"),
+    "delete_all file": (lambda o: o.delete_all("d"), ap.errors.NotADirectory, "delete_all"),
+    "delete None": (lambda o: o.delete(None), InvalidType, "delete"),  # type: ignore[arg-type]
+    "presign": (lambda o: o.presign("k"), ap.errors.Unsupported, "presign"),
+    "presign never": (lambda o: o.presign("k", expires_seconds=0), ConfigInvalid, "presign"),
+    "presign text": (lambda o: o.presign("k", expires_seconds="9"), ConfigInvalid, "presign"),  # type: ignore[arg-type]
+    "ranges None": (lambda o: o.read_ranges("k", None), InvalidType, "read_ranges"),  # type: ignore[arg-type]
+    "ranges int": (lambda o: o.read_ranges("k", 5), InvalidType, "read_ranges"),  # type: ignore[arg-type]
+    "ranges reversed": (lambda o: o.read_ranges("k", [(5, 1)]), ap.errors.InvalidRange, "read_ranges"),
+    "ranges past the end": (lambda o: o.read_ranges("k", [(5, 11)]), RangeNotSatisfied, "read_ranges"),
+    "ranges beyond the end": (lambda o: o.read_ranges("k", [(50, 60)]), RangeNotSatisfied, "read"),
+    "ranges gap": (lambda o: o.read_ranges("k", [(5, 6)], gap_bytes=-1), ap.errors.InvalidRange, "read_ranges"),
+    "ranges most": (lambda o: o.read_ranges("k", [(5, 6)], request_bytes_max=0), ap.errors.InvalidRange, "read_ranges"),
+    "into bytes": (lambda o: o.read_into("k", 0, b"xxx"), InvalidType, "read_into"),
+    "into nothing": (lambda o: o.read_into("k", 0, None), InvalidType, "read_into"),
+    "into beyond": (lambda o: o.read_into("k", 10, bytearray(1)), RangeNotSatisfied, "read"),
+    "into negative": (lambda o: o.read_into("k", -1, bytearray(1)), ap.errors.InvalidRange, "read"),
+    "if_match": (lambda o: o.read("k", if_match="x"), ConditionNotMatch, "read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_input_is_a_typed_error_with_operation_and_path(name: str, op: Operator) -> None:
+    call, error, operation = BAD[name]
+    before = dict(op.statistics)
+    with pytest.raises(error) as caught:
+        await asyncio.wait_for(call(op), 5)
+    assert caught.value.operation == operation
+    if error is not InvalidType and name not in ("no path", "surrogate"):
+        assert caught.value.path
+    if isinstance(caught.value, ap.errors.InvalidArgument):
+        assert dict(op.statistics) == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda o: o.list(None),
+        lambda o: o.list("a/../b"),
+        lambda o: o.list(glob=5),
+        lambda o: o.list(glob="[z-a]"),
+        lambda o: o.reader("d/"),
+        lambda o: o.reader(5),
+        lambda o: o.reader("k", policy="x"),
+        lambda o: o.layer("x"),
+        lambda o: o.layer(RetryLayer),
+        lambda o: Operator(Memory(), disk_cache="/x"),  # type: ignore[arg-type]
+        lambda o: Operator(Memory(), memory_bytes=0),
+        lambda o: Operator.from_uri("gopher://x"),
+        lambda o: Operator.from_uri(None),  # type: ignore[arg-type]
+        lambda o: Operator.from_uri("memory://x", nonsense=1),
+    ],
+)
+async def test_plain_calls_refuse_at_once(call: Callable[[Operator], object], op: Operator) -> None:
+    with pytest.raises(Error) as caught:
+        call(op)
+    assert isinstance(caught.value, ValueError | TypeError | OSError)
+    assert caught.value.operation
+
+
+async def test_reads(op: Operator) -> None:
+    assert await op.read("k") == b"0123456789"
+    assert await op.read("k", offset=8, size=10) == b"89"
+    assert await op.read("k", suffix=3) == b"789"
+    assert await op.read("k", suffix=30) == b"0123456789"
+    assert bytes(await op.view("k", offset=2, size=3)) == b"234"
+    assert (await op.view("k")).readonly
+    etag = (await op.stat("k")).etag
+    assert await op.read("k", if_match=etag, timeout_seconds=5) == b"0123456789"
+    with pytest.raises(ConditionNotMatch):
+        await op.read("k", if_none_match=etag)
+
+
+async def test_empty_ranges_cost_no_request(op: Operator) -> None:
+    before = op.statistics["action_http_get_request"]
+    assert await op.read("k", offset=500, size=0) == b""
+    assert await op.read("none", suffix=0) == b""
+    assert await op.read_into("k", 3, bytearray()) == 0
+    assert await op.read_ranges("k", [(3, 3), (900, 900)]) == [b"", b""]
+    assert await op.read_ranges("k", []) == []
+    assert op.statistics["action_http_get_request"] == before
+
+
+async def test_an_empty_object_has_one_range_and_every_request_means_it(op: Operator) -> None:
+    await op.write("empty", b"")
+    assert await op.read("empty") == b""
+    assert await op.read("empty", offset=5, size=5) == b""
+    assert await op.read("empty", suffix=5) == b""
+    assert await op.read_into("empty", 5, bytearray(3)) == 0
+
+
+async def test_read_into_every_writable_buffer(op: Operator) -> None:
+    mapped = mmap.mmap(-1, 4)
+    for target in (bytearray(4), array("H", [0, 0]), mapped, memoryview(bytearray(9))[3:7]):
+        assert await op.read_into("k", 2, target) == 4
+        assert bytes(memoryview(target).cast("B")) == b"2345"
+    mapped.close()
+    short = bytearray(b"x" * 5)
+    assert await op.read_into("k", 8, short) == 2
+    assert short == b"89xxx"
+    short.extend(b"the buffer is free again")
+
+
+async def test_ranges_share_requests() -> None:
+    async with bench(1 << 20) as b:
+        ranges = [(900, 1000), (0, 100), (50, 60), (0, 100), (500_000, 500_001)]
+        assert await b.operator.read_ranges("k", ranges, gap_bytes=800) == [b.data[s:e] for s, e in ranges]
+        assert sorted(b.ranges, key=str) == [(0, 1000), (500_000, 500_001)]
+        views = await b.operator.view_ranges("k", [(0, 10), (1000, 900_000)], gap_bytes=5000)
+        assert [len(view) for view in views] == [10, 899_000]
+        assert all(view.readonly for view in views)
+        assert len(views[0].obj) == 10  # type: ignore[arg-type]  # A copy: it does not pin the rest.
+
+
+async def test_two_versions_in_one_call_are_found_out() -> None:
+    async with bench(1 << 20) as b:
+        b.gate.open = False
+        task = asyncio.create_task(b.operator.read_ranges("k", [(0, 10), (500_000, 500_010)], gap_bytes=0))
+        await settle()
+        b.calls[0].finish()
+        await settle()
+        b.put(bytes(1 << 20))
+        b.calls[1].finish()
+        with pytest.raises(ObjectChanged) as caught:
+            await task
+        assert caught.value.operation == "read_ranges"
+
+
+async def test_one_failed_range_cancels_the_others_and_is_raised_as_it_is() -> None:
+    async with bench(1 << 20) as b:
+        b.gate.open = False
+        ranges = [(0, 10), (300_000, 300_010), (600_000, 600_010)]
+        task = asyncio.create_task(b.operator.read_ranges("k", ranges, gap_bytes=0))
+        await settle()
+        b.calls[1].fail(NotFound("gone", operation="read", path="k"))
+        with pytest.raises(NotFound, match="gone"):
+            await task
+        assert [call.cancelled for call in b.calls] == [True, False, True]
+
+
+@pytest.mark.virtual
+async def test_a_call_that_takes_too_long_is_timed_out() -> None:
+    memory = Memory()
+    memory.store.put(WriteRequest(path="k"), b"x")
+    slow = FaultLayer((Injection(operation="read", at="call", hang=True, times=None),))
+    base = Operator(memory)
+    operator = Operator._of(memory, (slow, *base._layers), base._family)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(TimedOut) as caught:
+        await operator.read("k", timeout_seconds=3)
+    assert loop.time() - began == pytest.approx(3, abs=0.1)
+    assert (caught.value.operation, caught.value.path) == ("read", "k")
+    await operator.aclose()
+
+
+async def pieces(*parts: object) -> AsyncIterator[Any]:
+    """An asynchronous iterator; an exception among the parts is raised."""
+    for part in parts:
+        if isinstance(part, BaseException):
+            raise part
+        await asyncio.sleep(0)
+        yield part
+
+
+async def test_write_from_an_iterator(op: Operator) -> None:
+    written = await op.write("w", pieces(b"ab", bytearray(b"c"), b"", memoryview(b"d")), content_type="text/plain")
+    assert (written.path, written.size, written.content_type) == ("w", 4, "text/plain")
+    assert await op.read("w") == b"abcd"
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("mine"), asyncio.CancelledError(), "no bytes"])
+async def test_a_write_that_fails_midway_leaves_nothing(failure: object, op: Operator) -> None:
+    expected = type(failure) if isinstance(failure, BaseException) else Error
+    with pytest.raises(expected):
+        await op.write("w", pieces(b"ab", failure))
+    assert not await op.exists("w")
+    with pytest.raises(expected):
+        await op.write("k", pieces(b"ab", failure))
+    assert await op.read("k") == b"0123456789"
+
+
+async def test_a_cancelled_write_leaves_nothing(op: Operator) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0)
+            yield b"x"
+
+    task = asyncio.create_task(op.write("w", endless()))
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not await op.exists("w")
+
+
+async def test_directories_copies_and_deletes(op: Operator) -> None:
+    for key in ("d/a", "d/b/c", "d/b/d", "da"):
+        await op.write(key, key.encode())
+    assert await op.exists("d/")
+    assert (await op.stat("d/")).is_directory
+    assert (await op.stat("")).is_directory
+    assert [entry.path async for entry in op.list("d/")] == ["d/a", "d/b/"]
+    assert [entry.path async for entry in op.list("d/", recursive=True)] == ["d/a", "d/b/c", "d/b/d"]
+    copied = await op.copy("d/a", "copy")
+    assert (copied.path, await op.read("copy")) == ("copy", b"d/a")
+    await op.delete("copy")
+    await op.delete("copy")
+    await op.create_dir("new/")
+    await op.create_dir("new/")
+    assert await op.exists("new/")
+    await op.delete_all("d/")
+    await op.delete_all("d/")
+    assert [entry.path async for entry in op.list(recursive=True)] == ["da", "k", "new/"]
+    await op.delete_all("")
+    assert [entry async for entry in op.list(recursive=True)] == []
+
+
+async def test_delete_all_takes_many_pages(op: Operator) -> None:
+    memory = Memory()
+    for number in range(2500):
+        memory.store.put(WriteRequest(path=f"d/{number}"), b"")
+    memory.store.put(WriteRequest(path="other"), b"")
+    operator = Operator(memory)
+    await operator.delete_all("d/")
+    assert memory.store.keys() == ["other"]
+    await operator.aclose()
+
+
+class Outer(Layer):
+    """A layer of no known type."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+
+    def wrap(self, inner: Any, runtime: object) -> Any:
+        return inner
+
+
+def test_a_layer_replaces_its_own_kind_or_goes_outermost() -> None:
+    base = Operator(Memory())
+    kinds = [type(layer) for layer in base._layers]
+    assert kinds == [ErrorContextLayer, CompleteLayer, TimeoutLayer, ConcurrentLimitLayer, RetryLayer]
+    derived = base.layer(Outer("first"))
+    assert [type(layer) for layer in derived._layers] == [*kinds, Outer]
+    again = derived.layer(RetryLayer()).layer(Outer("second"))
+    assert [type(layer) for layer in again._layers] == [*kinds, Outer]
+    outer = again._layers[-1]
+    assert isinstance(outer, Outer)
+    assert outer.name == "second"
+    assert len(base._layers) == 5
+    assert repr(again).index("Outer") < repr(again).index("RetryLayer") < repr(again).index("ErrorContextLayer")
+
+
+def test_a_timeout_outside_of_retry_is_refused() -> None:
+    bare = Operator.bare(Memory())
+    with pytest.raises(ConfigInvalid, match="within RetryLayer"):
+        bare.layer(RetryLayer()).layer(TimeoutLayer())
+    assert len(bare.layer(TimeoutLayer()).layer(RetryLayer())._layers) == 4
+
+
+async def test_derived_operators_share_a_runtime(op: Operator) -> None:
+    derived = op.layer(Outer())
+    assert derived.runtime() is op.runtime()
+    assert await derived.read("k") == b"0123456789"
+    assert derived.statistics == op.statistics
+
+
+async def test_used_after_closing_it_starts_anew(op: Operator) -> None:
+    async with op as same:
+        assert same is op
+        runtime = op.runtime()
+    assert runtime.closed
+    assert await op.read("k") == b"0123456789"
+    assert op.runtime() is not runtime
+
+
+def test_an_operator_of_the_default_stack_knows_what_it_can() -> None:
+    operator = Operator(Memory("cap"))
+    assert operator.capability.read_suffix
+    assert operator.capability.copy
+    assert operator.info.url == "memory://cap"
+    assert repr(operator).startswith("<Operator memory://cap [")
+    assert ReadRequest(path="k").is_whole
