@@ -10,14 +10,14 @@ import anyio
 
 from aioprefetch.bodies import WriteBody
 from aioprefetch.configuration import configure
-from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, IsSameFile, NotADirectory, NotFound
+from aioprefetch.errors import ConfigInvalid, InvalidType, IsSameFile, NotFound
 from aioprefetch.listing import Lister, compile_glob
 from aioprefetch.merged_read import read_merged
+from aioprefetch.paths import check_directory, check_file, checked_path
 from aioprefetch.ranges import checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import reader_options
 from aioprefetch.recipe import OperatorRecipe
-from aioprefetch.services.keys import checked_key
 from aioprefetch.sink import BufferSink, CollectSink
 from aioprefetch.telemetry import logger
 from aioprefetch.values import (
@@ -31,9 +31,6 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-
-# Paths may be longer than the longest key, since the root goes before them: the service has the last word.
-_PATH_BYTES_MAX = 4096
 
 # So many paths are collected before delete_all sends them; the layers cut them to what the service takes at once.
 _DELETE_PATHS = 1000
@@ -193,7 +190,7 @@ class Operator(OperatorRecipe):
         version: str | None = None,
     ) -> list[memoryview]:
         """As ``read_ranges``, as views; one that is a small part of its merged answer is a copy, so it pins little."""
-        _check_file(path, "read_ranges")
+        check_file(path, "read_ranges")
         return await read_merged(
             self.accessor(),
             ReadRequest(path=path, if_match=if_match, version=version),
@@ -207,7 +204,7 @@ class Operator(OperatorRecipe):
 
         ``ConfigInvalid`` names an unknown option or a value that cannot be.
         """
-        _check_file(path, "reader")
+        check_file(path, "reader")
         limits = self._family.options
         try:
             checked = reader_options(
@@ -226,7 +223,7 @@ class Operator(OperatorRecipe):
     def _read_request(
         self, path: str, *, offset: int = 0, size: int | None = None, suffix: int | None = None, **fields: Any
     ) -> ReadRequest | None:
-        _check_file(path, "read")
+        check_file(path, "read")
         start, length = checked_range(offset, size, operation="read", path=path)
         if suffix is not None:
             if offset or size is not None:
@@ -240,7 +237,7 @@ class Operator(OperatorRecipe):
 
     async def stat(self, path: str, *, version: str | None = None) -> Metadata:
         """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
-        return await self.accessor().stat(StatRequest(path=_checked(path, "stat"), version=version))
+        return await self.accessor().stat(StatRequest(path=checked_path(path, "stat"), version=version))
 
     async def exists(self, path: str) -> bool:
         """Whether an object (or, with a trailing ``/``, a directory) is there."""
@@ -259,7 +256,7 @@ class Operator(OperatorRecipe):
         listed does not list itself. ``start_after`` is exclusive. ``glob`` filters whole paths. A prefix under which
         there is nothing gives an empty listing.
         """
-        request = ListRequest(path=_checked(prefix, "list"), recursive=recursive, start_after=start_after)
+        request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
         return Lister(self.accessor, request, compile_glob(glob) if glob is not None else None)
 
     async def write(
@@ -280,7 +277,7 @@ class Operator(OperatorRecipe):
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
         cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
         """
-        _check_file(path, "write")
+        check_file(path, "write")
         request = WriteRequest(
             path=path,
             content_type=content_type,
@@ -311,20 +308,20 @@ class Operator(OperatorRecipe):
 
     async def copy(self, source: str, target: str) -> Metadata:
         """Copy an object within the store; within the service where it can, else by reading and writing."""
-        _check_file(source, "copy")
-        _check_file(target, "copy")
+        check_file(source, "copy")
+        check_file(target, "copy")
         if source == target:
             raise IsSameFile("source and target are the same object", operation="copy", path=source)
         return await self.accessor().copy(CopyRequest(path=source, target=target))
 
     async def delete(self, path: str) -> None:
         """Delete an object (or, with a trailing ``/``, an empty directory). One that is missing is no error."""
-        _checked(path, "delete")
+        checked_path(path, "delete")
         await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
 
     async def delete_all(self, prefix: str) -> None:
         """Delete every object below the directory ``prefix``, and the directory."""
-        _check_directory(prefix, "delete_all")
+        check_directory(prefix, "delete_all")
         paths: list[str] = []
         async for entry in self.list(prefix, recursive=True):
             paths.append(entry.path)
@@ -341,7 +338,7 @@ class Operator(OperatorRecipe):
 
     async def create_dir(self, path: str) -> None:
         """Create a directory, its parents too; ``path`` ends with ``/``. One that exists is no error."""
-        _check_directory(path, "create_dir")
+        check_directory(path, "create_dir")
         await self.accessor().create_dir(CreateDirRequest(path=path))
 
     async def presign(
@@ -353,7 +350,7 @@ class Operator(OperatorRecipe):
         version: str | None = None,
     ) -> str:
         """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
-        _check_file(path, "presign")
+        check_file(path, "presign")
         _check_seconds(expires_seconds, "expires_seconds", "presign", path)
         request = PresignRequest(path=path, method=method, expires_seconds=float(expires_seconds), version=version)
         return await self.accessor().presign(request)
@@ -375,23 +372,3 @@ async def _abort(body: WriteBody, path: str) -> None:
 def _check_seconds(value: float, name: str, operation: str, path: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ConfigInvalid(f"{name} must be a number above 0, not {value!r}", operation=operation, path=path)
-
-
-def _checked(path: str, operation: str) -> str:
-    if not isinstance(path, str):
-        raise InvalidType(f"a path must be a string, not {type(path).__name__}", operation=operation)
-    return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
-
-
-def _check_file(path: str, operation: str) -> None:
-    if not _checked(path, operation) or path.endswith("/"):
-        raise IsADirectory(
-            "the path names a directory, an object is needed" if path else "the path is empty",
-            operation=operation,
-            path=path,
-        )
-
-
-def _check_directory(path: str, operation: str) -> None:
-    if _checked(path, operation) and not path.endswith("/"):
-        raise NotADirectory("the path of a directory ends with /", operation=operation, path=path)

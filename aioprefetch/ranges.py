@@ -43,6 +43,8 @@ def checked_range(
         raise InvalidRange(f"offset must be between 0 and {OFFSET_MAX}, not {start}", operation=operation, path=path)
     if length is not None and (length < 0 or length > OFFSET_MAX):
         raise InvalidRange(f"size must be between 0 and {OFFSET_MAX}, not {length}", operation=operation, path=path)
+    if length is not None:  # No header may carry a larger number; what lies there is beyond every end.
+        length = min(length, OFFSET_MAX - start)
     if total is not None and start + (length or 0) > total:
         raise RangeNotSatisfied(
             f"[{start}, {start + (length or 0)}) leaves the object of {total} bytes", operation=operation, path=path

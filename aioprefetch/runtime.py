@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from aioprefetch.budget import MemoryBudget
-from aioprefetch.errors import ConfigInvalid, WrongLoop
+from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
 from aioprefetch.supervisor import Supervisor
 from aioprefetch.telemetry import Counters, EventBus
 
@@ -130,6 +130,8 @@ class Runtime:
 
     async def run_blocking(self, call: Callable[..., T], *arguments: object) -> T:
         """Run a blocking call on the runtime's own small executor, so that user code cannot starve it."""
+        if self.closed:
+            raise Closed("the operator is closed", operation="run_blocking")
         if self._executor is None:
             self._executor = ThreadPoolExecutor(
                 self.options.executor_threads, thread_name_prefix="aioprefetch-blocking"

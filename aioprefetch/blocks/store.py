@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 
 from aioprefetch.blocks.block import Block, Segment
@@ -25,7 +26,7 @@ _RECLAIM_SHARE = 16
 class Cursor:
     """Where a reader stands in a file, for eviction: ``position`` in bytes, ``None`` while it only reads at offsets."""
 
-    __slots__ = ("position",)
+    __slots__ = ("__weakref__", "position")
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -41,7 +42,8 @@ class BlockFile:
         self.grid = BlockGrid(size, block_bytes)
         self.blocks: dict[int, Block] = {}
         self.fetches: list[Fetch] = []
-        self.cursors: list[Cursor] = []
+        # Weakly, so that a reader that was dropped without closing does not keep the file open.
+        self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
 
     def find(self, start: int, end: int) -> Segment | None:
         """The one segment that holds all of ``[start, end)`` now, or ``None``. Safe from any thread."""
@@ -153,12 +155,11 @@ class BlockFile:
 
     def open(self, cursor: Cursor) -> None:
         """A reader opened this file."""
-        self.cursors.append(cursor)
+        self.cursors.add(cursor)
 
     def close(self, cursor: Cursor) -> None:
         """A reader closed it. With the last one, requests that nobody waits for are broken off; blocks stay."""
-        if cursor in self.cursors:
-            self.cursors.remove(cursor)
+        self.cursors.discard(cursor)
         if not self.cursors:
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:
@@ -298,8 +299,9 @@ class BlockStore:
         number = 0  # Keeps the heap from comparing blocks.
         for file in self.files.values():
             block_bytes = file.grid.block_bytes
-            known = [one.position // block_bytes for one in file.cursors if one.position is not None]
-            floating = len(known) < len(file.cursors)
+            positions = [one.position for one in file.cursors]
+            known = [position // block_bytes for position in positions if position is not None]
+            floating = len(known) < len(positions)
             for block in file.blocks.values():
                 if not block.is_evictable:
                     continue

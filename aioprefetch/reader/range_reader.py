@@ -282,8 +282,10 @@ class RangeReader(ReaderState):
         """Close: reads under way fail with ``Closed``, requests are broken off. Waits for nothing; twice is fine."""
         if self._closed:
             return
-        self._closed = True
         pinned = self._object
+        if pinned is not None and not pinned.runtime.loop.is_closed():
+            pinned.runtime.check_loop(operation="aclose", path=self.path)
+        self._closed = True
         if pinned is not None:
             pinned.close()
             self._counters["stream_read_closed"] += 1

@@ -28,7 +28,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("reader",),
     ("scheduler",),
     ("open_file",),
-    ("listing", "configuration", "merged_read"),
+    ("listing", "configuration", "merged_read", "paths"),
     ("recipe",),
     ("operator",),
     ("sync",),
