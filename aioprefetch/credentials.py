@@ -12,6 +12,8 @@ import os
 import secrets
 from typing import Any
 
+from aioprefetch.errors import InvalidType
+
 _literals: dict[str, str] = {}
 _ENVIRONMENT = "env:"
 
@@ -30,6 +32,8 @@ class Secret:
         """``text`` as a secret; ``None`` and ``""`` stay none, a secret stays itself."""
         if isinstance(text, Secret):
             return text
+        if text is not None and not isinstance(text, str):
+            raise InvalidType(f"a secret must be a string, not {type(text).__name__}", operation="configure")
         return cls(text) if text else None
 
     @property

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aioprefetch.accessor import Accessor
-from aioprefetch.errors import InvalidRange, ObjectChanged, RangeNotSatisfied
-from aioprefetch.ranges import MergedRange, Range, checked_int, coalesce
-from aioprefetch.reader.policy import GAP_BYTES, REQUEST_BYTES_MAX
+from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
+from aioprefetch.ranges import MergedRange, Range, coalesce
+from aioprefetch.reader.policy import coalescing
 from aioprefetch.sink import CollectSink
 from aioprefetch.values import ReadHead, ReadRequest
 
@@ -26,10 +26,7 @@ async def read_merged(
     request_bytes_max: int | None,
 ) -> list[memoryview]:
     """The bytes of each range, in order. One failure cancels the other requests and is raised as it is."""
-    gap = _checked(gap_bytes, "gap_bytes", 0, request.path) if gap_bytes is not None else GAP_BYTES
-    most = REQUEST_BYTES_MAX
-    if request_bytes_max is not None:
-        most = _checked(request_bytes_max, "request_bytes_max", 1, request.path)
+    gap, most = coalescing(gap_bytes, request_bytes_max, path=request.path)
     merged = coalesce(ranges, gap_bytes=gap, request_bytes_max=most)
     heads: list[ReadHead] = []
     found: list[memoryview] = [memoryview(b"")] * len(ranges)
@@ -38,7 +35,7 @@ async def read_merged(
         sink = CollectSink()
         reply = await accessor.read(replace(request, offset=piece.start, size=piece.size), sink)
         heads.append(reply.head)
-        _check_head(reply.head, heads[0], piece, request.path)
+        _check_head(reply.head, heads[0], [ranges[member] for member in piece.members], request.path)
         view = sink.to_view()
         for member in piece.members:
             start, end = ranges[member]
@@ -58,7 +55,7 @@ async def read_merged(
     return found
 
 
-def _check_head(head: ReadHead, first: ReadHead, piece: MergedRange, path: str) -> None:
+def _check_head(head: ReadHead, first: ReadHead, members: Sequence[Range], path: str) -> None:
     if head.etag != first.etag or head.total != first.total:
         raise ObjectChanged(
             "the object was overwritten between two requests of one call",
@@ -67,17 +64,11 @@ def _check_head(head: ReadHead, first: ReadHead, piece: MergedRange, path: str) 
             operation="read_ranges",
             path=path,
         )
-    if head.end < piece.end:
+    beyond = [(start, end) for start, end in members if end > head.end]
+    if beyond:
         raise RangeNotSatisfied(
-            f"({piece.start}, {piece.end}) ends past the end of the object of {head.total} bytes",
+            f"{beyond[0]} ends past the end of the object of {head.total} bytes",
             total=head.total,
             operation="read_ranges",
             path=path,
         )
-
-
-def _checked(value: int, name: str, lowest: int, path: str) -> int:
-    number = checked_int(value, name, operation="read_ranges", path=path)
-    if number < lowest:
-        raise InvalidRange(f"{name} must be at least {lowest}, not {number}", operation="read_ranges", path=path)
-    return number

@@ -14,11 +14,11 @@ from aioprefetch.errors import ConfigInvalid, InvalidType, IsSameFile, NotFound
 from aioprefetch.listing import Lister, compile_glob
 from aioprefetch.merged_read import read_merged
 from aioprefetch.paths import check_directory, check_file, checked_path
-from aioprefetch.ranges import checked_range, checked_ranges
+from aioprefetch.ranges import Range, checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
-from aioprefetch.reader.options import reader_options
+from aioprefetch.reader.options import ProgressCallback, reader_options
 from aioprefetch.recipe import OperatorRecipe
-from aioprefetch.sink import BufferSink, CollectSink
+from aioprefetch.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.telemetry import logger
 from aioprefetch.values import (
     CopyRequest,
@@ -145,14 +145,7 @@ class Operator(OperatorRecipe):
 
         If it fails or is cancelled, what is in the buffer is undefined.
         """
-        try:
-            target = memoryview(buffer).cast("B")
-        except TypeError:
-            target = memoryview(b"")  # Read-only, and so refused below.
-        if target.readonly:
-            raise InvalidType(
-                f"a writable buffer is needed, not {type(buffer).__name__}", operation="read_into", path=path
-            )
+        target = writable_bytes(buffer, operation="read_into", path=path)
         request = self._read_request(path, offset=offset, size=len(target))
         if request is None:
             return 0
@@ -199,26 +192,47 @@ class Operator(OperatorRecipe):
             request_bytes_max=request_bytes_max,
         )
 
-    def reader(self, path: str, **options: Any) -> RangeReader:
-        """Open an object for reading by range; a plain call without I/O. Options: see ``ReaderOptions``.
+    def reader(
+        self,
+        path: str,
+        *,
+        policy: str = "adaptive",
+        size: int | None = None,
+        etag: str | None = None,
+        version: str | None = None,
+        split: Range | None = None,
+        buffer_bytes: int | None = None,
+        footer_cache: bool | int | None = None,
+        block_bytes: int | None = None,
+        prefetch_blocks: int | None = None,
+        prefetch_enabled: bool = True,
+        on_progress: ProgressCallback | None = None,
+        **unknown: Any,
+    ) -> RangeReader:
+        """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.
 
         ``ConfigInvalid`` names an unknown option or a value that cannot be.
         """
         check_file(path, "reader")
+        for name in unknown:
+            raise ConfigInvalid(f"reader() has no option {name!r}; see ReaderOptions", operation="reader", path=path)
         limits = self._family.options
-        try:
-            checked = reader_options(
-                path,
-                **options,
-                default_block_bytes=limits.block_bytes,
-                default_prefetch_blocks=limits.prefetch_blocks,
-                memory_bytes=limits.memory_bytes,
-            )
-        except InvalidType:
-            raise
-        except TypeError as error:
-            raise ConfigInvalid(f"reader(): {error}", operation="reader", path=path) from None
-        return RangeReader(path, checked, self._connect, url=f"{self.info.url}/{path}")
+        options = reader_options(
+            path,
+            policy=policy,
+            size=size,
+            etag=etag,
+            version=version,
+            split=split,
+            buffer_bytes=buffer_bytes,
+            footer_cache=footer_cache,
+            block_bytes=block_bytes,
+            prefetch_blocks=prefetch_blocks,
+            prefetch_enabled=prefetch_enabled,
+            on_progress=on_progress,
+            limits=limits,
+        )
+        return RangeReader(path, options, self._connect, url=f"{self.info.url}/{path}")
 
     def _read_request(
         self, path: str, *, offset: int = 0, size: int | None = None, suffix: int | None = None, **fields: Any
@@ -256,6 +270,8 @@ class Operator(OperatorRecipe):
         listed does not list itself. ``start_after`` is exclusive. ``glob`` filters whole paths. A prefix under which
         there is nothing gives an empty listing.
         """
+        if start_after is not None:
+            checked_path(start_after, "list")
         request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
         return Lister(self.accessor, request, compile_glob(glob) if glob is not None else None)
 
@@ -278,6 +294,8 @@ class Operator(OperatorRecipe):
         cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
         """
         check_file(path, "write")
+        if not (user_metadata is None or isinstance(user_metadata, Mapping)):
+            raise InvalidType(f"user_metadata must be a mapping, not {user_metadata!r}", operation="write", path=path)
         request = WriteRequest(
             path=path,
             content_type=content_type,

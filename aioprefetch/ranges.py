@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-from aioprefetch.errors import InvalidRange, InvalidType, RangeNotSatisfied
+from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType, RangeNotSatisfied
 
 Range = tuple[int, int]
 
@@ -26,6 +26,14 @@ def checked_int(value: object, name: str, *, operation: str, path: str) -> int:
             f"{name} must be an integer, not {value!r} of type {type(value).__name__}", operation=operation, path=path
         )
     return value.__index__()
+
+
+def at_least(lowest: int, value: object, name: str, *, operation: str, path: str) -> int:
+    """``value`` as an integer that is not below ``lowest``. ``InvalidType`` or ``ConfigInvalid``."""
+    number = checked_int(value, name, operation=operation, path=path)
+    if number < lowest:
+        raise ConfigInvalid(f"{name} must be at least {lowest}, not {number}", operation=operation, path=path)
+    return number
 
 
 def checked_range(

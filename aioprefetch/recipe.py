@@ -50,6 +50,11 @@ class OperatorRecipe:
 
     def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
         _check_order(layers)
+        if not hasattr(service, "build"):
+            raise ConfigInvalid(
+                f"a service is needed, not {type(service).__name__}; for a URI there is Operator.from_uri",
+                operation="configure",
+            )
         self._service = service
         self._layers = layers
         self._family = family

@@ -7,9 +7,10 @@ merely hoped for. It outlives attempts: a retry goes on at ``received``. It may 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from aioprefetch.bodies import ReadBody
-from aioprefetch.errors import ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.values import ReadHead
 
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
@@ -100,6 +101,19 @@ class Sink:
 
     def _advanced(self) -> None:
         """Called after each advance."""
+
+
+def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
+    """The bytes of a writable buffer, whatever its items are. ``InvalidType`` for anything else."""
+    try:
+        view = memoryview(buffer).cast("B")
+    except TypeError:
+        view = memoryview(b"")  # Read-only, and so refused below.
+    if view.readonly:
+        raise InvalidType(
+            f"a writable, contiguous buffer is needed, not {type(buffer).__name__}", operation=operation, path=path
+        )
+    return view
 
 
 class CollectSink(Sink):

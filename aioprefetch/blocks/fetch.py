@@ -55,8 +55,8 @@ class Wait:
 class Fetch(Sink):
     """A request for ``[start, end)`` as the sink of its own answer.
 
-    ``place`` is called with the checked head and returns the segments to fill, in order, covering the body exactly;
-    a segment of ``None`` stands for bytes that are resident already and are thrown away.
+    ``place`` is called with the checked head and makes the segments to fill, by ``new_segment``, in order. What it
+    leaves out of the body is resident already and thrown away.
     """
 
     __slots__ = (

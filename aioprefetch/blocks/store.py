@@ -19,6 +19,9 @@ from aioprefetch.ranges import BlockGrid, Range, subtract
 from aioprefetch.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead
 
+# Version id, ETag; and where neither tells anything, something that equals nothing else.
+Version = tuple[str | None, str | None] | tuple[None, None, object]
+
 # Eviction frees at least this share of the budget at a time, so that ordering the blocks is paid for once in a while.
 _RECLAIM_SHARE = 16
 
@@ -35,9 +38,10 @@ class Cursor:
 class BlockFile:
     """What the store holds of one version of one object of ``size`` bytes."""
 
-    def __init__(self, store: BlockStore, key: Hashable, *, size: int, block_bytes: int) -> None:
+    def __init__(self, store: BlockStore, name: Hashable, version: Version, *, size: int, block_bytes: int) -> None:
         self.store = store
-        self.key = key
+        self.name = name
+        self.version = version
         self.size = size
         self.grid = BlockGrid(size, block_bytes)
         self.blocks: dict[int, Block] = {}
@@ -173,6 +177,7 @@ class BlockStore:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.files: dict[Hashable, BlockFile] = {}
+        self._newest: dict[Hashable, BlockFile] = {}
         self.tick = 0
         runtime.budget.reclaim = self.reclaim
 
@@ -190,19 +195,29 @@ class BlockStore:
         for file in tuple(self.files.values()):
             file.blocks.clear()
         self.files.clear()
+        self._newest.clear()
 
-    def file(self, key: Hashable, *, size: int, block_bytes: int) -> BlockFile:
-        """The file under ``key`` (which names store, path and version), made where there is none."""
-        full_key = (key, size, block_bytes)
-        found = self.files.get(full_key)
+    def file(self, name: Hashable, version: Version, *, size: int, block_bytes: int) -> BlockFile:
+        """The file of one version of what ``name`` says (store and path), made where there is none."""
+        key = (name, version, size, block_bytes)
+        found = self.files.get(key)
         if found is None:
-            found = self.files[full_key] = BlockFile(self, full_key, size=size, block_bytes=block_bytes)
+            found = self.files[key] = BlockFile(self, name, version, size=size, block_bytes=block_bytes)
+        self._newest[name, block_bytes] = found
         return found
+
+    def newest(self, name: Hashable, block_bytes: int) -> BlockFile | None:
+        """The file of ``name`` on this grid that was opened last, whatever its version, if it is held still."""
+        return self._newest.get((name, block_bytes))
 
     def forget_if_empty(self, file: BlockFile) -> None:
         """Forget a file that holds nothing and that nobody has open."""
-        if not (file.blocks or file.cursors or file.fetches):
-            self.files.pop(file.key, None)
+        if file.blocks or file.cursors or file.fetches:
+            return
+        block_bytes = file.grid.block_bytes
+        self.files.pop((file.name, file.version, file.size, block_bytes), None)
+        if self._newest.get((file.name, block_bytes)) is file:
+            del self._newest[file.name, block_bytes]
 
     def touch(self, block: Block) -> None:
         """The block was used now."""

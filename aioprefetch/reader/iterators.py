@@ -33,7 +33,8 @@ class RangeIterator:
     ranges of requests that completed before come first.
     """
 
-    def __init__(self, prepare: Callable[[], Awaitable[RangePlan]]) -> None:
+    def __init__(self, reader: RangeReader, prepare: Callable[[], Awaitable[RangePlan]]) -> None:
+        self._reader = reader
         self._prepare = prepare
         self._plan: RangePlan | None = None
         self._pending: deque[MergedRange] = deque()
@@ -45,6 +46,9 @@ class RangeIterator:
         return self
 
     async def __anext__(self) -> tuple[int, bytes]:
+        return await self._reader.guarded(self._next())
+
+    async def _next(self) -> tuple[int, bytes]:
         if self._plan is None and not self._closed:
             self._plan = plan = await self._prepare()
             self._pending.extend(plan.merged)
@@ -72,7 +76,7 @@ class RangeIterator:
         """A range too large to lie in memory as a whole, or evicted before its turn, step by step."""
         collected = io.BytesIO()
         await plan.pinned.copy(piece.start, piece.end, collected.write)
-        self._deliver(plan, piece, [memoryview(collected.getvalue())])
+        self._deliver(plan, piece, [memoryview(collected.getvalue())], misses=True)
 
     async def _collect(self, plan: RangePlan) -> None:
         """The first request that has ended. One alone: if it failed, what others brought is not lost with it."""
@@ -85,17 +89,18 @@ class RangeIterator:
             if found is None:
                 await self._copy(plan, piece)
             else:
-                self._deliver(plan, piece, found)
+                self._deliver(plan, piece, found, misses=bool(waits))
         finally:
             if entry in self._active:
                 self._active.remove(entry)
                 plan.pinned.release(waits)
 
-    def _deliver(self, plan: RangePlan, piece: MergedRange, found: list[memoryview]) -> None:
+    def _deliver(self, plan: RangePlan, piece: MergedRange, found: list[memoryview], *, misses: bool) -> None:
         whole = found[0] if len(found) == 1 else memoryview(b"".join(found))
         for member in piece.members:
             start, end = plan.ranges[member]
             self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
+        self._reader.count_delivered(sum(len(self._ready[-1 - i][1]) for i in range(len(piece.members))), misses=misses)
 
     async def aclose(self) -> None:
         """Give up what is not delivered yet: nobody waits for it any more."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.headers import unquote_etag
-from aioprefetch.ranges import Range, checked_int, checked_ranges
+from aioprefetch.ranges import Range, at_least, checked_ranges
 from aioprefetch.reader.policy import Policy, find_policy
+from aioprefetch.runtime import RuntimeOptions
 
 ProgressCallback = Callable[[int], object]
 
@@ -54,17 +55,23 @@ def reader_options(
     prefetch_blocks: int | None = None,
     prefetch_enabled: bool = True,
     on_progress: ProgressCallback | None = None,
-    default_block_bytes: int,
-    default_prefetch_blocks: int,
-    memory_bytes: int,
+    limits: RuntimeOptions,
 ) -> ReaderOptions:
     """Check and complete the options. ``ConfigInvalid`` or ``InvalidArgument`` names the option and its value."""
     chosen = find_policy(policy, operation="reader", path=path)
-    block = _at_least(1, block_bytes, "block_bytes", path) or default_block_bytes
-    if block > memory_bytes:
+    block = _at_least(1, block_bytes, "block_bytes", path) or limits.block_bytes
+    if block > limits.memory_bytes:
         raise ConfigInvalid(
-            f"block_bytes={block} is more than memory_bytes={memory_bytes} can hold", operation="reader", path=path
+            f"block_bytes={block} is more than memory_bytes={limits.memory_bytes} can hold",
+            operation="reader",
+            path=path,
         )
+    if not (footer_cache is None or isinstance(footer_cache, int)):
+        raise InvalidType(f"footer_cache must be a bool or bytes, not {footer_cache!r}", operation="reader", path=path)
+    if type(prefetch_enabled) is not bool:
+        raise InvalidType(f"prefetch_enabled must be a bool, not {prefetch_enabled!r}", operation="reader", path=path)
+    if not (on_progress is None or callable(on_progress)):
+        raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="reader", path=path)
     footer = footer_cache if type(footer_cache) is int else block if footer_cache is True else None
     if footer_cache is False and chosen.first == "tail":
         chosen = Policy(chosen.name, chosen.fill, "block")
@@ -80,7 +87,7 @@ def reader_options(
         chunk_bytes=_at_least(1, buffer_bytes, "buffer_bytes", path) or CHUNK_BYTES,
         footer_bytes=_at_least(1, footer, "footer_cache", path),
         block_bytes=block,
-        prefetch_blocks=default_prefetch_blocks if ahead is None else ahead,
+        prefetch_blocks=limits.prefetch_blocks if ahead is None else ahead,
         prefetch_enabled=prefetch_enabled,
         on_progress=on_progress,
     )
@@ -93,9 +100,4 @@ def _text(value: str | None, name: str, path: str) -> str | None:
 
 
 def _at_least(lowest: int, value: int | None, name: str, path: str) -> int | None:
-    if value is None:
-        return None
-    number = checked_int(value, name, operation="reader", path=path)
-    if number < lowest:
-        raise ConfigInvalid(f"{name} must be at least {lowest}, not {number}", operation="reader", path=path)
-    return number
+    return None if value is None else at_least(lowest, value, name, operation="reader", path=path)

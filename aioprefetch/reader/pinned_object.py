@@ -50,7 +50,7 @@ class PinnedObject(PinnedVersion):
         if len(waits) == 1:
             waits[0].pin()
         for wait in waits:
-            await _over(wait)
+            await self._over(wait)
         return self._file().find_pieces(start, end)
 
     async def copy(self, start: int, end: int, put: Callable[[memoryview], object]) -> bool:
@@ -94,7 +94,7 @@ class PinnedObject(PinnedVersion):
             waits += () if waits else self.ask(start, end)
             while waits and start < end:
                 waits[0].pin()
-                await _over(waits[0])
+                await self._over(waits[0])
                 take()
                 self.release((waits.pop(0),))
             take()
@@ -105,6 +105,16 @@ class PinnedObject(PinnedVersion):
                     operation="read",
                     path=self.path,
                 )
+
+    async def _over(self, wait: Wait) -> None:
+        """Wait until a wait is over. A prefetch that failed says nothing about the read: it is tried again."""
+        try:
+            await self.result(wait)
+        except Closed:
+            raise
+        except Exception:
+            if not wait.fetch.prefetched:
+                raise
 
     @property
     def steps_ahead(self) -> int:
@@ -126,17 +136,6 @@ class PinnedObject(PinnedVersion):
             for block in tuple(file.blocks.values()):
                 if block.is_evictable:
                     file.drop(block)
-
-
-async def _over(wait: Wait) -> None:
-    """Wait until a wait is over. A prefetch that failed says nothing about the read: it is tried again as demand."""
-    try:
-        await wait.future
-    except Closed:
-        raise
-    except Exception:
-        if not wait.fetch.prefetched:
-            raise
 
 
 async def first_completed(waits: Iterable[Wait]) -> None:

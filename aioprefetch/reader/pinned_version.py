@@ -90,8 +90,17 @@ class PinnedVersion:
         return self._start_first(first.offset, first.offset + first.size, suffix=first.suffix)
 
     def _start_first(self, start: int, end: int, *, suffix: bool) -> Fetch:
-        # Of an object of unknown size a block is asked for, but no more than a part of the budget is set aside.
-        return self._store.start_fetch(start, end, self._call(start, end, suffix=suffix), self._file_of, lane="demand")
+        call = self._call(start, end, suffix=suffix, resident=self._resident(start, end, suffix=suffix))
+        return self._store.start_fetch(start, end, call, self._file_of, lane="demand")
+
+    def _resident(self, start: int, end: int, *, suffix: bool) -> BlockFile | None:
+        """What is held of the object since an earlier reader, if the bytes of the first request are among it."""
+        file = self._store.newest(self._name, self._block_bytes)
+        if file is None or self.is_shared or self._declared is not None:
+            return None
+        low, high = (max(0, file.size - end), file.size) if suffix else (start, min(end, file.size))
+        held = file.version[1] is not None and low < high and file.find_pieces(low, high) is not None
+        return file if held and self._accessor.capability.read_if_none_match else None
 
     def _file_of(self, head: ReadHead) -> BlockFile:
         if head.total is None:
@@ -105,11 +114,14 @@ class PinnedVersion:
     def _set_file(self, total: int) -> BlockFile:
         if self._declared is None:
             self.size = total
-        identity = (self.version, self.etag) if self.is_shared else (object(),)
-        key = (self._accessor.info.namespace, self.path, *identity)
-        file = self.file = self._store.file(key, size=total, block_bytes=self._block_bytes)
+        version = (self.version, self.etag) if self.is_shared else (None, None, object())
+        file = self.file = self._store.file(self._name, version, size=total, block_bytes=self._block_bytes)
         file.open(self.cursor)
         return file
+
+    @property
+    def _name(self) -> tuple[object, ...]:
+        return (self._accessor.info.namespace, self.path)
 
     @property
     def is_shared(self) -> bool:
@@ -144,7 +156,10 @@ class PinnedVersion:
             path=self.path,
         )
 
-    def _call(self, start: int, end: int, *, suffix: bool = False) -> FetchCall:
+    def _call(self, start: int, end: int, *, suffix: bool = False, resident: BlockFile | None = None) -> FetchCall:
+        """The request for ``[start, end)``; with ``resident`` only if the object is not that version any more."""
+        version, etag = resident.version[:2] if resident is not None else (None, None)
+
         async def call(fetch: Fetch) -> None:
             request = ReadRequest(
                 path=self.path,
@@ -152,12 +167,17 @@ class PinnedVersion:
                 size=None if suffix else end - start,
                 suffix=end - start if suffix else None,
                 if_match=self.etag,
+                if_none_match=etag,
                 version=self.version,
                 lane=fetch.lane,
             )
             try:
                 await self._accessor.read(request, fetch)
             except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+                if resident is not None and isinstance(error, ConditionNotMatch):
+                    self.version, self.etag, self._opening = version, etag, None
+                    self._set_file(resident.size)
+                    return
                 meant = await self._changed(error)
                 if meant is error:
                     raise
@@ -200,10 +220,18 @@ class PinnedVersion:
         """What is asked for at once ends here: all of it must fit into memory together, with room for others."""
         return max(self._block_bytes, min(REQUEST_BYTES_MAX, self.runtime.options.memory_bytes // 4))
 
+    async def result(self, wait: Wait) -> None:
+        """Wait until a wait is over; its error, if any, names this object (the block store knows no paths)."""
+        try:
+            await wait.future
+        except Error as error:
+            error.add_context(operation="read", path=self.path)
+            raise
+
     async def _wait(self, wait: Wait) -> None:
         self._waits.add(wait)
         try:
-            await wait.future
+            await self.result(wait)
         finally:
             self.release((wait,))
 

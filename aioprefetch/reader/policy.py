@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.ranges import BlockGrid, Range
+from aioprefetch.ranges import BlockGrid, Range, at_least
 
 # Reading through a gap of this size costs less than a request of its own: 1 MiB is 11 ms at 90 MB/s, and a first
 # byte takes 20 to 50 ms. ORC measured +20 % for one read over a 1 MB gap against two reads.
@@ -90,3 +90,11 @@ def extent(start: int, end: int, *, policy: Policy, grid: BlockGrid) -> list[Ran
     if policy.fill == "exact":
         return [(start, end)]
     return [grid.bounds(index) for index in grid.indices(start, end)]
+
+
+def coalescing(gap_bytes: int | None, request_bytes_max: int | None, *, path: str) -> tuple[int, int]:
+    """The two limits of merged reads, checked, with their defaults for ``None``."""
+    gap = GAP_BYTES if gap_bytes is None else at_least(0, gap_bytes, "gap_bytes", operation="read_ranges", path=path)
+    if request_bytes_max is None:
+        return gap, REQUEST_BYTES_MAX
+    return gap, at_least(1, request_bytes_max, "request_bytes_max", operation="read_ranges", path=path)

@@ -12,11 +12,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from aioprefetch.errors import InvalidRange, InvalidType, RangeNotSatisfied, SizeUnknown
-from aioprefetch.ranges import checked_int, checked_ranges, coalesce
+from aioprefetch.errors import InvalidRange, RangeNotSatisfied, SizeUnknown
+from aioprefetch.ranges import at_least, checked_int, checked_ranges, coalesce
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, RangePlan
-from aioprefetch.reader.policy import GAP_BYTES, REQUEST_BYTES_MAX, find_policy
+from aioprefetch.reader.policy import coalescing, find_policy
 from aioprefetch.reader.reader_state import ReaderState
+from aioprefetch.sink import writable_bytes
 from aioprefetch.telemetry import logger
 
 _CAPABILITIES = frozenset(
@@ -62,7 +63,7 @@ class RangeReader(ReaderState):
             return memoryview(await self._read(offset, size, "view_at"))
         file, waits = pinned.file, pinned.ask(start, end)
         try:
-            pieces = await pinned.arrived(start, end, waits)
+            pieces = await self.guarded(pinned.arrived(start, end, waits))
             if pieces is not None:
                 self._delivered(end - start, misses=bool(waits))
                 segment = file.find(start, end)
@@ -109,10 +110,7 @@ class RangeReader(ReaderState):
     ) -> RangeIterator:
         """``async for index, data in ...``: the ranges as they complete. Options and errors as in ``read_ranges``."""
         listed = checked_ranges(ranges, operation="read_ranges", path=self.path)
-        gap = GAP_BYTES if gap_bytes is None else self._natural(gap_bytes, "gap_bytes", 0)
-        most = (
-            REQUEST_BYTES_MAX if request_bytes_max is None else self._natural(request_bytes_max, "request_bytes_max", 1)
-        )
+        gap, most = coalescing(gap_bytes, request_bytes_max, path=self.path)
         known = self.size
         if known is not None:
             self._check_ends(listed, known)
@@ -130,17 +128,18 @@ class RangeReader(ReaderState):
             counters["stream_read_vectored_incoming_ranges"] += len(listed)
             counters["stream_read_vectored_combined_ranges"] += len(merged)
             counters["stream_read_vectored_read_bytes_discarded"] += max(0, sum(m.size for m in merged) - useful)
-            self._delivered(useful, misses=True)
+            counters["stream_read_operations"] += 1
             return RangePlan(pinned, listed, merged)
 
-        return RangeIterator(prepare)
+        return RangeIterator(self, prepare)
 
     # --- by cursor ----------------------------------------------------------------------------------------------
 
-    async def read(self, size: int = -1) -> bytes:
-        """The next ``size`` bytes (all that are left for -1 or ``None``), short only at the end of the object."""
+    async def read(self, n: int | None = -1) -> bytes:
+        """The next ``n`` bytes (all that are left for -1 or ``None``), short only at the end of the object."""
+        self._live("read")  # A foreign loop must not even queue for the cursor.
+        number = -1 if n is None else checked_int(n, "n", operation="read", path=self.path)
         async with self._turn:
-            number = -1 if size is None else checked_int(size, "size", operation="read", path=self.path)
             position = await self._resolve_position()
             wanted = None if number < 0 else number
             hit = self._hit(position, wanted)
@@ -153,7 +152,8 @@ class RangeReader(ReaderState):
 
         If it fails or is cancelled the cursor stays, and what is in the buffer is undefined.
         """
-        target = _writable(buffer, self.path)
+        self._live("readinto")
+        target = writable_bytes(buffer, operation="readinto", path=self.path)
         async with self._turn:
             position = await self._resolve_position()
             pinned, start, end = await self._span(position, len(target), "readinto")
@@ -164,7 +164,7 @@ class RangeReader(ReaderState):
                 target[filled : filled + len(piece)] = piece
                 filled += len(piece)
 
-            waited = await self._guarded(pinned.copy(start, end, put))
+            waited = await self.guarded(pinned.copy(start, end, put))
             self._delivered(filled, misses=waited)
             self._move(position + filled)
             return filled
@@ -214,7 +214,11 @@ class RangeReader(ReaderState):
     def stream(self, chunk_bytes: int | None = None) -> ChunkIterator:
         """``async for chunk in ...`` from the cursor to the end, moving it; the next blocks are fetched meanwhile."""
         self._check_open("stream")
-        size = self._options.chunk_bytes if chunk_bytes is None else self._natural(chunk_bytes, "chunk_bytes", 1)
+        size = (
+            self._options.chunk_bytes
+            if chunk_bytes is None
+            else at_least(1, chunk_bytes, "chunk_bytes", operation="stream", path=self.path)
+        )
         return ChunkIterator(self, size)
 
     # --- hints and life -----------------------------------------------------------------------------------------
@@ -267,7 +271,8 @@ class RangeReader(ReaderState):
             self._object.close(self._object.left_behind)
             self._object = None
         self._options = replace(self._options, size=None, etag=None, version=None)
-        await self.ensure_size()
+        if await self.ensure_size() and self._live("reopen").file is None:
+            await self._opened(0, 0)  # The cursor lies beyond the new end, where only the size could be learnt.
 
     async def unbuffer(self) -> None:
         """Give back memory and break off what is in flight; cursor and version stay, the next read works.
@@ -275,6 +280,7 @@ class RangeReader(ReaderState):
         After closing it does nothing.
         """
         if not self._closed and self._object is not None:
+            self._check_open("unbuffer")
             self._counters["stream_read_unbuffered"] += 1
             self._object.unbuffer()
 
@@ -311,21 +317,3 @@ class RangeReader(ReaderState):
                     operation="read_ranges",
                     path=self.path,
                 )
-
-    def _natural(self, value: int, name: str, lowest: int) -> int:
-        number = checked_int(value, name, operation="read_ranges", path=self.path)
-        if number < lowest:
-            raise InvalidRange(f"{name} must be at least {lowest}, not {number}", operation="read", path=self.path)
-        return number
-
-
-def _writable(buffer: Any, path: str) -> memoryview:
-    try:
-        view = memoryview(buffer).cast("B")
-    except TypeError as error:
-        raise InvalidType(
-            f"a writable buffer is needed, not {type(buffer).__name__}", operation="readinto", path=path
-        ) from error
-    if view.readonly:
-        raise InvalidType("the buffer is read-only", operation="readinto", path=path)
-    return view

@@ -135,7 +135,7 @@ class ReaderState:
             self._delivered(0, misses=False)
             return b""
         collected = io.BytesIO()
-        waited = await self._guarded(pinned.copy(start, end, collected.write))
+        waited = await self.guarded(pinned.copy(start, end, collected.write))
         data = collected.getvalue()
         self._delivered(len(data), misses=first or waited)
         return data
@@ -155,14 +155,13 @@ class ReaderState:
     async def _opened(self, offset: int | None, size: int) -> PinnedObject:
         pinned = self._live("read")
         if pinned.file is None:
-            await self._guarded(pinned.open(offset, size))
+            await self.guarded(pinned.open(offset, size))
         return pinned
 
     def _live(self, operation: str) -> PinnedObject:
         self._check_open(operation)
         pinned = self._object
         if pinned is not None:
-            pinned.runtime.check_loop(operation=operation, path=self.path)
             if pinned.runtime.closed:
                 raise Closed("the operator is closed", operation=operation, path=self.path)
             return pinned
@@ -183,16 +182,23 @@ class ReaderState:
         runtime.sources.add(self)
         return pinned
 
-    async def _guarded(self, read: Awaitable[T]) -> T:
+    async def guarded(self, read: Awaitable[T]) -> T:
+        """Count a read that fails."""
         try:
             return await read
+        except StopAsyncIteration:
+            raise
         except Exception:
             self._counters["stream_read_exceptions"] += 1
             raise
 
     def _delivered(self, count: int, *, misses: bool) -> None:
+        self._counters["stream_read_operations"] += 1
+        self.count_delivered(count, misses=misses)
+
+    def count_delivered(self, count: int, *, misses: bool) -> None:
+        """Bytes went to the caller; ``misses`` tells whether they had to be waited for."""
         counters = self._counters
-        counters["stream_read_operations"] += 1
         counters["stream_read_bytes"] += count
         counters["stream_read_block_misses" if misses else "stream_read_block_hits"] += 1
         if self._options.on_progress is not None:
@@ -209,6 +215,8 @@ class ReaderState:
     def _check_open(self, operation: str) -> None:
         if self._closed:
             raise Closed("the reader is closed", operation=operation, path=self.path)
+        if self._object is not None:
+            self._object.runtime.check_loop(operation=operation, path=self.path)
 
     async def _resolve_position(self) -> int:
         if self._from_end is not None:
@@ -230,6 +238,8 @@ class ReaderState:
 
     async def ensure_size(self) -> int:
         """The size, asked for with the first request if it is not known yet."""
+        if self.size is None or not self._closed:  # What is known stays known after closing.
+            self._check_open("ensure_size")
         if self.size is None:
             await self._opened(None if self._from_end is not None else self._position, 0)
         assert self.size is not None

@@ -109,8 +109,8 @@ class BlockingOperator:
         """The same as views."""
         return self._run("view_ranges", path, lambda op: op.view_ranges(path, ranges, **options))
 
-    def read_at(self, path: str, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset``, fewer at the end of the object only, through a reader that is kept open.
+    def read_at(self, path: str, offset: int, size: int | None) -> bytes:
+        """``size`` bytes from ``offset`` (``None``: to the end), through a reader that is kept open.
 
         Each call returns bytes of one version. Resident bytes are served as they are, without a request: of the
         version that was first seen, unless this object wrote, copied over or deleted the path since. When a request
@@ -119,15 +119,14 @@ class BlockingOperator:
         """
         start, length = checked_range(offset, size, operation="read_at", path=path)
         readers = self._live("read_at", path)
-        wanted = 0 if length is None else length
-        data = readers.peek(path, start, wanted)
+        data = readers.peek(path, start, length)
         if data is not None:
             return data
         try:
-            return readers.read_at(path, start, wanted)
+            return readers.read_at(path, start, length)
         except ObjectChanged:
             readers.drop(path)
-            return readers.read_at(path, start, wanted)
+            return readers.read_at(path, start, length)
 
     def open(self, path: str, **reader_options: Any) -> SyncFile:
         """A file object over ``path``; options as in ``Operator.reader``. No request is sent before the first read."""

@@ -39,7 +39,7 @@ class OpenReaders:
     def __len__(self) -> int:
         return len(self._open)
 
-    def peek(self, path: str, offset: int, size: int) -> bytes | None:
+    def peek(self, path: str, offset: int, size: int | None) -> bytes | None:
         """The bytes if all of them are resident, on the caller's thread."""
         with self._lock:  # so that the reader is not closed meanwhile
             found = self._open.get(path)
@@ -48,7 +48,7 @@ class OpenReaders:
             self._open.move_to_end(path)
             return found.reader.peek(offset, size)
 
-    def read_at(self, path: str, offset: int, size: int) -> bytes:
+    def read_at(self, path: str, offset: int, size: int | None) -> bytes:
         """Read through the path's reader, opened if there is none."""
         entry = self._take(path)
         try:

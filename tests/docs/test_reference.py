@@ -17,7 +17,6 @@ from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS
 from aioprefetch.configuration import _from_environment as options_from_environment
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.operator import Operator
-from aioprefetch.reader.options import reader_options
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.services.fs.failures import TABLE as FS_TABLE
 from aioprefetch.services.http.answers import STATUSES
@@ -34,12 +33,9 @@ OPTIONS = DOCS / "options.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 MEMBERSHIP = {"yes": True, "no": False}
 
-# Of the reader's options, those that the operator fills in.
-FILLED_IN = {"path", "default_block_bytes", "default_prefetch_blocks", "memory_bytes"}
-
 TABLES: Mapping[str, Callable[..., Any]] = {
     "## Operator": Operator,
-    "## Reader": reader_options,
+    "## Reader": Operator.reader,
     "### TimeoutLayer": layers.TimeoutLayer,
     "### ConcurrentLimitLayer": layers.ConcurrentLimitLayer,
     "### RetryLayer": layers.RetryLayer,
@@ -64,7 +60,7 @@ def value_of(cell: str) -> object:
 
 def defaults_of(made: Callable[..., Any]) -> dict[str, object]:
     """The parameters a caller may give, with their defaults."""
-    left_out = FILLED_IN if made is reader_options else {"service"}
+    left_out = {"self", "service", "path", "unknown"}
     parameters = inspect.signature(made).parameters.values()
     return {one.name: one.default for one in parameters if not one.name.startswith("_") and one.name not in left_out}
 

@@ -163,8 +163,8 @@ def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> Proxies | No
     for scheme, url in proxies.items():
         if scheme not in ("http", "https"):
             raise _invalid(f"proxies has the key {scheme!r}; the keys are 'http' and 'https'")
-        if isinstance(url, Secret):
-            checked.append((scheme, url))
+        if isinstance(url, Secret) or (isinstance(url, str) and url.startswith("env:")):
+            checked.append((scheme, url if isinstance(url, Secret) else Secret(url)))
         elif isinstance(url, str) and urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname:
             checked.append((scheme, Secret(url) if "@" in url else url))
         else:

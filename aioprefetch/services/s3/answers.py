@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aioprefetch.errors import NotFound, ProtocolError
-from aioprefetch.headers import parse_content_range, parse_http_date, unquote_etag
+from aioprefetch.headers import parse_http_date, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, StatRequest
 
@@ -34,14 +34,10 @@ def in_utc(when: object) -> datetime | None:
 def answer_head(reply: Mapping[str, Any]) -> AnswerHead:
     """The head of an answer to a GET, not checked yet."""
     headers = headers_of(reply)
-    status = int(reply["ResponseMetadata"]["HTTPStatusCode"])
-    content_range = headers.get("content-range")
-    if status == 200 and content_range is not None and parse_content_range(content_range) is not None:
-        status = 206  # rclone sends a right part under the wrong status; the part is checked like any other
     length = headers.get("content-length", "")
     return AnswerHead(
-        status=status,
-        content_range=content_range,
+        status=int(reply["ResponseMetadata"]["HTTPStatusCode"]),
+        content_range=headers.get("content-range"),
         content_length=int(length) if _NUMBER.fullmatch(length) else None,
         etag=unquote_etag(headers.get("etag")),
         version=version_of(headers.get("x-amz-version-id")),

@@ -135,7 +135,7 @@ class PositionedReadChecks(ConformanceSuite):
     @checks("opendal:R23")
     async def test_pread_options_that_cannot_work(self, operator: Operator) -> None:
         """Zero, negative and unknown options are refused by the plain call, before any I/O."""
-        wrong: tuple[dict[str, object], ...] = (
+        wrong: tuple[dict[str, Any], ...] = (
             {"block_bytes": 0},
             {"block_bytes": -1},
             {"prefetch_blocks": -1},

@@ -1,0 +1,167 @@
+"""What a RangeReader promises its users beyond right bytes: no task switch, no byte twice, errors that name the path."""
+
+import asyncio
+import gc
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import Closed, InvalidType, ObjectChanged, RangeNotSatisfied, WrongLoop
+from aioprefetch.operator import Operator
+from aioprefetch.services.memory import Memory
+from aioprefetch.values import WriteRequest
+
+KIB = 1 << 10
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    """An Operator over a private memory store with one object, in blocks of 1 KiB."""
+    service = Memory()
+    service.store.put(WriteRequest(path="k"), DATA)
+    async with Operator(service, block_bytes=KIB, memory_bytes=64 * KIB) as made:
+        yield made
+
+
+def replace_object(operator: Operator, data: bytes) -> None:
+    """Overwrite the object behind the operator's back."""
+    service = operator._service
+    assert isinstance(service, Memory)
+    service.store.put(WriteRequest(path="k"), data)
+
+
+async def test_a_hit_costs_no_task_switch(operator: Operator) -> None:
+    """The coroutine of a resident read ends at its first step: nothing is awaited that could wait."""
+    async with operator.reader("k") as reader:
+        await reader.read_at(0, 10)
+        hit: Coroutine[Any, Any, bytes] = reader.read_at(5, 100)
+        with pytest.raises(StopIteration) as ended:
+            hit.send(None)
+        assert ended.value.value == DATA[5:105]
+
+
+async def test_a_second_reader_fetches_no_resident_byte_again(operator: Operator) -> None:
+    """Its first request asks whether the object has changed, and brings no body while it has not."""
+    async with operator.reader("k") as reader:
+        await reader.read_at(0, 10)
+        etag = reader.etag
+    received = operator.statistics["stream_read_total_bytes"]
+    async with operator.reader("k") as reader:
+        assert await reader.read_at(3, 7) == DATA[3:10]
+        assert (reader.etag, reader.size) == (etag, len(DATA))
+    counts = operator.statistics
+    assert (counts["action_http_get_request"], counts["stream_read_total_bytes"]) == (1, received)
+
+
+async def test_a_second_reader_sees_a_new_version(operator: Operator) -> None:
+    """What is resident of the version before is neither served nor in the way."""
+    async with operator.reader("k") as reader:
+        await reader.read_at(0, 10)
+    replace_object(operator, b"new" * 1000)
+    async with operator.reader("k") as reader:
+        assert await reader.read_at(0, 6) == b"newnew"
+        assert reader.size == 3000
+        reader.seek(-3, 2)
+        assert await reader.read(n=10) == b"new"
+
+
+@pytest.mark.parametrize("size", [0, 5, 2000])
+async def test_reopen_pins_the_new_version_wherever_the_cursor_is(operator: Operator, size: int) -> None:
+    """Also when the cursor lies beyond the new end."""
+    async with operator.reader("k") as reader:
+        await reader.read_at(0, 10)
+        reader.seek(9000)
+        replace_object(operator, b"z" * size)
+        await reader.unbuffer()
+        with pytest.raises(ObjectChanged) as changed:
+            await reader.read_at(0, 10)
+        assert changed.value.expected_etag != changed.value.actual_etag is not None
+        await reader.reopen()
+        assert reader.etag == changed.value.actual_etag
+        assert (reader.size, reader.tell()) == (size, 9000)
+        assert await reader.read_at(0, None) == b"z" * size
+
+
+async def test_readers_that_are_dropped_leave_nothing_open(operator: Operator) -> None:
+    """A file whose readers are gone may be evicted and forgotten like any other."""
+    for _ in range(20):
+        assert await operator.reader("k").read(10) == DATA[:10]
+    await asyncio.sleep(0)  # the task of the last fetch ends with this turn of the loop
+    gc.collect()
+    store = operator.runtime().peek("block_store")
+    assert store is not None
+    assert [len(file.cursors) for file in store.files.values()] == [0]
+    store.reclaim(64 * KIB)
+    assert store.files == {}
+
+
+async def test_counts_of_several_ranges_are_of_what_was_delivered(operator: Operator) -> None:
+    """Nothing counts before it has arrived, failures count as such, resident ranges as hits."""
+    seen: list[int] = []
+    async with operator.reader("k", on_progress=seen.append) as reader:
+        with pytest.raises(RangeNotSatisfied):
+            await reader.read_ranges([(0, 10), (len(DATA), len(DATA) + 5)])
+        counts = reader.statistics
+        assert (seen, counts["stream_read_bytes"], counts["stream_read_exceptions"]) == ([], 0, 1)
+        await reader.read_ranges([(0, 10), (20, 30)])
+        await reader.read_ranges([(0, 10), (20, 30)])
+        counts = reader.statistics
+        assert (sum(seen), counts["stream_read_bytes"]) == (40, 40)
+        assert counts["stream_read_block_hits"] >= 1
+        assert counts["stream_read_operations"] == 2
+        assert counts["stream_read_exceptions"] == 1
+
+
+async def test_closing_the_operator_names_the_path_of_the_reads_it_ends(operator: Operator) -> None:
+    """The block store knows no paths; the reader's errors have them all the same."""
+    reader = operator.reader("k")
+    reading = asyncio.create_task(reader.read_at(0, 10))
+    await asyncio.sleep(0)
+    await operator.aclose()
+    with pytest.raises(Closed) as ended:
+        await reading
+    assert (ended.value.operation, ended.value.path) == ("read", "k")
+
+
+async def test_a_foreign_loop_is_refused_by_every_method(operator: Operator) -> None:
+    """Before anything waits or changes, also while the owner reads."""
+    async with operator.reader("k") as reader:
+        await reader.read_at(0, 10)
+        refused: list[str] = []
+
+        async def abroad() -> None:
+            calls = {
+                "read": lambda: reader.read(4),
+                "readinto": lambda: reader.readinto(bytearray(4)),
+                "read_at": lambda: reader.read_at(0, 4),
+                "view_at": lambda: reader.view_at(0, 4),
+                "read_ranges": lambda: reader.read_ranges([(0, 4)]),
+                "ensure_size": reader.ensure_size,
+                "reopen": reader.reopen,
+                "unbuffer": reader.unbuffer,
+                "aclose": reader.aclose,
+            }
+            for name, call in calls.items():
+                with pytest.raises(WrongLoop):
+                    await call()
+                refused.append(name)
+            for plain in (lambda: reader.seek(1), reader.tell, reader.clone, lambda: reader.set_policy("random")):
+                with pytest.raises(WrongLoop):
+                    plain()
+
+        thread = threading.Thread(target=lambda: asyncio.run(abroad()))
+        thread.start()
+        await asyncio.to_thread(thread.join)
+        assert len(refused) == 9
+        assert not reader.closed
+        assert (await asyncio.gather(reader.read(4), reader.read(4))) == [DATA[:4], DATA[4:8]]
+
+
+@pytest.mark.parametrize("option", [{"prefetch_enabled": "no"}, {"on_progress": 5}, {"footer_cache": "x"}])
+def test_options_of_the_wrong_type_are_refused_at_once(option: dict[str, Any]) -> None:
+    """By name, before any I/O."""
+    with pytest.raises(InvalidType, match=next(iter(option))):
+        Operator(Memory()).reader("k", **option)
