@@ -1,4 +1,4 @@
-"""What a RangeReader promises its users beyond right bytes: no task switch, no byte twice, errors that name the path."""
+"""What a RangeReader promises beyond right bytes: no task switch, no byte twice, errors that name the path."""
 
 import asyncio
 import gc

@@ -30,6 +30,7 @@ ODD_KEYS = [
     ".hidden",
     "new\nline",
     "x" * 255,
+    "/".join(["y" * 204] * 4 + ["z" * 204]),  # 1,024 bytes, as long as any store takes a key
     "/".join(["k" * 127] * 8),
 ]
 

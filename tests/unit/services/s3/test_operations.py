@@ -16,6 +16,8 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unsupported,
 )
+from aioprefetch.operator import Operator
+from aioprefetch.services.s3 import S3
 from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
 from tests.unit.services.s3.stores import Store
 
@@ -240,6 +242,31 @@ async def test_presign(moto: Store, method: Any) -> None:
     assert "X-Amz-Expires=60" in url
     assert "X-Amz-Signature=" in url
     assert moto.server.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "style", "expected"),
+    [
+        (None, "auto", "https://a-bucket.s3.amazonaws.com/k?"),
+        (None, "virtual", "https://a-bucket.s3.eu-west-1.amazonaws.com/k?"),
+        (None, "path", "https://s3.eu-west-1.amazonaws.com/a-bucket/k?"),
+        ("https://objects.example", "virtual", "https://a-bucket.objects.example/k?"),
+        ("https://objects.example", "path", "https://objects.example/a-bucket/k?"),
+        ("http://127.0.0.1:9000", "auto", "http://127.0.0.1:9000/a-bucket/k?"),
+    ],
+)
+async def test_addressing_styles(endpoint: str | None, style: Any, expected: str) -> None:
+    """The bucket stands in the host or in the path, as asked; an address cannot have a bucket before it."""
+    service = S3(
+        bucket="a-bucket",
+        endpoint_url=endpoint,
+        region="eu-west-1",
+        access_key_id="id",
+        secret_access_key="secret",
+        addressing_style=style,
+    )
+    async with Operator.bare(service) as operator:
+        assert (await operator.presign("k")).startswith(expected)
 
 
 async def test_presign_refusals(moto: Store, store: Any, s3_server: Any) -> None:
