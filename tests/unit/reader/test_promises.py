@@ -157,7 +157,7 @@ async def test_a_foreign_loop_is_refused_by_every_method(operator: Operator) -> 
         await asyncio.to_thread(thread.join)
         assert len(refused) == 9
         assert not reader.closed
-        assert (await asyncio.gather(reader.read(4), reader.read(4))) == [DATA[:4], DATA[4:8]]
+        assert list(await asyncio.gather(reader.read(4), reader.read(4))) == [DATA[:4], DATA[4:8]]
 
 
 @pytest.mark.parametrize("option", [{"prefetch_enabled": "no"}, {"on_progress": 5}, {"footer_cache": "x"}])
