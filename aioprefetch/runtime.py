@@ -13,10 +13,12 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
+
+import anyio
 
 from aioprefetch.budget import MemoryBudget
 from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
@@ -24,6 +26,17 @@ from aioprefetch.supervisor import Supervisor
 from aioprefetch.telemetry import Counters, EventBus
 
 T = TypeVar("T")
+
+# What wants to finish before a runtime closes (a cache being written) gets this long.
+FINISH_SECONDS_MAX = 5.0
+
+
+class Abortable(Protocol):
+    """A body that waits for the network and can be told to stop waiting."""
+
+    def abort(self) -> None:
+        """Break off at once: whoever waits for a chunk gets ``Closed``."""
+        ...
 
 
 class HasStatistics(Protocol):
@@ -93,11 +106,13 @@ class Runtime:
         self.random = random.Random(options.random_seed)
         self.counters = Counters()
         self.sources: weakref.WeakSet[HasStatistics] = weakref.WeakSet()
+        self.streams: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.supervisor = Supervisor()
         self._executor: ThreadPoolExecutor | None = None
         self._shared: dict[Hashable, Any] = {}
+        self._finishers: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def closed(self) -> bool:
@@ -137,7 +152,12 @@ class Runtime:
                 self.options.executor_threads, thread_name_prefix="aioprefetch-blocking"
             )
             self.supervisor.on_close(self._shut_executor)
-        return await self.loop.run_in_executor(self._executor, call, *arguments)
+        try:
+            started = self.loop.run_in_executor(self._executor, call, *arguments)
+        except RuntimeError:
+            # The interpreter is shutting down: it ends executors before the threads that still read.
+            started = _run_in_thread(self.loop, call, *arguments)
+        return await started
 
     def is_current(self) -> bool:
         """Whether the caller runs on this runtime's loop, in its process."""
@@ -153,8 +173,17 @@ class Runtime:
                 path=path,
             )
 
+    def before_close(self, finish: Callable[[], Awaitable[None]]) -> None:
+        """Await ``finish`` before anything is cancelled at closing, for as long as ``FINISH_SECONDS_MAX``."""
+        self._finishers.append(finish)
+
     async def aclose(self) -> None:
         """End all background work and close every connection. Needs no answer from the network."""
+        with anyio.move_on_after(FINISH_SECONDS_MAX):
+            while self._finishers and not self.closed:
+                await self._finishers.pop()()
+        for stream in tuple(self.streams):
+            stream.abort()
         await self.supervisor.aclose()
         self._shared.clear()
         self.budget.reclaim = None  # It leads to the block store, and so to all blocks.
@@ -163,6 +192,30 @@ class Runtime:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
+
+
+def _run_in_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    ended: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is None:
+            ended.set_result(cast("T", result))
+        else:
+            ended.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call(*arguments)
+        except BaseException as failure:
+            error = failure
+        with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits any more.
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="aioprefetch-blocking-at-exit", daemon=True).start()
+    return ended
 
 
 class RuntimeFamily:

@@ -38,8 +38,9 @@ class ConcurrentLimitLayer(Layer):
 
     ``concurrency`` is the number of slots, ``None`` for the runtime's option. They are one set for each layer object
     and runtime: operators that share the object share the slots. Prefetches take at most ``concurrency - 1`` of them
-    (one, where there is only one). Who waits longer than ``wait_seconds`` gets ``TimedOut`` (``persistent``: waiting
-    again is the caller's choice), who waits beyond the request's deadline ``TimedOut`` (``permanent``).
+    (one, where there is only one). Who waits while no slot becomes free for ``wait_seconds`` gets ``TimedOut``
+    (``persistent``: waiting again is the caller's choice), who waits beyond the request's deadline ``TimedOut``
+    (``permanent``).
     """
 
     concurrency: int | None = None
@@ -105,34 +106,35 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         """Queue for a slot. Cancelled in the queue it leaves no trace; in the moment of the grant the slot goes on."""
         slots, loop = self.slots, self._runtime.loop
         self._runtime.counters["concurrency_waits"] += 1
-        until = loop.time() + self._wait_seconds
-        beyond_deadline = request.deadline is not None and request.deadline < until
-        if request.deadline is not None and beyond_deadline:
-            until = request.deadline
         waiter = loop.create_future()
         ticket = slots.enqueue(lane, lambda: _wake(waiter))
-        timer = loop.call_at(until, _wake, waiter)
         if lane == "prefetch" and sink is not None:
             sink.on_urgent = partial(slots.promote, ticket)
         try:
-            await waiter
+            while not ticket.granted:
+                releases, waiter = slots.releases, loop.create_future()
+                until = loop.time() + self._wait_seconds
+                deadline = request.deadline
+                beyond_deadline = deadline is not None and deadline <= until
+                timer = loop.call_at(until if deadline is None else min(until, deadline), _wake, waiter)
+                try:
+                    await waiter
+                finally:
+                    timer.cancel()
+                # While slots turn over the queue gets shorter: only one that stands still is given up.
+                if not ticket.granted and (beyond_deadline or slots.releases == releases):
+                    raise self._no_slot(request, beyond_deadline=beyond_deadline)
         except BaseException:
             slots.withdraw(ticket)
             raise
         finally:
-            timer.cancel()
             if sink is not None:
                 sink.on_urgent = None
-        if ticket.granted:
-            return ticket.lane
-        try:
-            raise self._no_slot(request, beyond_deadline=beyond_deadline)
-        finally:
-            slots.withdraw(ticket)
+        return ticket.lane
 
     def _no_slot(self, request: Request, *, beyond_deadline: bool) -> TimedOut:
         slots = self.slots
-        when = "before the caller's deadline" if beyond_deadline else f"within {self._wait_seconds:g} seconds"
+        when = "before the caller's deadline" if beyond_deadline else f"became free for {self._wait_seconds:g} seconds"
         return TimedOut(
             f"no slot {when}: {slots.in_flight} of {slots.limit} requests in flight, {slots.queued} queued; "
             "close streams that are not read, or raise concurrency",

@@ -35,13 +35,14 @@ class SlotQueue:
     gives up in the very moment of its grant loses no slot.
     """
 
-    __slots__ = ("_demand", "_prefetch", "in_flight", "limit", "prefetch_in_flight", "prefetch_max")
+    __slots__ = ("_demand", "_prefetch", "in_flight", "limit", "prefetch_in_flight", "prefetch_max", "releases")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.prefetch_max = max(1, limit - 1)
         self.in_flight = 0
         self.prefetch_in_flight = 0
+        self.releases = 0
         self._demand: deque[SlotTicket] = deque()
         self._prefetch: deque[SlotTicket] = deque()
 
@@ -70,6 +71,7 @@ class SlotQueue:
     def release(self, lane: Lane) -> None:
         """Give a slot back and grant it to who is next."""
         self.in_flight -= 1
+        self.releases += 1
         if lane == "prefetch":
             self.prefetch_in_flight -= 1
         self._grant()

@@ -59,15 +59,16 @@ class PinnedObject(PinnedVersion):
         Returns whether a fetch had to be waited for. If it fails or is cancelled, what has arrived stays resident, and
         ``put`` may have been called for a beginning.
         """
-        cuts = deque(steps(start, end, policy=self.policy, step_bytes=self._step_bytes))
+        cuts = steps(start, end, policy=self.policy, step_bytes=self._step_bytes)
+        cut = next(cuts, None)
         asked: deque[tuple[int, int, list[Wait]]] = deque()
         ahead = self.steps_ahead
         waited = False
         try:
-            while cuts or asked:
-                while cuts and len(asked) < ahead:
-                    low, high = cuts.popleft()
-                    asked.append((low, high, self.ask(low, high)))
+            while cut is not None or asked:
+                while cut is not None and len(asked) < ahead:
+                    asked.append((*cut, self.ask(*cut)))
+                    cut = next(cuts, None)
                 low, high, waits = asked[0]
                 waited = waited or bool(waits)
                 await self._hand_over(low, high, waits, put)

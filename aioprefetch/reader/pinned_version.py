@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable
 from aioprefetch.accessor import Accessor
 from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
 from aioprefetch.blocks.store import BlockFile, BlockStore, Cursor
-from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, ObjectChanged, RangeNotSatisfied, Unexpected
+from aioprefetch.errors import (
+    Closed,
+    ConditionNotMatch,
+    Error,
+    NotFound,
+    ObjectChanged,
+    ProtocolError,
+    RangeNotSatisfied,
+    Unexpected,
+)
 from aioprefetch.headers import is_weak
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, Policy, first_request
 from aioprefetch.runtime import Runtime
@@ -237,7 +246,14 @@ class PinnedVersion:
 
     def _file(self) -> BlockFile:
         if self.file is None:
-            raise self._end_error()
+            if self.closed:
+                raise self._end_error()
+            raise ProtocolError(
+                f"the store says that the object has {self.size} bytes, and refuses every range of it",
+                operation="read",
+                path=self.path,
+                status="permanent",
+            )
         return self.file
 
     def close(self, reason: Callable[[], Error] | None = None) -> None:

@@ -5,7 +5,7 @@ The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,21 +75,25 @@ def first_request(
     return FirstRequest(start, block_bytes, suffix=False)
 
 
-def steps(start: int, end: int, *, policy: Policy, step_bytes: int) -> list[Range]:
-    """``[start, end)`` in the steps of a long read: cut at the block grid, or every ``step_bytes`` from the start."""
-    cuts: list[Range] = []
+def steps(start: int, end: int, *, policy: Policy, step_bytes: int) -> Iterator[Range]:
+    """``[start, end)`` in the steps of a long read: cut at the block grid, or every ``step_bytes`` from the start.
+
+    One at a time: an object may claim any size.
+    """
     while start < end:
         whole = start - start % step_bytes + step_bytes if policy.fill == "block" else start + step_bytes
-        cuts.append((start, min(end, whole)))
-        start = cuts[-1][1]
-    return cuts
+        stop = min(end, whole)
+        yield start, stop
+        start = stop
 
 
-def extent(start: int, end: int, *, policy: Policy, grid: BlockGrid) -> list[Range]:
+def extent(start: int, end: int, *, policy: Policy, grid: BlockGrid) -> Iterator[Range]:
     """What a miss of ``[start, end)`` should bring: the whole blocks it touches, one by one, or itself."""
     if policy.fill == "exact":
-        return [(start, end)]
-    return [grid.bounds(index) for index in grid.indices(start, end)]
+        yield start, end
+        return
+    for index in grid.indices(start, end):
+        yield grid.bounds(index)
 
 
 def coalescing(gap_bytes: int | None, request_bytes_max: int | None, *, path: str) -> tuple[int, int]:

@@ -234,10 +234,12 @@ class RangeReader(ReaderState):
         if pinned is None or pinned.file is None or not self._options.prefetch_enabled:
             return
         pinned.runtime.check_loop(operation="will_need", path=self.path)
+        left = pinned.runtime.options.memory_bytes  # What would not fit is not worth asking for.
         for start, end in listed:
-            stop = min(end, pinned.size or 0)
+            stop = min(end, pinned.size or 0, start + left)
             if start < stop:
                 pinned.want(start, stop, lane="prefetch")
+                left -= stop - start
 
     def look_ahead(self) -> None:
         """Fetch the blocks after the cursor, ``prefetch_blocks`` of them, not beyond the split."""

@@ -6,9 +6,8 @@ import inspect
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from aioprefetch.errors import ConfigInvalid, printable, redact
+from aioprefetch.errors import ConfigInvalid, InvalidType, printable, redact
 from aioprefetch.operator import Operator
-from aioprefetch.reader.options import reader_options
 from aioprefetch.sync.file import SyncFile
 
 # Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.
@@ -17,8 +16,7 @@ SHARED_OPTIONS = frozenset({"block_bytes", "prefetch_blocks"})
 
 def reader_option_names() -> frozenset[str]:
     """The options that ``Operator.reader`` takes."""
-    parameters = inspect.signature(reader_options).parameters.values()
-    # What the operator adds of its own has no default.
+    parameters = inspect.signature(Operator.reader).parameters.values()
     return frozenset(one.name for one in parameters if one.default is not inspect.Parameter.empty)
 
 
@@ -70,6 +68,8 @@ def open(  # noqa: A001 - what it stands in for
     ``Operator.from_uri`` and of ``Operator.reader`` together; with ``operator`` only those of the reader. An operator
     that was made here is closed with the file. Raises ``ConfigInvalid`` for an option that neither knows.
     """
+    if not isinstance(url, str):
+        raise InvalidType(f"a URL or path must be a string, not {url!r}", operation="open")
     known = reader_option_names()
     if operator is not None:
         for name in options.keys() - known:

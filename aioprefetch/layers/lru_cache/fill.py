@@ -73,6 +73,12 @@ class Fill:
         self._on_end: Callable[[Fill], None] | None = None
         self._has_run = False
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether all of the object is in memory, and only its way into the cache is left."""
+        head = self.head
+        return head is not None and self.state in ("receiving", "complete") and self.received >= head.size
+
     def start(self, on_end: Callable[[Fill], None]) -> None:
         """Begin; ``on_end`` is called once, when nobody can join any more."""
         self._on_end = on_end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aioprefetch.errors import Closed
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.fill import Fill
@@ -15,6 +17,7 @@ class Fills:
 
     def __init__(self) -> None:
         self._running: dict[str, list[Fill]] = {}
+        self._ended_once = asyncio.Event()
 
     def start(self, fill: Fill) -> None:
         """Start a fill and keep it until it ends."""
@@ -38,6 +41,12 @@ class Fills:
             if fill.head is not None and newest.head is not None and fill.head.etag != newest.head.etag:
                 fill.is_doomed = True
 
+    async def finish(self) -> None:
+        """Wait until what has arrived is stored: a process that reads and ends shall find it next time."""
+        while any(fill.has_arrived and not fill.is_doomed for fills in self._running.values() for fill in fills):
+            self._ended_once.clear()
+            await self._ended_once.wait()
+
     async def aclose(self) -> None:
         """Let no reader wait for a fill that will never run."""
         for fills in list(self._running.values()):
@@ -50,6 +59,7 @@ class Fills:
             fills.remove(fill)
         if not fills:
             self._running.pop(fill.slot, None)
+        self._ended_once.set()
 
 
 class CacheState:
@@ -67,5 +77,6 @@ class CacheState:
         """Start a fill; the readers of those that never ran are told when the runtime ends."""
         if not self._closes_fills:
             self._closes_fills = True
+            self.runtime.before_close(self.fills.finish)
             self.runtime.supervisor.on_close(self.fills.aclose)
         self.fills.start(fill)

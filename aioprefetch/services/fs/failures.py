@@ -51,4 +51,6 @@ def from_os_error(error: OSError, *, operation: str, path: str) -> Error:
     if kind is NotADirectory and operation in _LOOKS_ONLY:
         kind = NotFound
     name = errno.errorcode.get(code, "no errno")
-    return kind(words, operation=operation, path=path, context={"errno": name})
+    made = kind(words, operation=operation, path=path, context={"errno": name})
+    made.errno = code or made.errno
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioprefetch.errors import Error, Unavailable
+from aioprefetch.errors import Closed, Error, Unavailable
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.http.wire_answer import Answer
 from aioprefetch.values import ReadHead, ReadRequest
@@ -22,6 +22,13 @@ class WireBody:
         self._answer = answer
         self._skip_bytes = skip_bytes
         self._left_bytes = head.size
+        self._aborted = False
+        runtime.streams.add(self)
+
+    def abort(self) -> None:
+        """Break off; a waiting ``read_chunk`` raises ``Closed``."""
+        self._aborted = True
+        self._answer.close()
 
     async def read_chunk(self) -> bytes | memoryview:
         while self._left_bytes:
@@ -45,6 +52,10 @@ class WireBody:
             if not chunk:
                 raise Unavailable(f"the body ended after {received} of {self.head.size} bytes")
         except Error as error:
+            if self._aborted:
+                raise Closed(
+                    "the operator was closed while the body was read", operation="read", path=self._request.path
+                ) from None
             error.add_context(operation=self._request.operation, path=self._request.path)
             error.head, error.received = self.head, received
             raise

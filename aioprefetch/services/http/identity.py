@@ -18,7 +18,7 @@ from aioprefetch.errors import ConfigInvalid
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_SENSITIVE = re.compile(r"auth|cookie|token|secret|passw|credential|signature|session|api-?key|-key", re.IGNORECASE)
+_SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer", re.IGNORECASE)
 _OURS = {
     *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "range", "te", "trailer"),
     *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),

@@ -99,6 +99,7 @@ class S3Accessor(ServiceAccessor):
         answer = reply["Body"].raw_stream
         try:
             head = answers.answer_head(reply)
+            answers.check_is_object(head, request)
             _check_version(request, head)
             return S3Body(answer, check_reply(request, head), self._client, request)
         except BaseException:

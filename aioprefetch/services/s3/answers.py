@@ -10,7 +10,7 @@ from typing import Any
 from aioprefetch.errors import NotFound, ProtocolError
 from aioprefetch.headers import parse_http_date, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, StatRequest
+from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, ReadRequest, StatRequest
 
 _NUMBER = re.compile(r"\d{1,19}")
 
@@ -29,6 +29,19 @@ def version_of(text: str | None) -> str | None:
 def in_utc(when: object) -> datetime | None:
     """A time that botocore parsed, which may be in the zone of this machine."""
     return when.astimezone(UTC) if isinstance(when, datetime) else None
+
+
+def check_is_object(answer: AnswerHead, request: ReadRequest) -> None:
+    """``ProtocolError`` for a body that is no object's: each object of S3 has an ETag, error pages have none.
+
+    Without one nothing would tell two versions of an object from one another either.
+    """
+    if answer.etag is None:
+        raise ProtocolError(
+            f"the answer ({answer.status}, {answer.content_type}) carries no ETag: it is not an S3 object's",
+            operation="read",
+            path=request.path,
+        )
 
 
 def answer_head(reply: Mapping[str, Any]) -> AnswerHead:

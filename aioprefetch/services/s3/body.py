@@ -12,7 +12,7 @@ from aioprefetch.values import ReadHead, ReadRequest
 class S3Body:
     """Bytes as they arrive. Closing it before its end breaks the connection off and frees its slot at once."""
 
-    __slots__ = ("_answer", "_client", "_closed", "_received", "_request", "head")
+    __slots__ = ("__weakref__", "_answer", "_client", "_closed", "_received", "_request", "head")
 
     def __init__(self, answer: Any, head: ReadHead, client: S3Client, request: ReadRequest) -> None:
         self.head = head
@@ -21,13 +21,19 @@ class S3Body:
         self._request = request
         self._received = 0
         self._closed = False
+        client.runtime.streams.add(self)
+
+    def abort(self) -> None:
+        """Break off; a waiting ``read_chunk`` raises ``Closed``."""
+        self._closed = True
+        self._answer.close()
 
     async def read_chunk(self) -> bytes:
         """What has arrived, at least one byte; ``b""`` after the last byte that the head promised."""
         if self._received >= self.head.size:
             return b""
         if self._closed:
-            raise Closed("the body is closed", operation="read", path=self._request.path)
+            raise self._was_closed()
         chunk: bytes = await self._receive()
         self._received += len(chunk)
         self._client.runtime.counters["stream_read_total_bytes"] += len(chunk)
@@ -43,6 +49,8 @@ class S3Body:
         try:
             chunk: bytes = await self._answer.content.readany()
         except Exception as error:
+            if self._closed:
+                raise self._was_closed() from None
             explained: Error = self._client.explainer.explain(error, self._request)
             raise explained from error
         if not chunk:
@@ -52,6 +60,9 @@ class S3Body:
                 path=self._request.path,
             )
         return chunk
+
+    def _was_closed(self) -> Closed:
+        return Closed("the body or its operator is closed", operation="read", path=self._request.path)
 
     async def aclose(self) -> None:
         self._closed = True

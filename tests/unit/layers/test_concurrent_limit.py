@@ -95,7 +95,9 @@ async def test_an_open_body_and_a_block_reader_do_not_deadlock_beside_each_other
 async def test_unread_streams_hold_their_slots_and_the_next_request_says_so() -> None:
     async with open_stack(ConcurrentLimitLayer(3), RetryLayer(), data=DATA) as stack:
         bodies = await open_bodies(stack, 3)
-        with pytest.raises(TimedOut, match=r"no slot within 60 seconds: 3 of 3 requests in flight, 1 queued") as caught:
+        with pytest.raises(
+            TimedOut, match=r"no slot became free for 60 seconds: 3 of 3 requests in flight, 1 queued"
+        ) as caught:
             await stack.fetch()
         assert stack.runtime.loop.time() == 60.0
         error = caught.value
