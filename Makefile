@@ -18,7 +18,7 @@ demo: $(DEMO_STAMP) ## Run the demo against a local S3 server
 	$(BIN)/python -m aioprefetch demo $(ARGS)
 
 test: $(DEV_STAMP) ## Run the tests (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .
