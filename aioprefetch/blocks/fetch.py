@@ -69,6 +69,7 @@ class Fetch(Sink):
         "error",
         "file",
         "finished",
+        "label",
         "lane",
         "prefetched",
         "reserved_bytes",
@@ -94,6 +95,7 @@ class Fetch(Sink):
         self.abandon: Callable[[], None] | None = None
         self.error: Exception | None = None
         self.finished = False
+        self.label = ""
         self._budget = budget
         self._place = place
         self._served = False

@@ -42,6 +42,7 @@ class BlockFile:
         self.store = store
         self.name = name
         self.version = version
+        self.label = ""
         self.size = size
         self.grid = BlockGrid(size, block_bytes)
         self.blocks: dict[int, Block] = {}
@@ -109,7 +110,7 @@ class BlockFile:
                 check(head)
             return self
 
-        fetch = self.store.start_fetch(start, end, call, file_of, lane=lane)
+        fetch = self.store.start_fetch(start, end, call, file_of, lane=lane, label=self.label)
         fetch.file = self
         self.fetches.append(fetch)
         return fetch
@@ -197,12 +198,16 @@ class BlockStore:
         self.files.clear()
         self._newest.clear()
 
-    def file(self, name: Hashable, version: Version, *, size: int, block_bytes: int) -> BlockFile:
-        """The file of one version of what ``name`` says (store and path), made where there is none."""
+    def file(self, name: Hashable, version: Version, *, size: int, block_bytes: int, label: str = "") -> BlockFile:
+        """The file of one version of what ``name`` says (store and path), made where there is none.
+
+        ``label`` is what events call it.
+        """
         key = (name, version, size, block_bytes)
         found = self.files.get(key)
         if found is None:
             found = self.files[key] = BlockFile(self, name, version, size=size, block_bytes=block_bytes)
+            found.label = label
         self._newest[name, block_bytes] = found
         return found
 
@@ -225,7 +230,14 @@ class BlockStore:
         block.touched = self.tick
 
     def start_fetch(
-        self, start: int, end: int, call: FetchCall, file_of: Callable[[ReadHead], BlockFile], *, lane: Lane
+        self,
+        start: int,
+        end: int,
+        call: FetchCall,
+        file_of: Callable[[ReadHead], BlockFile],
+        *,
+        lane: Lane,
+        label: str = "",
     ) -> Fetch:
         """Start a request whose file may be known only when the head of its answer has come.
 
@@ -241,6 +253,7 @@ class BlockStore:
             file.place(fetch, head)
 
         fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place)
+        fetch.label = label
         counters = self.runtime.counters
         counters["stream_read_block_fetches"] += 1
         if lane == "prefetch":
@@ -275,6 +288,15 @@ class BlockStore:
         if file is not None:
             file.settle(fetch)
         fetch.finish(error)
+        self.runtime.events.publish(
+            "block.fetched",
+            fetch.label,
+            start=fetch.start,
+            end=fetch.end,
+            received=fetch.received,
+            lane=fetch.lane,
+            error=None if error is None else type(error).__name__,
+        )
         if file is not None:
             self.forget_if_empty(file)
 
@@ -304,6 +326,10 @@ class BlockStore:
             _, _, file, block = heapq.heappop(order)
             need -= block.resident_bytes
             self.runtime.counters["stream_evict_blocks_from_cache"] += 1
+            start, end = file.grid.bounds(block.index)
+            self.runtime.events.publish(
+                "block.evicted", file.label, start=start, end=end, unused=block.is_unused_prefetch
+            )
             if block.is_unused_prefetch:
                 self.runtime.counters["prefetch_bytes_wasted"] += block.resident_bytes
             file.drop(block)

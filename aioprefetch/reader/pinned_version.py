@@ -100,7 +100,7 @@ class PinnedVersion:
 
     def _start_first(self, start: int, end: int, *, suffix: bool) -> Fetch:
         call = self._call(start, end, suffix=suffix, resident=self._resident(start, end, suffix=suffix))
-        return self._store.start_fetch(start, end, call, self._file_of, lane="demand")
+        return self._store.start_fetch(start, end, call, self._file_of, lane="demand", label=self.path)
 
     def _resident(self, start: int, end: int, *, suffix: bool) -> BlockFile | None:
         """What is held of the object since an earlier reader, if the bytes of the first request are among it."""
@@ -124,7 +124,9 @@ class PinnedVersion:
         if self._declared is None:
             self.size = total
         version = (self.version, self.etag) if self.is_shared else (None, None, object())
-        file = self.file = self._store.file(self._name, version, size=total, block_bytes=self._block_bytes)
+        file = self.file = self._store.file(
+            self._name, version, size=total, block_bytes=self._block_bytes, label=self.path
+        )
         file.open(self.cursor)
         return file
 

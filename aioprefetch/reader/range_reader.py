@@ -299,6 +299,7 @@ class RangeReader(ReaderState):
             self._counters["stream_read_closed"] += 1
             pinned.runtime.counters.merge(self.statistics)
             pinned.runtime.sources.discard(self)
+            pinned.runtime.events.publish("reader.closed", self.path, size=pinned.size, etag=pinned.etag)
             logger.debug("closed %r", self)
 
     async def __aenter__(self) -> RangeReader:

@@ -180,6 +180,7 @@ class ReaderState:
         )
         self._counters["stream_read_opened"] += 1
         runtime.sources.add(self)
+        runtime.events.publish("reader.opened", self.path, policy=self._policy.name)
         return pinned
 
     async def guarded(self, read: Awaitable[T]) -> T:

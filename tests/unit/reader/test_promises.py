@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Closed, InvalidType, ObjectChanged, RangeNotSatisfied, WrongLoop
 from aioprefetch.operator import Operator
 from aioprefetch.services.memory import Memory
@@ -91,8 +92,7 @@ async def test_readers_that_are_dropped_leave_nothing_open(operator: Operator) -
         assert await operator.reader("k").read(10) == DATA[:10]
     await asyncio.sleep(0)  # the task of the last fetch ends with this turn of the loop
     gc.collect()
-    store = operator.runtime().peek("block_store")
-    assert store is not None
+    store = BlockStore.of(operator.runtime())
     assert [len(file.cursors) for file in store.files.values()] == [0]
     store.reclaim(64 * KIB)
     assert store.files == {}
@@ -165,3 +165,27 @@ def test_options_of_the_wrong_type_are_refused_at_once(option: dict[str, Any]) -
     """By name, before any I/O."""
     with pytest.raises(InvalidType, match=next(iter(option))):
         Operator(Memory()).reader("k", **option)
+
+
+async def test_events_tell_which_bytes_were_fetched_and_evicted(operator: Operator) -> None:
+    """Readers and blocks publish with their path, so that somebody can draw what was read."""
+    seen: list[tuple[str, str, dict[str, Any]]] = []
+    bus = operator.runtime().events
+    bus.subscribe(lambda event: seen.append((event.name, event.path, dict(event.facts))))
+    async with operator.reader("k") as reader:
+        await reader.read_at(0, 2 * KIB)
+    BlockStore.of(operator.runtime()).reclaim(64 * KIB)
+    assert {path for _, path, _ in seen} == {"k"}
+    assert [name for name, _, _ in seen] == [
+        "reader.opened",
+        "block.fetched",
+        "block.fetched",
+        "reader.closed",
+        "block.evicted",
+        "block.evicted",
+    ]
+    fetched = [facts for name, _, facts in seen if name == "block.fetched"]
+    assert [(one["start"], one["end"], one["received"], one["lane"], one["error"]) for one in fetched] == [
+        (0, KIB, KIB, "demand", None),
+        (KIB, 2 * KIB, KIB, "demand", None),
+    ]
