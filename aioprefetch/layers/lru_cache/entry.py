@@ -123,7 +123,7 @@ def encode_header(header: EntryHeader) -> bytes | None:
         "total": header.total,
         "last_modified": header.last_modified.isoformat() if header.last_modified else None,
         "content_type": header.content_type,
-        "filled_at": header.filled_at.isoformat(),
+        "filled_at": header.filled_at.isoformat(timespec="microseconds"),
         "data_crc": header.data_crc,
     }
     text = json.dumps(fields, separators=(",", ":")).encode("ascii")
