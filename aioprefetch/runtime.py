@@ -155,8 +155,8 @@ class Runtime:
         try:
             started = self.loop.run_in_executor(self._executor, call, *arguments)
         except RuntimeError:
-            # The interpreter is shutting down: it ends executors before the threads that still read.
-            started = _run_in_thread(self.loop, call, *arguments)
+            # The interpreter is shutting down and starts no thread any more, while others of its threads still read.
+            return call(*arguments)
         return await started
 
     def is_current(self) -> bool:
@@ -192,30 +192,6 @@ class Runtime:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
-
-
-def _run_in_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
-    ended: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(cast("T", result))
-        else:
-            ended.set_exception(error)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = call(*arguments)
-        except BaseException as failure:
-            error = failure
-        with contextlib.suppress(RuntimeError):  # The loop has closed: nobody waits any more.
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="aioprefetch-blocking-at-exit", daemon=True).start()
-    return ended
 
 
 class RuntimeFamily:
