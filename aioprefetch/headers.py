@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from email.utils import format_datetime, parsedate_to_datetime
+from email.utils import parsedate_to_datetime
 
 from aioprefetch.errors import InvalidRange
 from aioprefetch.ranges import Range
@@ -85,11 +85,6 @@ def parse_http_date(text: str | None) -> datetime | None:
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
-
-
-def format_http_date(when: datetime) -> str:
-    """A time as HTTP writes it."""
-    return format_datetime(when.astimezone(UTC), usegmt=True)
 
 
 def parse_retry_after(text: str | None, *, now: datetime | None = None) -> float | None:

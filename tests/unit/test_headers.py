@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import InvalidRange
 from aioprefetch.headers import (
-    format_http_date,
     is_weak,
     parse_content_range,
     parse_http_date,
@@ -134,8 +134,7 @@ def test_the_star_is_no_etag() -> None:
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2099, 1, 1)), st.integers(-12, 12))
 def test_dates_survive_the_round_trip(naive: datetime, hours: int) -> None:
     when = naive.replace(microsecond=0, tzinfo=timezone(timedelta(hours=hours)))
-    assert parse_http_date(format_http_date(when)) == when
-    assert format_http_date(when).endswith(" GMT")
+    assert parse_http_date(format_datetime(when.astimezone(UTC), usegmt=True)) == when
 
 
 @pytest.mark.parametrize(
