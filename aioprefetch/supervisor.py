@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import anyio
 
+from aioprefetch.statistics import count_for
 from aioprefetch.telemetry import logger
 
 Closer = Callable[[], Awaitable[None]]
@@ -156,6 +157,7 @@ class Supervisor:
 
 
 async def _guarded(work: Coroutine[object, object, None], name: str) -> None:
+    count_for(None)  # And not for the reader in whose name it was started: who works for one says so.
     try:
         await work
     except Exception:

@@ -103,9 +103,12 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         return lane if self.slots.try_acquire(lane) else await self._wait(request, lane)
 
     async def _wait(self, request: Request, lane: Lane, sink: Sink | None = None) -> Lane:
+        with self._runtime.timer("action_executor_acquired"):
+            return await self._queue(request, lane, sink)
+
+    async def _queue(self, request: Request, lane: Lane, sink: Sink | None) -> Lane:
         """Queue for a slot. Cancelled in the queue it leaves no trace; in the moment of the grant the slot goes on."""
         slots, loop = self.slots, self._runtime.loop
-        self._runtime.counters["concurrency_waits"] += 1
         waiter = loop.create_future()
         ticket = slots.enqueue(lane, lambda: _wake(waiter))
         if lane == "prefetch" and sink is not None:

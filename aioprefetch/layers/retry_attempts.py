@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from aioprefetch.errors import BudgetExhausted, Error, ProtocolError, Throttled
+from aioprefetch.errors import BudgetExhausted, Error, ProtocolError, Throttled, TimedOut, Unavailable
 from aioprefetch.runtime import Runtime
 from aioprefetch.values import Request
 
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from aioprefetch.layers.retry import RetryLayer
 
 PROTOCOL_ERRORS_MAX = 2
+
+
+_CAUSES = {
+    Throttled: "retries_throttled",
+    TimedOut: "retries_timed_out",
+    Unavailable: "retries_unavailable",
+    ProtocolError: "retries_protocol",
+}
+
+
+def _cause(error: Error) -> str:
+    return next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")
 
 
 class TokenBucket:
@@ -158,6 +170,7 @@ class Attempts:
     def _announce(self, error: Error, pause: float, *, resumed: bool) -> None:
         counters = self._runtime.counters
         counters["retries"] += 1
+        counters[_cause(error)] += 1
         counters["retries_resumed"] += resumed
         self._runtime.events.publish(
             "retry", self._request.path, attempt=self.total + 1, delay_seconds=pause, error=error.kind

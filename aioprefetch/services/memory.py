@@ -7,17 +7,18 @@ from it. A stored object never changes: a write replaces it, so a read sees one 
 from __future__ import annotations
 
 import itertools
+import secrets
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.bodies import ReadBody, WriteBody
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, ConfigInvalid, NotFound, RangeNotSatisfied
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, ConfigInvalid, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.folding import fold_page
-from aioprefetch.services.service_accessor import ServiceAccessor
+from aioprefetch.services.service_accessor import ServiceAccessor, is_unmodified
 from aioprefetch.sink import Sink
 from aioprefetch.values import (
     Capability,
@@ -78,6 +79,8 @@ class Store:
 
     objects: dict[str, StoredObject] = field(default_factory=dict)
     _etags: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    # A cache on a disk outlives the process: the stores of two processes must not give one ETag to different bytes.
+    _token: str = field(default_factory=lambda: secrets.token_hex(4))
     _sorted: list[str] | None = None
 
     def put(self, request: WriteRequest, data: bytes) -> Metadata:
@@ -85,7 +88,7 @@ class Store:
         metadata = Metadata(
             path=request.path,
             size=len(data),
-            etag=f"{next(self._etags):x}-{len(data):x}",
+            etag=f"{next(self._etags):x}-{len(data):x}-{self._token}",
             last_modified=datetime.now(UTC),
             content_type=request.content_type,
             content_encoding=request.content_encoding,
@@ -175,6 +178,19 @@ class MemoryAccessor(ServiceAccessor):
         return replace(self._find(request).metadata, path=request.path)
 
     def _open(self, request: ReadRequest) -> tuple[ReadHead, memoryview]:
+        counters = self.runtime.counters
+        counters["action_http_get_request"] += 1
+        try:
+            head, view = self._find_range(request)
+        except Error as error:
+            if not is_unmodified(request, error):
+                counters.failed("action_http_get_request")
+            raise
+        counters.succeeded("action_http_get_request", 0.0)  # The answer is there at once.
+        counters["stream_read_total_bytes"] += head.size
+        return head, view
+
+    def _find_range(self, request: ReadRequest) -> tuple[ReadHead, memoryview]:
         found = self._find(request)
         etag, total = found.metadata.etag, len(found.data)
         if request.if_match not in (None, "*", etag):
@@ -199,19 +215,13 @@ class MemoryAccessor(ServiceAccessor):
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         head, view = self._open(request)
-        self._count(head)
         sink.begin(head, path=request.path)
         sink.feed(view)
         return ReadReply(head=head, received=head.size)
 
     async def open_read(self, request: ReadRequest) -> ReadBody:
         head, view = self._open(request)
-        self._count(head)
         return MemoryBody(head, view)
-
-    def _count(self, head: ReadHead) -> None:
-        self.runtime.counters["action_http_get_request"] += 1
-        self.runtime.counters["stream_read_total_bytes"] += head.size
 
     async def list_page(self, request: ListRequest) -> ListPage:
         strip = len(self._root)
@@ -220,16 +230,16 @@ class MemoryAccessor(ServiceAccessor):
             found = self.store.objects[key].metadata
             return Entry(path=key, size=found.size, etag=found.etag, last_modified=found.last_modified)
 
-        self.runtime.counters["object_list_request"] += 1
-        page = fold_page(
-            self.store.keys(),
-            replace(
-                request,
-                path=self._root + request.path,
-                start_after=self._root + request.start_after if request.start_after else None,
-            ),
-            entry_of,
-        )
+        with self.runtime.timer("object_list_request"):
+            page = fold_page(
+                self.store.keys(),
+                replace(
+                    request,
+                    path=self._root + request.path,
+                    start_after=self._root + request.start_after if request.start_after else None,
+                ),
+                entry_of,
+            )
         if not strip:
             return page
         entries = tuple(replace(entry, path=entry.path[strip:]) for entry in page.entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from aioprefetch.bodies import ReadBody, WriteBody
-from aioprefetch.errors import Unsupported
+from aioprefetch.errors import ConditionNotMatch, Unsupported
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink, drain
 from aioprefetch.values import (
@@ -24,6 +24,12 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+
+
+def is_unmodified(request: Request, error: Exception) -> bool:
+    """Whether an error says what a conditional read hoped for: there is no other version to send."""
+    conditional = isinstance(request, ReadRequest) and request.if_none_match is not None and request.if_match is None
+    return conditional and isinstance(error, ConditionNotMatch)
 
 
 class ServiceAccessor:

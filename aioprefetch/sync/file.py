@@ -43,6 +43,7 @@ class SyncFile(io.RawIOBase):
     mode = "rb"
 
     _reader: RangeReader | None = None
+    _position: int
 
     def __init__(
         self,
@@ -186,6 +187,7 @@ class SyncFile(io.RawIOBase):
             target = self._base(whence) + checked_int(offset, "offset", operation="seek", path=self._path)
             if target < 0:
                 raise InvalidRange(f"the position would be negative: {target}", operation="seek", path=self._path)
+            self._live("seek").count_seek(target - self._position)
             self._position = target
             return target
 
@@ -198,8 +200,10 @@ class SyncFile(io.RawIOBase):
         """The bytes up to and with the next newline, at most ``size`` of them; ``b""`` at the end of the object."""
         with self._turn("readline"):
             limit = -1 if size is None else checked_int(size, "size", operation="readline", path=self._path)
+            piece = self._line_piece
             line = self._next_line(limit)
             self._position += len(line)
+            self._live("readline").count_given(len(line), reads=self._line_piece is piece)
             return line
 
     def readlines(self, hint: int | None = -1, /) -> list[bytes]:
@@ -347,4 +351,5 @@ class SyncFile(io.RawIOBase):
         at = position - self._line_start
         if not 0 <= at < len(self._line_piece):
             self._line_piece, self._line_start, at = self._read(position, LINE_PIECE_BYTES), position, 0
+            self._live("readline").count_given(-len(self._line_piece))  # Not yet: each line is, when it is returned.
         return self._line_piece, at

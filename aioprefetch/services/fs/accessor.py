@@ -103,9 +103,9 @@ class FsAccessor(ServiceAccessor):
         if request.version is not None:
             self._unsupported(request, "versions")
         names = self._names(request)
-        self.runtime.counters["action_http_get_request"] += 1
-        job = self.runtime.run_blocking(open_file, self._root, names)
-        file = await translated(request, job, OpenedFile.close)
+        with self.runtime.timer("action_http_get_request"):
+            job = self.runtime.run_blocking(open_file, self._root, names)
+            file = await translated(request, job, OpenedFile.close)
         try:
             return FileBody(self.runtime, request, file, _head_of(request, file))
         except BaseException:
@@ -113,13 +113,13 @@ class FsAccessor(ServiceAccessor):
             raise
 
     async def list_page(self, request: ListRequest) -> ListPage:
-        self.runtime.counters["object_list_request"] += 1
         prefix = normalised(request.path)
         after = max(normalised(request.start_after or ""), request.page_token or "")
         scan = self._suspended.pop((prefix, request.recursive, request.page_token or ""), None)
         limit = request.page_entries_max or PAGE_ENTRIES
-        job = self.runtime.run_blocking(self._scan, scan, prefix, request.recursive, after, limit)
-        entries, rest = await translated(request, job)
+        with self.runtime.timer("object_list_request"):
+            job = self.runtime.run_blocking(self._scan, scan, prefix, request.recursive, after, limit)
+            entries, rest = await translated(request, job)
         if rest is None:
             return ListPage(entries=tuple(entries))
         token = entries[-1].path

@@ -65,8 +65,10 @@ class Exchange:
         ours = recipe.identity.request_headers()
         url = f"{origin}{recipe.path}/{encoded_key(key)}{recipe.identity.request_query()}"
         for _ in range(REDIRECTS_MAX + 1):
-            self._runtime.counters[_COUNTER[method]] += 1
-            answer = await self._wire.request(method, origin, url, {**ours, **headers})
+            with self._runtime.timer(_COUNTER[method]) as timer:
+                answer = await self._wire.request(method, origin, url, {**ours, **headers})
+                if answer.status >= 400:
+                    timer.failed()
             if answer.status not in REDIRECT_STATUSES:
                 answer.redirected_to = None if origin == recipe.origin else origin
                 return answer

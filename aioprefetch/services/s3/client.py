@@ -9,6 +9,7 @@ import asyncio
 import copy
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import transport
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.options import sse_key_bytes
+from aioprefetch.services.service_accessor import is_unmodified
+from aioprefetch.statistics import Timer
+from aioprefetch.telemetry import DURATIONS
 from aioprefetch.values import Request
 
 if TYPE_CHECKING:
@@ -62,16 +66,35 @@ class S3Client:
         """Call one method of the client for ``request``; every failure is one of ours, with operation and path."""
         try:
             client = await self.connected()
-            counter = _COUNTERS.get(method)
-            if counter is not None:
-                self.runtime.counters[counter] += 1
-            with transport.answers_closed_on_failure():
-                reply: Reply = await getattr(client, method)(**self._complete(method, parameters))
-                return reply
+            with self._counted(method) as timer:
+                return await self._send(client, request, method, parameters, timer)
         except Error as error:
             raise error.add_context(operation=request.operation, path=request.path) from error.__cause__
         except Exception as error:
             raise self.explainer.explain(error, request) from error
+
+    def _counted(self, method: str) -> AbstractContextManager[Timer | None]:
+        counter = _COUNTERS.get(method)
+        if counter is not None and counter in DURATIONS:
+            return self.runtime.timer(counter)
+        if counter is not None:
+            self.runtime.counters[counter] += 1
+        return nullcontext()
+
+    async def _send(
+        self, client: Any, request: Request, method: str, parameters: dict[str, Any], timer: Timer | None
+    ) -> Reply:
+        try:
+            with transport.answers_closed_on_failure():
+                reply: Reply = await getattr(client, method)(**self._complete(method, parameters))
+                return reply
+        except Error:
+            raise
+        except Exception as error:
+            explained = self.explainer.explain(error, request)
+            if timer is not None and is_unmodified(request, explained):
+                timer.end(None)
+            raise explained from error
 
     async def presigned_url(self, request: Request, method: str, **parameters: Any) -> str:
         """A URL that does what ``method`` would do."""

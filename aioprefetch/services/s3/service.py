@@ -24,6 +24,7 @@ _IDENTITY_VARIABLES = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Requests that are not reads (a listing, a put) need slots too, so the pool is a little wider than the gate before it.
 _CONNECTIONS_EXTRA = 8
@@ -146,10 +147,18 @@ class S3:
             name=self.bucket,
             root=self.prefix,
             endpoint=self.endpoint_url or _first_set(_ENDPOINT_VARIABLES),
+            region=self.region or _first_set(_REGION_VARIABLES),
             principal=self._principal(),
         )
 
     def _principal(self) -> str:
+        # Who does not know a customer's key may not read what was stored with it, whoever he is.
+        key = self.sse_customer_key
+        if isinstance(key, Secret) and (key.reveal() is not None or not key.is_literal):
+            return f"{self._identity()} customer-key:{key.fingerprint()}"
+        return self._identity()
+
+    def _identity(self) -> str:
         if self.anonymous:
             return "anonymous"
         key_id = Secret.of(self.access_key_id)

@@ -80,7 +80,7 @@ async def test_a_reader_of_four_blocks_finishes_with_any_limit(limit: int) -> No
         streams = await asyncio.gather(*(stack.stream(offset=at, size=CHUNK) for at in range(0, len(DATA), CHUNK)))
         assert b"".join(streams) == DATA
         assert stack.faults.in_flight_peak == min(limit, 4)
-        assert stack.runtime.counters["concurrency_waits"] == 2 * max(0, 4 - limit)
+        assert stack.runtime.counters["action_executor_acquired"] == 2 * max(0, 4 - limit)
 
 
 async def test_an_open_body_and_a_block_reader_do_not_deadlock_beside_each_other() -> None:
@@ -171,7 +171,7 @@ async def test_a_demand_read_does_not_wait_behind_a_wall_of_prefetches() -> None
             await settle()
             assert (slots_of(stack).in_flight, slots_of(stack).queued) == (3, 17)
             await stack.accessor.open_write(WriteRequest(path="other"))
-            assert stack.runtime.counters["concurrency_waits"] == 17
+            assert stack.runtime.counters["action_executor_acquired"] == 17
         assert slots_of(stack).in_flight == 0
 
 

@@ -15,6 +15,7 @@ from aioprefetch.errors import (
     NotFound,
     PermissionDenied,
     ProtocolError,
+    Stalled,
     Throttled,
     TimedOut,
     Unavailable,
@@ -59,7 +60,16 @@ async def test_the_recipe_pickles_compares_and_prints() -> None:
     assert "attempts_max=7" in repr(layer)
 
 
-@pytest.mark.parametrize("error", [Unavailable, TimedOut, Throttled, ProtocolError])
+CAUSES = {
+    Unavailable: "retries_unavailable",
+    TimedOut: "retries_timed_out",
+    Stalled: "retries_timed_out",
+    Throttled: "retries_throttled",
+    ProtocolError: "retries_protocol",
+}
+
+
+@pytest.mark.parametrize("error", CAUSES)
 async def test_a_temporary_error_is_tried_again(error: type[Error]) -> None:
     async with open_stack(RetryLayer(), plan=[Injection(error=error)], data=b"abc") as stack:
         assert await stack.fetch() == b"abc"
@@ -67,6 +77,7 @@ async def test_a_temporary_error_is_tried_again(error: type[Error]) -> None:
         assert stack.runtime.counters["retries"] == 1
         assert stack.runtime.counters["retries_resumed"] == 0
         assert stack.runtime.counters["throttled"] == (error is Throttled)
+        assert stack.runtime.counters[CAUSES[error]] == 1
 
 
 async def test_a_permanent_error_is_not_tried_again() -> None:

@@ -253,7 +253,7 @@ async def test_the_old_body_is_closed_before_the_pause_and_the_new_request() -> 
         assert await stack.stream() == DATA
         assert open_in_pause == [0, 0]
         assert stack.faults.in_flight_peak == 1
-        assert stack.runtime.counters["concurrency_waits"] == 0
+        assert stack.runtime.counters["action_executor_acquired"] == 0
 
 
 async def test_a_body_that_failed_for_good_or_was_closed_gives_no_more_bytes() -> None:

@@ -313,6 +313,24 @@ async def test_requests_are_counted(moto: Store) -> None:
     }
 
 
+async def test_requests_are_timed(moto: Store) -> None:
+    """To the head of the answer; an error is a failure, but that nothing has changed is what was asked."""
+    etag = (await moto.put("k", DATA)).etag
+    await moto.get("k")
+    with pytest.raises(NotFound):
+        await moto.get("missing")
+    with pytest.raises(ConditionNotMatch):
+        await moto.get("k", if_none_match=etag)
+    with pytest.raises(ConditionNotMatch):
+        await moto.get("k", if_match="another")
+    await moto.stat("k")
+    counts = moto.client.runtime.statistics()
+    assert [counts[f"action_http_{name}"] for name in ("get_request", "get_request.failures")] == [4, 2]
+    for name in ("get", "head"):
+        least, mean, most = (counts[f"action_http_{name}_request.{part}"] for part in ("min", "mean", "max"))
+        assert 0 < least <= mean <= most
+
+
 async def test_buffers_of_every_kind_are_written(moto: Store) -> None:
     """Bytes, bytearrays and views, small and larger than aiohttp likes."""
     large = DATA * 2048
