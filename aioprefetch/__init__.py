@@ -18,13 +18,14 @@ from aioprefetch.errors import *  # noqa: F403
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator import Operator
 from aioprefetch.reader import RangeReader
-from aioprefetch.values import Capability, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
+from aioprefetch.values import Capability, DiskCache, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Accessor",
     "Capability",
+    "DiskCache",
     "Entry",
     "Layer",
     "Metadata",

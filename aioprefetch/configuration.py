@@ -44,7 +44,7 @@ SERVICE_OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 # Options that have no text form, and so no variable.
-_NO_VARIABLE = frozenset({"proxies", "headers", "auth", "disk_cache"})
+_NO_VARIABLE = frozenset({"proxies", "headers", "auth"})
 _SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token", "sse_customer_key"})
 _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile", "anonymous"})
 _FLAGS = frozenset({"anonymous", "allow_http", "follow_redirects", "request_payer", "follow_symlinks"})

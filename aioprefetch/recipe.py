@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -10,8 +11,8 @@ from aioprefetch.accessor import Accessor, Layer, Service
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.runtime import Runtime, RuntimeFamily, RuntimeOptions
-from aioprefetch.telemetry import Counters
-from aioprefetch.values import Capability, ServiceInfo
+from aioprefetch.statistics import Statistics
+from aioprefetch.values import Capability, DiskCache, ServiceInfo
 
 
 def default_layers() -> tuple[Layer, ...]:
@@ -34,17 +35,14 @@ class OperatorRecipe:
         block_bytes: int = 8 << 20,
         prefetch_blocks: int = 8,
         concurrency: int = 64,
-        disk_cache: None = None,
+        disk_cache: DiskCache | str | os.PathLike[str] | None = None,
     ) -> None:
-        if disk_cache is not None:
-            raise ConfigInvalid(
-                "disk_cache: there is no disk tier for blocks yet, leave it None", operation="configure"
-            )
         options = RuntimeOptions(
             memory_bytes=memory_bytes,
             block_bytes=block_bytes,
             prefetch_blocks=prefetch_blocks,
             concurrency=concurrency,
+            disk_cache=DiskCache.of(disk_cache),
         )
         self._assemble(service, default_layers(), RuntimeFamily(options))
 
@@ -104,8 +102,8 @@ class OperatorRecipe:
         return self._family.options
 
     @property
-    def statistics(self) -> Counters:
-        """Counts since the first use in this process, on all loops, of all Operators of the family."""
+    def statistics(self) -> Statistics:
+        """Counts since the first use in this process, on all loops, of all Operators of the family; and the gauges."""
         return self._family.statistics()
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ import anyio
 
 from aioprefetch.budget import MemoryBudget
 from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
+from aioprefetch.statistics import Counters, Ledger, Statistics, Timer
 from aioprefetch.supervisor import Supervisor
-from aioprefetch.telemetry import Counters, EventBus
+from aioprefetch.telemetry import EventBus
+from aioprefetch.values import DiskCache
 
 T = TypeVar("T")
 
@@ -36,15 +39,6 @@ class Abortable(Protocol):
 
     def abort(self) -> None:
         """Break off at once: whoever waits for a chunk gets ``Closed``."""
-        ...
-
-
-class HasStatistics(Protocol):
-    """Something open that counts for itself and is merged into its runtime's counters when it closes."""
-
-    @property
-    def statistics(self) -> Mapping[str, int]:
-        """The counts so far."""
         ...
 
 
@@ -78,6 +72,7 @@ class RuntimeOptions:
     executor_threads: int = 8
     budget_wait_seconds: float = 60.0
     random_seed: int | None = None
+    disk_cache: DiskCache | None = None
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "block_bytes", "concurrency", "executor_threads"):
@@ -93,6 +88,12 @@ class RuntimeOptions:
                 f"memory_bytes={self.memory_bytes} holds not one block of block_bytes={self.block_bytes}",
                 operation="configure",
             )
+        if self.disk_cache is not None and self.disk_cache.capacity_bytes <= self.block_bytes:
+            raise ConfigInvalid(
+                f"disk_cache: capacity_bytes={self.disk_cache.capacity_bytes} holds not one block of"
+                f" block_bytes={self.block_bytes} and its header",
+                operation="configure",
+            )
 
 
 class Runtime:
@@ -104,8 +105,8 @@ class Runtime:
         self.thread = threading.get_ident()
         self.generation = _generation
         self.random = random.Random(options.random_seed)
-        self.counters = Counters()
-        self.sources: weakref.WeakSet[HasStatistics] = weakref.WeakSet()
+        self.ledger = Ledger()
+        self.gauges: list[Callable[[], Mapping[str, int]]] = []
         self.streams: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
@@ -123,12 +124,25 @@ class Runtime:
         """The clock for deadlines: the loop's own, so that a virtual clock is one for all."""
         return self.loop.time()
 
-    def statistics(self) -> Counters:
-        """All counts so far, those of open readers included."""
-        total = Counters()
-        total.merge(self.counters)
-        for source in list(self.sources):
-            total.merge(source.statistics)
+    @property
+    def counters(self) -> Counters:
+        """Where the running task counts: for the reader whose bytes it fetches, else for the runtime itself."""
+        return self.ledger.current
+
+    def timer(self, name: str) -> Timer:
+        """``with runtime.timer(name):`` counts what is done within, and how long it takes."""
+        return Timer(self.ledger.current, name, self.now)
+
+    def statistics(self) -> Statistics:
+        """All counts so far, those of readers included, and the gauges, which are 0 once it is closed."""
+        return self.ledger.total().snapshot(self.gauged())
+
+    def gauged(self) -> Counter[str]:
+        """What the parts say that hold something now."""
+        total: Counter[str] = Counter()
+        if not self.closed:
+            for gauges in tuple(self.gauges):
+                total.update(gauges())
         return total
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -186,6 +200,7 @@ class Runtime:
             stream.abort()
         await self.supervisor.aclose()
         self._shared.clear()
+        self.gauges.clear()
         self.budget.reclaim = None  # It leads to the block store, and so to all blocks.
 
     async def _shut_executor(self) -> None:
@@ -205,6 +220,7 @@ class RuntimeFamily:
         self._generation = _generation
         self._lock = threading.Lock()
         self._past = Counters()
+        self._ended: list[Ledger] = []
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
         # Forgotten without closing: what is live ends when the last operator and reader are gone.
         self._finalizer = weakref.finalize(self, _end_all, self._runtimes)
@@ -220,10 +236,17 @@ class RuntimeFamily:
         with self._lock:
             runtime = self._runtimes.get(loop)
             if runtime is None or runtime.closed:
-                for ended in [one for one, its in self._runtimes.items() if its.closed]:
-                    self._past.merge(self._runtimes.pop(ended).statistics())
+                self._retire()
                 runtime = self._runtimes[loop] = Runtime(self.options)
             return runtime
+
+    def _retire(self) -> None:
+        """Forget the runtimes that ended, but not what they counted, nor what their readers still may."""
+        for loop in [one for one, its in self._runtimes.items() if its.closed]:
+            self._ended.append(self._runtimes.pop(loop).ledger)
+        for ledger in [one for one in self._ended if one.is_settled()]:
+            self._ended.remove(ledger)
+            self._past.merge(ledger.total())
 
     def existing(self) -> Runtime | None:
         """The open runtime of the running loop, if there is one."""
@@ -234,15 +257,19 @@ class RuntimeFamily:
             runtime = self._runtimes.get(loop)
         return None if runtime is None or runtime.closed else runtime
 
-    def statistics(self) -> Counters:
-        """All counts in this process, those of runtimes that ended included."""
+    def statistics(self) -> Statistics:
+        """All counts in this process, those of runtimes that ended included, and the gauges of the others."""
         total = Counters()
+        gauges: Counter[str] = Counter()
         if self._generation == _generation:
             with self._lock:
                 total.merge(self._past)
+                for ledger in self._ended:
+                    total.merge(ledger.total())
                 for runtime in self._runtimes.values():
-                    total.merge(runtime.statistics())
-        return total
+                    total.merge(runtime.ledger.total())
+                    gauges.update(runtime.gauged())
+        return total.snapshot(gauges)
 
     def live(self) -> list[Runtime]:
         """Every open runtime in this process, whatever its loop."""

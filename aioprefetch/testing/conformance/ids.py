@@ -1,7 +1,8 @@
-"""The lines of the two conformance lists, which test checks which line, and which lines do not apply here.
+"""The lines of the conformance lists, which test checks which line, and which lines do not apply here.
 
 `opendal:R9` is a line of the list drawn from OpenDAL's behaviour tests, `s3a:P09` one of the list drawn from Hadoop's
-contract tests for S3A streams. docs/conformance.md says both in words for people.
+contract tests for S3A streams, `reliability:D06` a fault that block files must survive. docs/conformance.md says all
+of it in words for people.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,8 @@ _S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
 
 OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]
 S3A_IDS = [f"s3a:{letter}{n:02}" for letter, last in _S3A.items() for n in range(1, last + 1)]
-ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS)
+RELIABILITY_IDS = [f"reliability:D{n:02}" for n in range(1, 33)]
+ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS)
 
 NOT_APPLICABLE: dict[str, str] = {
     "opendal:R15": "conditions by time (if_modified_since) are not part of a read: ETags pin the version, "
