@@ -42,15 +42,16 @@ class Ticket:
 class MemoryBudget:
     """Bytes in use against a limit.
 
-    ``reclaim`` is asked for a number of bytes when the limit is reached and frees what it can, by way of ``release``
-    (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more than one demand reservation.
+    ``reclaim`` is asked for a number of bytes when the limit is reached and frees what it can for that lane, by way of
+    ``release`` (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more
+    than one demand reservation.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
-        self.reclaim: Callable[[int], None] | None = None
+        self.reclaim: Callable[[int, Lane], None] | None = None
         self._loop = loop
         self._thread = threading.get_ident()
         self._lanes: dict[Lane, deque[Ticket]] = {"demand": deque(), "prefetch": deque()}
@@ -126,7 +127,7 @@ class MemoryBudget:
     def _admit(self, ticket: Ticket) -> bool:
         over = self.used_bytes + ticket.size_bytes - self.limit_bytes
         if over > 0 and self.reclaim is not None:
-            self.reclaim(over)
+            self.reclaim(over, ticket.lane)
             over = self.used_bytes + ticket.size_bytes - self.limit_bytes
         if over > 0 and (ticket.lane == "prefetch" or self.used_bytes > self.limit_bytes):
             return False

@@ -7,46 +7,99 @@ segment is filled from its start by one fetch, and only that fetch writes to it.
 from __future__ import annotations
 
 import sys
+import weakref
+from enum import Enum
 
-from aioprefetch.budget import MemoryBudget
+from aioprefetch.blocks.buffer import Buffer, new_buffer
+from aioprefetch.errors import Unexpected
 from aioprefetch.ranges import Range
-
-
-class Buffer(bytearray):
-    """Memory of one segment, charged to the budget until the last view of it is gone, whoever holds it.
-
-    A buffer that was handed out as a view is never used again for other bytes.
-    """
-
-    __slots__ = ("_budget", "charged_bytes")
-
-    def __init__(self, size_bytes: int, budget: MemoryBudget) -> None:
-        self._budget = budget
-        self.charged_bytes = 0  # If there is no memory, nothing is given back.
-        super().__init__(size_bytes)
-        self.charged_bytes = size_bytes
-
-    def __del__(self) -> None:
-        self._budget.release(self.charged_bytes)
-
+from aioprefetch.statistics import Account
 
 # ``sys.getrefcount`` of a buffer that only its segment holds: the attribute, the segment's view, the argument.
 _REFERENCES_OF_A_SEGMENT = 3
 
 
+class SegmentState(Enum):
+    """The life of a segment; S3A's buffers are BLANK, PREFETCHING, CACHING, READY and DONE."""
+
+    FILLING = "filling"
+    READY = "ready"
+    SPILLING = "spilling"
+    EVICTED = "evicted"
+
+
+_FOLLOWING = {
+    SegmentState.FILLING: {SegmentState.READY, SegmentState.EVICTED},
+    SegmentState.READY: {SegmentState.SPILLING, SegmentState.EVICTED},
+    SegmentState.SPILLING: {SegmentState.READY, SegmentState.EVICTED},
+    SegmentState.EVICTED: set(),
+}
+
+# No read comes to this mark.
+NO_MARK = 1 << 63
+
+
 class Segment:
-    """Bytes ``[start, end)`` of an object, of which the first ``filled`` have arrived."""
+    """Bytes ``[start, end)`` of an object, of which the first ``filled`` have arrived.
 
-    __slots__ = ("buffer", "end", "filled", "pins", "start", "unused_prefetch", "view")
+    It remembers the run of reads in it: where the last one ended (``next``), how many bytes were read in order up to
+    there (``run_bytes``), and the run at which its reader wants to hear of it (``mark_bytes``).
 
-    def __init__(self, start: int, end: int, buffer: Buffer, *, prefetched: bool) -> None:
+    For the statistics it remembers for whom it was fetched (``account``), when all had come (``ready_at``), and
+    whether it is still to be told if a prefetch was of use (``is_unsettled``).
+    """
+
+    __slots__ = (
+        "account",
+        "buffer",
+        "end",
+        "filled",
+        "is_unsettled",
+        "mark_bytes",
+        "next",
+        "pins",
+        "ready_at",
+        "run_bytes",
+        "start",
+        "state",
+        "unused_prefetch",
+        "view",
+    )
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        buffer: Buffer,
+        *,
+        prefetched: bool,
+        account: weakref.ref[Account] | None = None,
+    ) -> None:
         self.start = start
         self.end = end
         self.buffer = buffer
         self.view = memoryview(buffer)
         self.filled = 0
         self.pins = 0
+        self.state = SegmentState.FILLING
         self.unused_prefetch = prefetched
+        self.is_unsettled = prefetched
+        self.account = account
+        self.ready_at = 0.0
+        self.next = start
+        self.run_bytes = 0
+        # The first read of what was fetched ahead moves the window on; elsewhere a quarter read in order is a run.
+        self.mark_bytes = 1 if prefetched else max(1, (end - start) // 4)
+
+    def become(self, state: SegmentState) -> None:
+        """The next state. ``Unexpected`` where it may not follow: the store would have lost track of its memory."""
+        if state not in _FOLLOWING[self.state]:
+            legal = ", ".join(sorted(one.value for one in _FOLLOWING[self.state])) or "nothing"
+            raise Unexpected(
+                f"a segment that is {self.state.value} cannot become {state.value}; what may follow is {legal}",
+                operation="read",
+            )
+        self.state = state
 
     @property
     def complete(self) -> bool:
@@ -68,11 +121,11 @@ class Segment:
         self.end = self.start + kept
         if self.is_viewed:
             return
-        buffer = Buffer.__new__(Buffer)
-        bytearray.__init__(buffer, self.view[:kept])
-        buffer._budget, buffer.charged_bytes = self.buffer._budget, kept
+        buffer = new_buffer(kept, self.buffer.budget)
         self.buffer.charged_bytes -= kept
-        self.buffer, self.view = buffer, memoryview(buffer)
+        view = memoryview(buffer)
+        view[:] = self.view[:kept]
+        self.buffer, self.view = buffer, view
 
 
 class Block:
@@ -106,6 +159,11 @@ class Block:
     def is_evictable(self) -> bool:
         """Whether dropping it now hurts nobody."""
         return bool(self.segments) and not any(one.pins or not one.complete for one in self.segments)
+
+    @property
+    def is_spilling(self) -> bool:
+        """Whether it is being written to the disk, so that dropping it frees memory only later."""
+        return any(one.state is SegmentState.SPILLING for one in self.segments)
 
     @property
     def is_viewed(self) -> bool:

@@ -21,9 +21,12 @@ def distance(index: int, cursors: Sequence[int], *, ahead_blocks: int) -> int:
     return nearest
 
 
-def rank(*, viewed: bool, wasted: bool, distance_blocks: int, touched: int) -> tuple[bool, bool, int, int]:
+def rank(
+    *, viewed: bool, footer: bool = False, wasted: bool, distance_blocks: int, touched: int
+) -> tuple[bool, bool, bool, int, int]:
     """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
 
-    A block that somebody views goes last: dropping it frees nothing before the last view is gone.
+    A block that somebody views goes last: dropping it frees nothing before the last view is gone. Before it goes a
+    ``footer`` that a policy keeps: every later reader of the file begins with it.
     """
-    return (viewed, not wasted, -distance_blocks, touched)
+    return (viewed, footer, not wasted, -distance_blocks, touched)

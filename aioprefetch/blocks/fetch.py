@@ -12,28 +12,35 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from aioprefetch.blocks.block import Buffer, Segment
+from aioprefetch.blocks.accounting import count_ready
+from aioprefetch.blocks.block import Segment, SegmentState
+from aioprefetch.blocks.buffer import new_buffer
 from aioprefetch.budget import MemoryBudget, Ticket
 from aioprefetch.errors import Closed
 from aioprefetch.sink import Sink
+from aioprefetch.statistics import Account, Tier
 from aioprefetch.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
 
 if TYPE_CHECKING:
-    from aioprefetch.blocks.store import BlockFile
+    from aioprefetch.blocks.block_file import BlockFile
 
 FetchCall = Callable[["Fetch"], Awaitable[object]]
 
 
 class Wait:
-    """Somebody's interest in a fetch up to a position, until it is closed."""
+    """Somebody's interest in a fetch up to a position, until it is closed.
 
-    __slots__ = ("fetch", "future", "is_pinning", "position")
+    ``was_late``: the bytes were not there when it began.
+    """
+
+    __slots__ = ("fetch", "future", "is_closed", "is_pinning", "position", "was_late")
 
     def __init__(self, fetch: Fetch, position: int) -> None:
         self.fetch = fetch
         self.position = position
-        self.is_pinning = False
+        self.is_closed = self.is_pinning = False
+        self.was_late = True
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pin(self) -> None:
@@ -42,7 +49,7 @@ class Wait:
         Only for what is used as soon as it has arrived: who holds some memory while waiting for more could lock all
         others out, and be locked out by them.
         """
-        if not (self.is_pinning or self.fetch.finished):
+        if not (self.is_closed or self.is_pinning or self.fetch.finished):
             self.is_pinning = True
             for segment in self.fetch.segments:
                 segment.pins += 1
@@ -61,21 +68,26 @@ class Fetch(Sink):
 
     __slots__ = (
         "_budget",
+        "_next",
         "_place",
         "_served",
         "_waits",
         "abandon",
+        "account",
         "end",
         "error",
         "file",
         "finished",
         "label",
         "lane",
+        "owner",
         "prefetched",
         "reserved_bytes",
         "segments",
         "start",
+        "started",
         "ticket",
+        "tier",
         "work",
     )
 
@@ -96,9 +108,14 @@ class Fetch(Sink):
         self.error: Exception | None = None
         self.finished = False
         self.label = ""
+        self.owner: object = None
+        self.account: Account | None = None
+        self.started = 0.0
+        self.tier = Tier.NETWORK
         self._budget = budget
         self._place = place
         self._served = False
+        self._next = 0  # Which of the segments, in order, is being filled.
         self._waits: list[Wait] = []
 
     @property
@@ -111,6 +128,15 @@ class Fetch(Sink):
         """Whether anybody waits for it now."""
         return bool(self._waits)
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is over, and every byte of it has arrived."""
+        return self.finished and self.error is None
+
+    def is_past(self, end: int) -> bool:
+        """Whether it has brought all that it will bring before ``end``."""
+        return self.head is not None and self.position >= min(end, self.end)
+
     def join(self, position: int) -> Wait:
         """Wait until everything before ``position`` has arrived; position 0 waits for the head alone.
 
@@ -118,19 +144,23 @@ class Fetch(Sink):
         """
         wait = Wait(self, position)
         self._waits.append(wait)
+        if not position:  # Whoever waits for the head takes the bytes that came with it in the same turn.
+            wait.pin()
         if self.lane == "prefetch":
             self.lane = "demand"
             self.hurry()
             if self.ticket is not None:
                 self._budget.promote(self.ticket)
         if self.finished or self._serves(wait):
+            wait.was_late = False
             self._settle(wait)
         return wait
 
     def leave(self, wait: Wait) -> None:
         """See ``Wait.close``."""
-        if wait not in self._waits:
+        if wait.is_closed:
             return
+        wait.is_closed = True
         self._waits.remove(wait)
         for segment in self.segments if wait.is_pinning else ():
             segment.pins -= 1
@@ -171,11 +201,13 @@ class Fetch(Sink):
     def new_segment(self, start: int, end: int) -> Segment:
         """A segment for ``[start, end)``, its memory taken out of what was reserved for this fetch."""
         size = end - start
+        buffer = new_buffer(size, self._budget)  # First of all: if there is no memory, the reservation stays ours.
         taken = min(size, self.reserved_bytes)
         self.reserved_bytes -= taken
         if taken < size:  # A server may send more than was asked for only where the size was unknown.
             self._budget.charge(size - taken)
-        segment = Segment(start, end, Buffer(size, self._budget), prefetched=self.prefetched)
+        account = None if self.account is None else self.account.reference
+        segment = Segment(start, end, buffer, prefetched=self.prefetched, account=account)
         segment.pins = sum(wait.is_pinning for wait in self._waits)
         self.segments.append(segment)
         return segment
@@ -188,6 +220,7 @@ class Fetch(Sink):
             wait.future.set_result(None)
         else:
             wait.future.set_exception(_copy(self.error))
+            wait.future.exception()  # Who awaits it gets it; that nobody does is nothing to complain of.
 
     def _serves(self, wait: Wait) -> bool:
         return self.head is not None and self.position >= wait.position
@@ -210,17 +243,26 @@ class Fetch(Sink):
     def _allocate(self, position: int, size: int) -> memoryview:
         assert self.head is not None
         offset = self.head.start + position
-        for segment in self.segments:
-            if segment.start <= offset < segment.end:
-                return segment.view[offset - segment.start :]
-        following = min((one.start for one in self.segments if one.start > offset), default=self.head.end)
-        return memoryview(bytearray(following - offset))
+        if self.finished or self._next >= len(self.segments):
+            return memoryview(bytearray(self.head.end - offset))
+        segment = self.segments[self._next]
+        if offset < segment.start:
+            return memoryview(bytearray(segment.start - offset))
+        return segment.view[offset - segment.start :]
 
     def _advanced(self) -> None:
         position = self.position
-        for segment in self.segments:
-            if segment.start < position and not segment.complete:
-                segment.filled = min(position, segment.end) - segment.start
+        if self.finished:  # Broken off: what comes all the same is nobody's.
+            return
+        while self._next < len(self.segments) and self.segments[self._next].start < position:
+            segment = self.segments[self._next]
+            segment.filled = min(position, segment.end) - segment.start
+            if position < segment.end:
+                break
+            self._next += 1
+            segment.become(SegmentState.READY)
+            if self.file is not None:
+                count_ready(self.file.store.runtime, segment)
         self._wake()
 
 

@@ -181,7 +181,7 @@ async def test_reclaim_is_asked_before_anybody_waits() -> None:
     budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
     asked: list[int] = []
 
-    def reclaim(need_bytes: int) -> None:
+    def reclaim(need_bytes: int, lane: str) -> None:
         asked.append(need_bytes)
         budget.release(40)
 
@@ -197,7 +197,7 @@ async def test_reconsider_looks_again_when_something_became_evictable() -> None:
     budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
     evictable = 0
 
-    def reclaim(need_bytes: int) -> None:
+    def reclaim(need_bytes: int, lane: str) -> None:
         nonlocal evictable
         freed, evictable = evictable, 0
         if freed:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from aioprefetch.blocks.block import Buffer, Segment
+from aioprefetch.blocks.block import Segment
+from aioprefetch.blocks.buffer import new_buffer
 from aioprefetch.budget import MemoryBudget
 from aioprefetch.errors import BudgetExhausted, Unavailable
 from tests.unit.gates import KIB, MIB, Bench, bench, settle
@@ -182,7 +183,7 @@ async def test_no_cycle_keeps_a_buffer_alive(story: object, no_collector: None) 
 async def test_a_kept_prefix_moves_to_memory_of_its_own_size() -> None:
     budget = MemoryBudget(1000, asyncio.get_running_loop())
     budget.charge(100)
-    segment = Segment(0, 100, Buffer(100, budget), prefetched=False)
+    segment = Segment(0, 100, new_buffer(100, budget), prefetched=False)
     segment.view[:30] = b"x" * 30
     segment.filled = 30
     segment.keep_prefix()
@@ -199,7 +200,7 @@ async def test_a_kept_prefix_moves_to_memory_of_its_own_size() -> None:
 async def test_a_viewed_prefix_stays_where_it_is() -> None:
     budget = MemoryBudget(1000, asyncio.get_running_loop())
     budget.charge(100)
-    segment = Segment(0, 100, Buffer(100, budget), prefetched=False)
+    segment = Segment(0, 100, new_buffer(100, budget), prefetched=False)
     segment.filled = 30
     view = segment.export(0, 30)
     segment.keep_prefix()

@@ -1,0 +1,89 @@
+"""What fetches and blocks count, and in whose name: each in that of the reader for which it was fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from aioprefetch.blocks.block import Block, Segment, SegmentState
+from aioprefetch.errors import Closed
+from aioprefetch.runtime import Runtime
+from aioprefetch.statistics import Counters, Tier
+
+if TYPE_CHECKING:
+    from aioprefetch.blocks.fetch import Fetch, Wait
+    from aioprefetch.blocks.store import BlockStore
+
+
+def counters_of(runtime: Runtime, segment: Segment) -> Counters:
+    """Where counts what happens to a segment: with the reader that had it fetched, as long as that is there."""
+    return runtime.ledger.of(None if segment.account is None else segment.account())
+
+
+def count_begin(runtime: Runtime, fetch: Fetch) -> None:
+    """A fetch begins."""
+    counters = runtime.ledger.of(fetch.account)
+    counters["stream_read_block_fetches"] += 1
+    counters["stream_read_prefetch_operations"] += fetch.prefetched
+    fetch.started = runtime.now()
+
+
+def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
+    """A fetch ends; ``Closed`` means that it was broken off."""
+    counters = runtime.ledger.of(fetch.account)
+    if isinstance(error, Closed):
+        if fetch.ticket is None:  # It had its memory, so its request was on its way.
+            counters["stream_aborted"] += 1
+            size = fetch.end - fetch.start if fetch.head is None else fetch.head.size
+            counters["stream_read_bytes_discarded_in_abort"] += size - fetch.received
+    elif fetch.prefetched and error is not None:
+        counters.failed("stream_read_prefetch_operations")
+    elif fetch.prefetched:
+        counters.succeeded("stream_read_prefetch_operations", runtime.now() - fetch.started)
+
+
+def count_eviction(runtime: Runtime, block: Block) -> None:
+    """A block is evicted: the reader that had its beginning fetched is told."""
+    counters_of(runtime, block.segments[0])["stream_evict_blocks_from_cache"] += 1
+
+
+def count_ready(runtime: Runtime, segment: Segment) -> None:
+    """All that will come of a segment has come."""
+    segment.ready_at = runtime.now()
+    if not segment.unused_prefetch:
+        settle(runtime, segment)
+
+
+def count_first_read(runtime: Runtime, segment: Segment) -> None:
+    """Something of a prefetched segment is read for the first time. From any thread."""
+    segment.unused_prefetch = False
+    counters = counters_of(runtime, segment)
+    counters["prefetch_lead"] += 1
+    filling = segment.state is SegmentState.FILLING
+    counters.succeeded("prefetch_lead", 0.0 if filling else runtime.now() - segment.ready_at)
+    if not filling:  # Else it is not known yet how much will come.
+        settle(runtime, segment)
+
+
+def settle(runtime: Runtime, segment: Segment) -> None:
+    """Count what was prefetched as used or wasted, once: at its first read, or when there will be none."""
+    if segment.is_unsettled:
+        segment.is_unsettled = False
+        name = "prefetch_bytes_wasted" if segment.unused_prefetch else "prefetch_bytes_used"
+        counters_of(runtime, segment)[name] += segment.filled
+
+
+def tier_of(waits: Iterable[Wait]) -> Tier:
+    """Where what was waited for came from; what was there when it was asked for came from memory."""
+    return max((wait.fetch.tier for wait in waits if wait.was_late), default=Tier.MEMORY)
+
+
+def gauges_of(store: BlockStore) -> dict[str, int]:
+    """What a block store holds now. From any thread."""
+    files = list(store.files.values())
+    fetches = [fetch for file in files for fetch in tuple(file.fetches)]
+    return {
+        "stream_read_active_prefetch_operations": sum(fetch.prefetched for fetch in fetches),
+        "stream_read_blocks_in_cache": sum(len(file.blocks) for file in files),
+        "stream_read_active_memory_in_use": store.runtime.budget.used_bytes,
+    }

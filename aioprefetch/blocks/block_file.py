@@ -1,0 +1,253 @@
+"""What is resident of one version of one object, and what is on its way.
+
+Everything runs on the runtime's loop except ``find``, ``find_prefix`` and what they call, which only read and may be
+called from any thread.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
+from aioprefetch.blocks.block import Block, Segment, SegmentState
+from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
+from aioprefetch.ranges import BlockGrid, Range, subtract
+from aioprefetch.statistics import Account
+from aioprefetch.values import Lane, ReadHead
+
+if TYPE_CHECKING:
+    from aioprefetch.blocks.store import BlockStore
+
+# Version id, ETag; and where neither tells anything, something that equals nothing else.
+Version = tuple[str | None, str | None] | tuple[None, None, object]
+
+
+class Cursor:
+    """Where a reader stands in a file, for eviction.
+
+    Its ``position`` in bytes (``None`` while it only reads at offsets), and those of the ``runs`` it has going.
+    """
+
+    __slots__ = ("__weakref__", "position", "runs")
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.runs: tuple[int, ...] = ()
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """All of them; none means that the reader may be anywhere."""
+        return self.runs if self.position is None else (self.position, *self.runs)
+
+
+class BlockFile:
+    """What the store holds of one version of one object of ``size`` bytes."""
+
+    def __init__(self, store: BlockStore, name: Hashable, version: Version, *, size: int, block_bytes: int) -> None:
+        self.store = store
+        self.name = name
+        self.version = version
+        self.label = ""
+        self.size = size
+        self.grid = BlockGrid(size, block_bytes)
+        self.blocks: dict[int, Block] = {}
+        self.fetches: list[Fetch] = []
+        self.evicted_unread_bytes = 0
+        self.footer_start = size  # Blocks from here on are kept as long as anything can be.
+        # Weakly, so that a reader that was dropped without closing does not keep the file open.
+        self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+
+    def find(self, start: int, end: int) -> Segment | None:
+        """The one segment that holds all of ``[start, end)`` now, or ``None``; this is a read of it. Any thread."""
+        block = self.blocks.get(start // self.grid.block_bytes)
+        if block is None:
+            return None
+        for segment in block.segments:
+            if segment.start <= start and end <= segment.start + segment.filled:
+                self.store.tick += 1
+                block.touched = self.store.tick
+                # A skip shorter than the read itself does not end a run; the first read of a prefetched segment always
+                # counts as one, so that the reader hears of it.
+                if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
+                    segment.run_bytes += end - start
+                    if segment.unused_prefetch:
+                        count_first_read(self.store.runtime, segment)
+                else:
+                    segment.run_bytes = 0
+                segment.next = end
+                return segment
+        return None
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether every byte of ``[start, end)`` is resident; this counts as no use of it."""
+        while start < end:
+            segment = self.at(start)
+            if segment is None:
+                return False
+            start = segment.start + segment.filled
+        return True
+
+    def find_pieces(self, start: int, end: int) -> list[memoryview] | None:
+        """Pieces of memory that together are ``[start, end)``, or ``None`` when a byte is missing. Any thread."""
+        pieces = self.find_prefix(start, end)
+        return pieces if sum(map(len, pieces)) == end - start else None
+
+    def find_prefix(self, start: int, end: int) -> list[memoryview]:
+        """Pieces of memory from ``start`` on, as far towards ``end`` as no byte is missing. From any thread."""
+        pieces: list[memoryview] = []
+        while start < end:
+            segment = self.at(start)
+            if segment is None:
+                break
+            stop = min(end, segment.start + segment.filled)
+            self.find(start, stop)
+            pieces.append(segment.view[start - segment.start : stop - segment.start])
+            start = stop
+        return pieces
+
+    def last_end(self, position: int) -> int:
+        """How far a run of reads that stood at ``position`` has come since within what is resident."""
+        while True:
+            segment = self.at(position - 1) if position else None
+            if segment is None:
+                return position
+            position = max(position, segment.next)
+            following = self.at(segment.end) if segment.next == segment.end else None
+            if following is None or following.next == following.start:
+                return position
+            position = following.next
+
+    def at(self, position: int) -> Segment | None:
+        """The segment that holds the byte at ``position``; this counts as no use of it."""
+        block = self.blocks.get(position // self.grid.block_bytes)
+        for segment in block.segments if block is not None else ():
+            if segment.start <= position < segment.start + segment.filled:
+                return segment
+        return None
+
+    def missing(self, start: int, end: int) -> list[Range]:
+        """What of ``[start, end)`` is neither resident nor on its way, cut where what is on the disk begins or ends."""
+        present: list[Range] = []
+        for index in self.grid.indices(start, end):
+            block = self.blocks.get(index)
+            if block is not None:
+                present += block.bounds()
+        present += [(fetch.start, fetch.end) for fetch in self.fetches if fetch.head is None]
+        gaps = subtract((start, end), sorted(present))
+        disk = self.store.disk
+        return gaps if disk is None or not gaps else disk.divide(self, gaps)
+
+    def start_fetch(
+        self,
+        start: int,
+        end: int,
+        call: FetchCall,
+        *,
+        lane: Lane,
+        check: Callable[[ReadHead], None] | None = None,
+        owner: object = None,
+        account: Account | None = None,
+    ) -> Fetch:
+        """Start a request for ``[start, end)``, none of which may be resident or on its way.
+
+        ``check`` sees the head of the answer before anything is placed, and raises if it is of another object.
+        ``owner`` may break it off by ``cancel_prefetches``. What it does counts for ``account``.
+        """
+
+        def file_of(head: ReadHead) -> BlockFile:
+            if check is not None:
+                check(head)
+            return self
+
+        fetch = self.store.start_fetch(start, end, call, file_of, lane=lane, label=self.label, account=account)
+        fetch.file, fetch.owner = self, owner
+        self.fetches.append(fetch)
+        return fetch
+
+    def cancel_prefetches(self, owner: object, start: int, end: int, *, keep: Range = (0, 0)) -> None:
+        """Break off what ``owner`` fetches ahead in ``[start, end)``, but for what touches ``keep`` or is awaited."""
+        for fetch in tuple(self.fetches):
+            theirs = fetch.owner is owner and fetch.prefetched and not fetch.has_waiters
+            far = fetch.end <= keep[0] or fetch.start >= keep[1]
+            if theirs and far and start < fetch.end and fetch.start < end:
+                fetch.cancel()
+
+    def join(self, start: int, end: int) -> list[Wait]:
+        """Join every fetch that will bring a byte of ``[start, end)``, in order; the caller closes the waits."""
+        joined = [fetch for fetch in self.fetches if fetch.start < end and start < fetch.end and not fetch.is_past(end)]
+        joined.sort(key=lambda fetch: fetch.start)
+        return [fetch.join(min(end, fetch.end)) for fetch in joined]
+
+    def place(self, fetch: Fetch, head: ReadHead) -> None:
+        """Make the segments that the answer fills: those parts of it that are not resident already."""
+        for index in self.grid.indices(head.start, head.end):
+            block = self.blocks.get(index)
+            if block is None:
+                block = self.blocks[index] = Block(index)
+            low, high = self.grid.bounds(index)
+            wanted = (max(low, head.start), min(high, head.end))
+            for start, end in subtract(wanted, block.bounds()):
+                block.add(fetch.new_segment(start, end))
+            self.store.touch(block)
+
+    def settle(self, fetch: Fetch) -> None:
+        """A fetch ended: segments it did not finish keep their beginning or go."""
+        if fetch in self.fetches:
+            self.fetches.remove(fetch)
+        for segment in fetch.segments:
+            if segment.complete:
+                continue
+            if segment.filled:
+                segment.keep_prefix()
+                segment.become(SegmentState.READY)
+                count_ready(self.store.runtime, segment)
+                continue
+            segment.become(SegmentState.EVICTED)
+            block = self.blocks.get(self.grid.index(segment.start))
+            if block is not None:
+                block.discard(segment)
+                if not block.segments:
+                    del self.blocks[block.index]
+
+    def drop(self, block: Block) -> None:
+        """Evict a block; its memory comes back as soon as nobody views it."""
+        self.blocks.pop(block.index, None)
+        for segment in block.segments:
+            settle(self.store.runtime, segment)
+            segment.become(SegmentState.EVICTED)
+
+    def forget(self) -> None:
+        """Drop every block: nobody will find this file again."""
+        self.clear()
+        self.store.forget_if_empty(self)
+
+    def clear(self) -> None:
+        """Drop every block, although somebody may still be using it."""
+        for block in self.blocks.values():
+            for segment in block.segments:
+                settle(self.store.runtime, segment)
+        self.blocks.clear()
+
+    def settle_for(self, account: Account) -> None:
+        """The reader of an account will read no more: what was fetched ahead for it and is unread was in vain."""
+        if not account.counters["stream_read_prefetch_operations"]:
+            return
+        for block in self.blocks.values():
+            for segment in block.segments:
+                if segment.account is account.reference and segment.state is not SegmentState.FILLING:
+                    settle(self.store.runtime, segment)
+
+    def open(self, cursor: Cursor) -> None:
+        """A reader opened this file."""
+        self.cursors.add(cursor)
+
+    def close(self, cursor: Cursor) -> None:
+        """A reader closed it. With the last one, requests that nobody waits for are broken off; blocks stay."""
+        self.cursors.discard(cursor)
+        if not self.cursors:
+            for fetch in tuple(self.fetches):
+                if not fetch.has_waiters:
+                    fetch.cancel()
+            self.store.forget_if_empty(self)
