@@ -9,7 +9,7 @@ from dataclasses import replace
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
 from aioprefetch.ranges import MergedRange, Range, coalesce
-from aioprefetch.reader.policy import coalescing
+from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.sink import CollectSink
 from aioprefetch.values import ReadHead, ReadRequest
 
@@ -26,7 +26,7 @@ async def read_merged(
     request_bytes_max: int | None,
 ) -> list[memoryview]:
     """The bytes of each range, in order. One failure cancels the other requests and is raised as it is."""
-    gap, most = coalescing(gap_bytes, request_bytes_max, path=request.path)
+    gap, most = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
     merged = coalesce(ranges, gap_bytes=gap, request_bytes_max=most)
     heads: list[ReadHead] = []
     found: list[memoryview] = [memoryview(b"")] * len(ranges)

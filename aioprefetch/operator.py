@@ -13,6 +13,7 @@ from aioprefetch.configuration import configure
 from aioprefetch.errors import ConfigInvalid, InvalidType, IsSameFile, NotFound
 from aioprefetch.listing import Lister, compile_glob
 from aioprefetch.merged_read import read_merged
+from aioprefetch.open_file import OpenFileBuilder
 from aioprefetch.paths import check_directory, check_file, checked_path
 from aioprefetch.ranges import Range, checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
@@ -206,6 +207,7 @@ class Operator(OperatorRecipe):
         block_bytes: int | None = None,
         prefetch_blocks: int | None = None,
         prefetch_enabled: bool = True,
+        prefetch_growth: str = "stall",
         on_progress: ProgressCallback | None = None,
         **unknown: Any,
     ) -> RangeReader:
@@ -229,10 +231,15 @@ class Operator(OperatorRecipe):
             block_bytes=block_bytes,
             prefetch_blocks=prefetch_blocks,
             prefetch_enabled=prefetch_enabled,
+            prefetch_growth=prefetch_growth,
             on_progress=on_progress,
             limits=limits,
         )
         return RangeReader(path, options, self._connect, url=f"{self.info.url}/{path}")
+
+    def open_file(self, path: str) -> OpenFileBuilder:
+        """A reader by Hadoop's keys: ``await op.open_file("k").opt(key, value).build()``. See ``OpenFileBuilder``."""
+        return OpenFileBuilder(checked_path(path, "open_file"), self.reader, self.options)
 
     def _read_request(
         self, path: str, *, offset: int = 0, size: int | None = None, suffix: int | None = None, **fields: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.ranges import MergedRange, Range
-from aioprefetch.reader.pinned_object import PinnedObject, first_completed
+from aioprefetch.reader.pinned_object import PinnedObject
+from aioprefetch.statistics import Tier
 
 if TYPE_CHECKING:
     from aioprefetch.reader.range_reader import RangeReader
@@ -19,18 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """What a RangeIterator does: ranges of an object, and the requests they were merged into."""
+    """What a RangeIterator does: ranges of an object, and the requests they were merged into.
+
+    ``tier``: what it has waited for already.
+    """
 
     pinned: PinnedObject
     ranges: Sequence[Range]
     merged: Sequence[MergedRange]
+    tier: Tier
 
 
 class RangeIterator:
     """Yields ``(position in the list, bytes)`` as ranges complete. Results are copies: none pins a merged buffer.
 
     Nothing is sent before the first result is awaited. A failed request fails the iteration when its turn comes;
-    ranges of requests that completed before come first.
+    ranges of requests that completed before come first, and whoever goes on afterwards gets the others. Several tasks
+    may consume one iterator, in turns; one that is cancelled takes no result with it.
     """
 
     def __init__(self, reader: RangeReader, prepare: Callable[[], Awaitable[RangePlan]]) -> None:
@@ -40,13 +48,17 @@ class RangeIterator:
         self._pending: deque[MergedRange] = deque()
         self._active: list[tuple[MergedRange, list[Wait]]] = []
         self._ready: deque[tuple[int, bytes]] = deque()
+        self._turn = asyncio.Lock()
         self._closed = False
 
     def __aiter__(self) -> RangeIterator:
         return self
 
     async def __anext__(self) -> tuple[int, bytes]:
-        return await self._reader.guarded(self._next())
+        if self._plan is not None:  # A foreign loop must not even queue.
+            self._plan.pinned.runtime.check_loop(operation="read_ranges", path=self._plan.pinned.path)
+        async with self._turn:
+            return await self._reader.guarded(self._next())
 
     async def _next(self) -> tuple[int, bytes]:
         if self._plan is None and not self._closed:
@@ -61,22 +73,30 @@ class RangeIterator:
                 await self._copy(self._plan, self._pending.popleft())
                 continue
             if not any(_is_done(waits) for _, waits in self._active):
-                await first_completed(wait for _, waits in self._active for wait in waits if not wait.future.done())
+                late = [wait for _, waits in self._active for wait in waits if not wait.future.done()]
+                await self._plan.pinned.first_completed(late)
             await self._collect(self._plan)
         return self._ready.popleft()
 
     def _start(self, pinned: PinnedObject) -> None:
-        while self._pending and len(self._active) < pinned.steps_ahead:
-            if self._pending[0].size > pinned.request_bytes_max:
+        while self._pending and self._pending[0].size <= pinned.request_bytes_max:
+            piece = self._pending[0]
+            in_flight = sum(active.size for active, _ in self._active)
+            if not pinned.has_room(len(self._active), in_flight, (piece.start, piece.end)):
                 return
-            piece = self._pending.popleft()
-            self._active.append((piece, pinned.ask(piece.start, piece.end, exact=True)))
+            self._pending.popleft()
+            self._active.append((piece, pinned.ask(piece.start, piece.end, fill="exact")))
 
     async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
         """A range too large to lie in memory as a whole, or evicted before its turn, step by step."""
         collected = io.BytesIO()
-        await plan.pinned.copy(piece.start, piece.end, collected.write)
-        self._deliver(plan, piece, [memoryview(collected.getvalue())], misses=True)
+        try:
+            tier = await plan.pinned.copy(piece.start, piece.end, collected.write)
+        except asyncio.CancelledError:
+            self._pending.appendleft(piece)  # For whoever asks for the next result.
+            raise
+        if not self._closed:
+            self._deliver(plan, piece, [memoryview(collected.getvalue())], tier)
 
     async def _collect(self, plan: RangePlan) -> None:
         """The first request that has ended. One alone: if it failed, what others brought is not lost with it."""
@@ -87,20 +107,23 @@ class RangeIterator:
         try:
             found = await plan.pinned.arrived(piece.start, piece.end, waits)
             if found is None:
+                plan.pinned.release(waits)  # Pinned bytes must not keep others from the memory that is needed now.
                 await self._copy(plan, piece)
             else:
-                self._deliver(plan, piece, found, misses=bool(waits))
+                self._deliver(plan, piece, found, tier_of(waits))
         finally:
             if entry in self._active:
                 self._active.remove(entry)
                 plan.pinned.release(waits)
 
-    def _deliver(self, plan: RangePlan, piece: MergedRange, found: list[memoryview], *, misses: bool) -> None:
+    def _deliver(self, plan: RangePlan, piece: MergedRange, found: list[memoryview], tier: Tier) -> None:
         whole = found[0] if len(found) == 1 else memoryview(b"".join(found))
         for member in piece.members:
             start, end = plan.ranges[member]
             self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
-        self._reader.count_delivered(sum(len(self._ready[-1 - i][1]) for i in range(len(piece.members))), misses=misses)
+        self._reader.count_delivered(
+            sum(len(self._ready[-1 - i][1]) for i in range(len(piece.members))), max(tier, plan.tier)
+        )
 
     async def aclose(self) -> None:
         """Give up what is not delivered yet: nobody waits for it any more."""
@@ -130,6 +153,7 @@ class ChunkIterator:
     def __init__(self, reader: RangeReader, chunk_bytes: int) -> None:
         self._reader = reader
         self._chunk_bytes = chunk_bytes
+        self._begun = False
         self._closed = False
 
     def __aiter__(self) -> ChunkIterator:
@@ -138,7 +162,9 @@ class ChunkIterator:
     async def __anext__(self) -> bytes:
         if self._closed:
             raise StopAsyncIteration
-        self._reader.look_ahead()
+        if not self._begun:
+            self._reader.expect_run()
+            self._begun = True
         chunk = await self._reader.read(self._chunk_bytes)
         if not chunk:
             self._closed = True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.headers import unquote_etag
 from aioprefetch.ranges import Range, at_least, checked_ranges
-from aioprefetch.reader.policy import Policy, find_policy
+from aioprefetch.reader.growth import Growth, find_growth
+from aioprefetch.reader.policy import PLAIN, Policy, find_policy
 from aioprefetch.runtime import RuntimeOptions
 
 ProgressCallback = Callable[[int], object]
@@ -25,7 +26,9 @@ class ReaderOptions:
     the object may be longer), an ETag or a version pins the object before the first request. ``split`` is the range
     the caller is going to use: look-ahead ends with it, reads may go on. ``buffer_bytes`` is the chunk of streams.
     ``footer_cache`` makes the first request bring the tail (``True``: a block, a number: that many bytes; ``False``:
-    not even under a policy for footers). ``on_progress`` is called with the number of bytes after each read.
+    not even under a policy for footers). ``prefetch_blocks`` is how far a window may grow, ``growth`` how it does;
+    without ``prefetch_enabled`` reads are plain ranged reads. ``on_progress`` is called with the number of bytes after
+    each read.
     """
 
     policy: Policy
@@ -38,6 +41,7 @@ class ReaderOptions:
     block_bytes: int
     prefetch_blocks: int
     prefetch_enabled: bool
+    growth: Growth
     on_progress: ProgressCallback | None
 
 
@@ -54,6 +58,7 @@ def reader_options(
     block_bytes: int | None = None,
     prefetch_blocks: int | None = None,
     prefetch_enabled: bool = True,
+    prefetch_growth: str = "stall",
     on_progress: ProgressCallback | None = None,
     limits: RuntimeOptions,
 ) -> ReaderOptions:
@@ -72,11 +77,19 @@ def reader_options(
         raise InvalidType(f"prefetch_enabled must be a bool, not {prefetch_enabled!r}", operation="reader", path=path)
     if not (on_progress is None or callable(on_progress)):
         raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="reader", path=path)
+    if type(footer_cache) is int and footer_cache > limits.memory_bytes:
+        raise ConfigInvalid(
+            f"footer_cache={footer_cache} is more than memory_bytes={limits.memory_bytes} can hold",
+            operation="reader",
+            path=path,
+        )
     footer = footer_cache if type(footer_cache) is int else block if footer_cache is True else None
+    if not prefetch_enabled:
+        chosen = PLAIN
     if footer_cache is False and chosen.first == "tail":
-        chosen = Policy(chosen.name, chosen.fill, "block")
+        chosen = replace(chosen, first="exact" if chosen.fill == "exact" else "block")
     elif footer is not None:
-        chosen = Policy(chosen.name, chosen.fill, "tail")
+        chosen = replace(chosen, first="tail")
     ahead = _at_least(0, prefetch_blocks, "prefetch_blocks", path)
     return ReaderOptions(
         policy=chosen,
@@ -89,6 +102,7 @@ def reader_options(
         block_bytes=block,
         prefetch_blocks=limits.prefetch_blocks if ahead is None else ahead,
         prefetch_enabled=prefetch_enabled,
+        growth=find_growth(prefetch_growth, operation="reader", path=path),
         on_progress=on_progress,
     )
 

@@ -7,11 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from aioprefetch.accessor import Accessor
+from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.errors import Closed, Unexpected
 from aioprefetch.ranges import Range
+from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.pinned_version import PinnedVersion
-from aioprefetch.reader.policy import extent, steps
+from aioprefetch.reader.policy import Fill, Policy, extent, policy_number, steps
+from aioprefetch.reader.prefetcher import Prefetcher
+from aioprefetch.reader.window import Look
+from aioprefetch.runtime import Runtime
+from aioprefetch.statistics import Account, Tier
 from aioprefetch.values import Lane
 
 # Bytes that were evicted before they could be copied, or whose prefetch failed, are asked for again this often.
@@ -21,25 +28,62 @@ _TRIES = 4
 class PinnedObject(PinnedVersion):
     """The object behind a RangeReader; each missing byte of it is requested once. Not for direct use."""
 
-    def want(self, start: int, end: int, *, lane: Lane, exact: bool = False) -> None:
+    def __init__(
+        self,
+        accessor: Accessor,
+        runtime: Runtime,
+        path: str,
+        options: ReaderOptions,
+        policy: Policy,
+        account: Account,
+    ) -> None:
+        super().__init__(accessor, runtime, path, options, policy, account)
+        self.prefetcher = Prefetcher(
+            self,
+            policy,
+            options.growth,
+            block_bytes=options.block_bytes,
+            blocks_max=min(options.prefetch_blocks, runtime.options.memory_bytes // (2 * options.block_bytes)),
+            split=options.split,
+        )
+
+    def want(self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int) -> None:
         """Start requests for what of ``[start, end)`` is neither resident nor on its way."""
         file = self._file()
-        spans: Iterable[Range] = [(start, end)] if exact else extent(start, end, policy=self.policy, grid=file.grid)
-        for low, high in spans:
-            for gap_start, gap_end in file.missing(low, high):
-                for position in range(gap_start, gap_end, self.request_bytes_max):
-                    stop = min(gap_end, position + self.request_bytes_max)
-                    call = self._call(position, stop)
-                    file.start_fetch(position, stop, call, lane=lane, check=partial(self._check_same, file))
+        wanted = extent(start, end, fill=fill, grid=file.grid)
+        if self.policy.keeps_footer and wanted[1] > file.footer_start:
+            wanted = (
+                min(wanted[0], file.footer_start),
+                file.size,
+            )  # All of it, as a first request without a size brings.
+        for low, high in file.missing(*wanted):
+            for begin, stop in steps(low, high, fill=fill, step_bytes=request_bytes):
+                call = self._call(begin, stop)
+                file.start_fetch(
+                    begin,
+                    stop,
+                    call,
+                    lane=lane,
+                    check=partial(self._check_same, file),
+                    owner=self,
+                    account=self.account,
+                )
 
-    def ask(self, start: int, end: int, *, exact: bool = False) -> list[Wait]:
+    def ask(self, start: int, end: int, *, fill: Fill) -> list[Wait]:
         """Want ``[start, end)`` now, and wait for what is on its way until ``release``."""
         file = self._file()
         under_way = set(map(id, file.fetches))
-        self.want(start, end, lane="demand", exact=exact)
+        self.want(start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill))
         waits = file.join(start, end)
         self._waits.update(waits)
-        self.runtime.counters["stream_read_block_joins"] += sum(id(wait.fetch) in under_way for wait in waits)
+        self.account.counters["stream_read_block_joins"] += sum(id(wait.fetch) in under_way for wait in waits)
+        return waits
+
+    def begin(self, start: int, end: int, *, at_cursor: bool) -> list[Wait]:
+        """``ask``, as a read of its own: a run that goes on is fetched ahead of."""
+        look = self.prefetcher.observe(self._file(), start, end, at_cursor=at_cursor)
+        waits = self.ask(start, end, fill=look.fill)
+        self.prefetcher.follow(look, start)
         return waits
 
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
@@ -53,34 +97,51 @@ class PinnedObject(PinnedVersion):
             await self._over(wait)
         return self._file().find_pieces(start, end)
 
-    async def copy(self, start: int, end: int, put: Callable[[memoryview], object]) -> bool:
+    async def copy(self, start: int, end: int, put: Callable[[memoryview], object], *, at_cursor: bool = False) -> Tier:
         """Give ``[start, end)`` to ``put`` piece by piece, in order, with several requests ahead in flight.
 
-        Returns whether a fetch had to be waited for. If it fails or is cancelled, what has arrived stays resident, and
+        Returns where they came from. If it fails or is cancelled, what has arrived stays resident, and
         ``put`` may have been called for a beginning.
         """
-        cuts = steps(start, end, policy=self.policy, step_bytes=self._step_bytes)
+        if start >= end:
+            return Tier.MEMORY
+        if not self.prefetcher.by_block:
+            return await self._copy(start, end, put, at_cursor)
+        tier = Tier.MEMORY
+        for low, high in steps(start, end, fill="block", step_bytes=self._block_bytes):
+            tier = max(tier, await self._copy(low, high, put, at_cursor))
+        return tier
+
+    async def _copy(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+        look: Look | None = self.prefetcher.observe(self._file(), start, end, at_cursor=at_cursor)
+        assert look is not None
+        fill = look.fill
+        cuts = steps(start, end, fill=fill, step_bytes=self._step_bytes(fill))
         cut = next(cuts, None)
         asked: deque[tuple[int, int, list[Wait]]] = deque()
-        ahead = self.steps_ahead
-        waited = False
+        tier = Tier.MEMORY
         try:
             while cut is not None or asked:
-                while cut is not None and len(asked) < ahead:
-                    asked.append((*cut, self.ask(*cut)))
+                while cut is not None and self.has_room(len(asked), sum(one[1] - one[0] for one in asked), cut):
+                    asked.append((*cut, self.ask(*cut, fill=fill)))
                     cut = next(cuts, None)
+                if look is not None:  # After the read's own requests, so that they are first in every queue.
+                    self.prefetcher.follow(look, start)
+                    look = None
                 low, high, waits = asked[0]
-                waited = waited or bool(waits)
-                await self._hand_over(low, high, waits, put)
+                tier = max(tier, await self._hand_over(low, high, waits, put, fill))
                 self.release(waits)
                 asked.popleft()
         finally:
             for _, _, waits in asked:
                 self.release(waits)
-        return waited
+        return tier
 
-    async def _hand_over(self, start: int, end: int, waits: list[Wait], put: Callable[[memoryview], object]) -> None:
+    async def _hand_over(
+        self, start: int, end: int, waits: list[Wait], put: Callable[[memoryview], object], fill: Fill
+    ) -> Tier:
         """Give ``[start, end)`` to ``put`` as it arrives. Only what comes next is pinned, and used at once."""
+        asked = list(waits)
 
         def take() -> None:
             nonlocal start
@@ -91,45 +152,87 @@ class PinnedObject(PinnedVersion):
         take()
         tries = 0
         while start < end:
+            while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
+                self.release((waits.pop(0),))  # What it brought was taken, or is evicted by now.
+            if not waits or waits[0].fetch.start > start:
+                # Evicted, or its prefetch failed: asked for again now, not when the fetches behind it have ended.
+                tries += 1
+                if tries > _TRIES:
+                    raise self._evicted(start, end)
+                again = self.ask(start, waits[0].fetch.start if waits else end, fill=fill)
+                waits[:0] = again
+                asked += again
             before = start
-            waits += () if waits else self.ask(start, end)
-            while waits and start < end:
-                waits[0].pin()
-                await self._over(waits[0])
-                take()
-                self.release((waits.pop(0),))
+            waits[0].pin()
+            await self._over(waits[0], is_last=tries == _TRIES)
             take()
-            tries = 0 if start > before else tries + 1
-            if tries == _TRIES:
-                raise Unexpected(
-                    f"[{start}, {end}) was evicted {_TRIES} times before it could be used: memory_bytes is too small",
-                    operation="read",
-                    path=self.path,
-                )
+            self.release((waits.pop(0),))
+            tries = tries if start == before else 0
+        return tier_of(asked)
 
-    async def _over(self, wait: Wait) -> None:
-        """Wait until a wait is over. A prefetch that failed says nothing about the read: it is tried again."""
+    def _evicted(self, start: int, end: int) -> Unexpected:
+        return Unexpected(
+            f"[{start}, {end}) was evicted {_TRIES + 1} times before it could be used: memory_bytes is too small",
+            operation="read",
+            path=self.path,
+        )
+
+    async def _over(self, wait: Wait, *, is_last: bool = False) -> None:
+        """Wait until a wait is over. A prefetch that failed says nothing about the read: it is tried again.
+
+        Unless it ``is_last``: where readers that share a file look ahead one may join a failing prefetch every time.
+        """
         try:
             await self.result(wait)
         except Closed:
             raise
         except Exception:
-            if not wait.fetch.prefetched:
+            if is_last or not wait.fetch.prefetched:
                 raise
 
-    @property
-    def steps_ahead(self) -> int:
-        """How many steps of a long read may be in flight: never more than half of the memory."""
-        options = self.runtime.options
-        return max(1, min(options.concurrency, options.memory_bytes // (2 * self._step_bytes)))
+    async def first_completed(self, waits: Iterable[Wait]) -> None:
+        """Wait until one of the waits has ended, well or not."""
+        with self.waiting():
+            await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)
 
-    @property
-    def _step_bytes(self) -> int:
-        return self._block_bytes if self.policy.fill == "block" else self.request_bytes_max
+    def described(self) -> str:
+        """For the reader's repr: blocks held and requests in flight, and how far each run looks ahead, in blocks."""
+        file = self.file
+        if file is None:
+            return ""
+        windows = ",".join(str(one.blocks) for one in self.prefetcher.windows.sessions if one.blocks) or "0"
+        return f" blocks={len(file.blocks)} fetching={len(file.fetches)} window={windows}"
+
+    def gauges(self) -> dict[str, int]:
+        """What is held now for this reader, and what it holds. From any thread."""
+        file = self.file
+        if file is None:
+            return {}
+        fetches = tuple(file.fetches)
+        resident = sum(block.resident_bytes for block in list(file.blocks.values()))
+        return {
+            "stream_read_active_prefetch_operations": sum(one.owner is self and one.prefetched for one in fetches),
+            "stream_read_blocks_in_cache": len(file.blocks),
+            "stream_read_active_memory_in_use": resident + sum(one.reserved_bytes for one in fetches),
+            "stream_read_gauge_input_policy": policy_number(self.policy),
+        }
+
+    def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
+        """Whether one more may be in flight beside ``count`` steps of a long read: they take half of the memory."""
+        options = self.runtime.options
+        fits = total_bytes + following[1] - following[0] <= options.memory_bytes // 2
+        return count == 0 or (count < options.concurrency and fits)
+
+    def _step_bytes(self, fill: Fill) -> int:
+        return self.prefetcher.demand_bytes if fill == "block" else self.request_bytes_max
 
     def unbuffer(self) -> None:
         """Give back the memory of what is resident, unless another reader has the same version open."""
         file = self.file
+        self.prefetcher.windows.forget()
+        self.cursor.runs = ()
+        if file is not None:
+            file.cancel_prefetches(self, 0, file.size)
         if file is not None and len(file.cursors) == 1:
             for fetch in tuple(file.fetches):
                 if not fetch.has_waiters:
@@ -137,8 +240,3 @@ class PinnedObject(PinnedVersion):
             for block in tuple(file.blocks.values()):
                 if block.is_evictable:
                     file.drop(block)
-
-
-async def first_completed(waits: Iterable[Wait]) -> None:
-    """Wait until one of the waits has ended, well or not."""
-    await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)

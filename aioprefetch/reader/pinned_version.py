@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from aioprefetch.accessor import Accessor
+from aioprefetch.blocks.block_file import BlockFile, Cursor
 from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
-from aioprefetch.blocks.store import BlockFile, BlockStore, Cursor
+from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -22,8 +23,10 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.headers import is_weak
+from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, Policy, first_request
 from aioprefetch.runtime import Runtime
+from aioprefetch.statistics import Account, Timer
 from aioprefetch.values import ReadHead, ReadRequest, StatRequest
 
 
@@ -39,33 +42,36 @@ class PinnedVersion:
         accessor: Accessor,
         runtime: Runtime,
         path: str,
-        *,
+        options: ReaderOptions,
         policy: Policy,
-        block_bytes: int,
-        size: int | None,
-        etag: str | None,
-        version: str | None,
-        tail_bytes: int | None,
+        account: Account,
     ) -> None:
         self.runtime = runtime
+        self.account = account
         self.path = path
         self.policy = policy
-        self.size = size
-        self.etag = etag
-        self.version = version
+        self.size = size = options.size
+        self.etag = etag = options.etag
+        self.version = options.version
         self.file: BlockFile | None = None
         self.cursor = Cursor()
         self.closed = False
         self._accessor = accessor
         self._store = BlockStore.of(runtime)
-        self._block_bytes = block_bytes
+        self._block_bytes = options.block_bytes
         self._declared = size
-        self._tail_bytes = tail_bytes
+        self._tail_bytes = options.footer_bytes
         self._opening: Fetch | None = None
         self._waits: set[Wait] = set()
         self._end_error: Callable[[], Error] = self._was_closed
+        self._opening_timer: Timer | None = None
         if size is not None and etag is not None:
-            self._set_file(size)
+            self._set_file(size, is_current=False)
+
+    def start(self, offset: int) -> None:
+        """Send the first request without waiting for anything: it will be wanted."""
+        if self.file is None and self._opening is None and self.size != 0:
+            self._opening = self._start_opening(offset, self._block_bytes)
 
     async def open(self, offset: int | None, size: int) -> None:
         """Make size and version known: by the first request, which also brings the bytes wanted there."""
@@ -73,21 +79,35 @@ class PinnedVersion:
             if self.closed:
                 raise self._end_error()
             fetch = self._opening
-            if fetch is None or fetch.finished:
+            is_own = fetch is None or fetch.finished
+            if fetch is None or is_own:
                 fetch = self._opening = self._start_opening(offset, size)
             try:
                 await self._wait(fetch.join(0))
             except RangeNotSatisfied as error:
+                self._opening_ended(error)
                 if error.total is None or self._declared is not None:
                     raise self._too_short(error.total) from error
                 self.size = error.total  # Nothing is there, but now we know the size; the next read pins the version.
-                return
+                if is_own or offset is None or offset >= error.total:
+                    return
+            except Exception as error:
+                self._opening_ended(error)
+                raise
+
+    def _opening_ended(self, error: Exception | None) -> None:
+        timer, self._opening_timer = self._opening_timer, None
+        if timer is not None:
+            timer.end(error)
 
     def _start_opening(self, offset: int | None, size: int) -> Fetch:
         if self.size is not None:  # Declared by the caller: only the version is still open.
+            if self.policy.keeps_footer:
+                return self._start_first(self._footer_start(self.size), max(1, self.size), suffix=False)
             low = min(offset or 0, max(0, self.size - 1))
-            start = low - low % self._block_bytes if self.policy.fill == "block" else low
-            stop = start + self._block_bytes if self.policy.fill == "block" else low + min(size, self.request_bytes_max)
+            blocks = self.policy.fill != "exact"
+            start = low - low % self._block_bytes if blocks else low
+            stop = start + self._block_bytes if blocks else low + min(size, self.request_bytes_max)
             return self._start_first(start, max(start + 1, min(stop, self.size)), suffix=False)
         first = first_request(
             self.policy,
@@ -100,7 +120,11 @@ class PinnedVersion:
 
     def _start_first(self, start: int, end: int, *, suffix: bool) -> Fetch:
         call = self._call(start, end, suffix=suffix, resident=self._resident(start, end, suffix=suffix))
-        return self._store.start_fetch(start, end, call, self._file_of, lane="demand", label=self.path)
+        if self._opening_timer is None:
+            self._opening_timer = Timer(self.account.counters, "action_file_opened", self.runtime.now).begin()
+        return self._store.start_fetch(
+            start, end, call, self._file_of, lane="demand", label=self.path, account=self.account
+        )
 
     def _resident(self, start: int, end: int, *, suffix: bool) -> BlockFile | None:
         """What is held of the object since an earlier reader, if the bytes of the first request are among it."""
@@ -108,7 +132,7 @@ class PinnedVersion:
         if file is None or self.is_shared or self._declared is not None:
             return None
         low, high = (max(0, file.size - end), file.size) if suffix else (start, min(end, file.size))
-        held = file.version[1] is not None and low < high and file.find_pieces(low, high) is not None
+        held = file.version[1] is not None and low < high and file.holds(low, high)
         return file if held and self._accessor.capability.read_if_none_match else None
 
     def _file_of(self, head: ReadHead) -> BlockFile:
@@ -120,15 +144,26 @@ class PinnedVersion:
         self.version = self.version or head.version
         return self._set_file(head.total)
 
-    def _set_file(self, total: int) -> BlockFile:
+    def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
         if self._declared is None:
             self.size = total
         version = (self.version, self.etag) if self.is_shared else (None, None, object())
         file = self.file = self._store.file(
-            self._name, version, size=total, block_bytes=self._block_bytes, label=self.path
+            self._name,
+            version,
+            size=total,
+            block_bytes=self._block_bytes,
+            label=self.path,
+            is_current=is_current,
         )
+        if self.policy.keeps_footer:
+            file.footer_start = min(file.footer_start, self._footer_start(total))
         file.open(self.cursor)
+        self._opening_ended(None)
         return file
+
+    def _footer_start(self, total: int) -> int:
+        return max(0, total - (self._tail_bytes or self._block_bytes))
 
     @property
     def _name(self) -> tuple[object, ...]:
@@ -201,7 +236,7 @@ class PinnedVersion:
         if isinstance(error, RangeNotSatisfied) and self._declared is not None and error.total is not None:
             return self._too_short(error.total)
         pinned = self.etag if self.etag is not None else self.version
-        first = self.file is None
+        first = self.file is None and not self.closed  # Another reader may still wait for what a closed one asked for.
         if pinned is None or (first and not isinstance(error, ConditionNotMatch)):
             return error
         actual = error.context.get("etag")
@@ -234,10 +269,23 @@ class PinnedVersion:
     async def result(self, wait: Wait) -> None:
         """Wait until a wait is over; its error, if any, names this object (the block store knows no paths)."""
         try:
-            await wait.future
+            if wait.future.done():
+                await wait.future
+            else:
+                with self.waiting():
+                    await wait.future
         except Error as error:
             error.add_context(operation="read", path=self.path)
             raise
+
+    def waiting(self) -> Timer:
+        """``with pinned.waiting():`` a read waits for bytes."""
+        return Timer(
+            self.account.counters,
+            "stream_read_block_acquire_read",
+            self.runtime.now,
+            sum_name="demand_wait_microseconds",
+        )
 
     async def _wait(self, wait: Wait) -> None:
         self._waits.add(wait)
@@ -273,6 +321,8 @@ class PinnedVersion:
         if self._opening is not None and not self._opening.finished and self.file is None:
             self._opening.cancel()
         if self.file is not None:
+            self.file.cancel_prefetches(self, 0, self.file.size)
+            self.file.settle_for(self.account)
             self.file.close(self.cursor)
             if not self.is_shared:
                 self.file.forget()

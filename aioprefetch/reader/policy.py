@@ -1,4 +1,4 @@
-"""What a read policy means: which bytes the first request asks for, and whether reads fill blocks or exact ranges.
+"""What a read policy means: one table of what a miss brings, how far to look ahead, and where the first request lies.
 
 The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.policy``. Pure, no I/O.
 """
@@ -6,48 +6,99 @@ The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.ranges import BlockGrid, Range, at_least
 
+KIB, MIB = 1 << 10, 1 << 20
+
 # Reading through a gap of this size costs less than a request of its own: 1 MiB is 11 ms at 90 MB/s, and a first
 # byte takes 20 to 50 ms. ORC measured +20 % for one read over a 1 MB gap against two reads.
-GAP_BYTES = 1 << 20
+GAP_BYTES = MIB
 
 # A merged request ends here: longer ones gain nothing over two in parallel, and one failure would cost more.
-REQUEST_BYTES_MAX = 16 << 20
+REQUEST_BYTES_MAX = 16 * MIB
+
+# Whoever asks for exact ranges minds the bytes: the figures of Hadoop's vectored reads, which were chosen that way.
+NEAR_GAP_BYTES = 128 * KIB
+NEAR_REQUEST_BYTES_MAX = 2 * MIB
+
+Fill = Literal["block", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``fill``: a miss brings whole blocks or the exact range. ``first``: where the first request of a reader lies."""
+    """One row of the table.
+
+    ``fill``: a miss brings whole blocks, the exact range, or (``adaptive``) blocks until the reads turn out to be
+    scattered. ``window``: how far a sequential run looks ahead: not at all, as far as it has ``grown``, or ``full``
+    from its first read on. ``first``: where the first request of a reader lies. ``request_blocks``: how many blocks a
+    request of the window spans. ``gap_bytes`` and ``request_bytes_max``: how several ranges are merged.
+    """
 
     name: str
-    fill: Literal["block", "exact"]
-    first: Literal["block", "tail"]
+    fill: Literal["block", "exact", "adaptive"]
+    window: Literal["none", "grown", "full"]
+    first: Literal["block", "exact", "tail"]
+    gap_bytes: int = GAP_BYTES
+    request_bytes_max: int = REQUEST_BYTES_MAX
+    request_blocks: int = 1
+    starts_at_open: bool = False
+
+    @property
+    def keeps_footer(self) -> bool:
+        """Whether the tail of the object is brought first and evicted last."""
+        return self.first == "tail"
 
 
-_BLOCKS = ("adaptive", "default", "sequential", "whole-file", "avro", "csv", "json")
-_RANGES = ("random", "vector", "hbase")
-_FOOTERS = ("parquet", "orc", "columnar")
+_ROWS = (
+    Policy("adaptive", "adaptive", "grown", "block"),
+    Policy("sequential", "block", "full", "block"),
+    Policy("whole-file", "block", "full", "block", request_blocks=2, starts_at_open=True),
+    Policy("random", "exact", "none", "exact", NEAR_GAP_BYTES, NEAR_REQUEST_BYTES_MAX),
+    Policy("vector", "exact", "none", "exact"),
+    Policy("hbase", "exact", "none", "tail", NEAR_GAP_BYTES, NEAR_REQUEST_BYTES_MAX),
+    Policy("columnar", "exact", "grown", "exact"),
+    Policy("parquet", "exact", "grown", "tail"),
+)
 
-POLICIES = {
-    **{name: Policy(name, "block", "block") for name in _BLOCKS},
-    **{name: Policy(name, "exact", "block") for name in _RANGES},
-    **{name: Policy(name, "block", "tail") for name in _FOOTERS},
-}
+# Formats whose requests are those of another policy.
+ALIASES = {"default": "adaptive", "avro": "sequential", "csv": "sequential", "json": "sequential", "orc": "parquet"}
+
+_BY_NAME = {row.name: row for row in _ROWS}
+POLICIES = {**_BY_NAME, **{name: replace(_BY_NAME[meant], name=name) for name, meant in ALIASES.items()}}
+
+# Prefetching switched off: plain ranged reads, whatever the policy.
+PLAIN = Policy("plain", "exact", "none", "exact")
+
+_NUMBERS = {name: number for number, name in enumerate((*POLICIES, PLAIN.name), start=1)}
 
 
-def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Policy:
-    """The first recognised policy of a list (``"parquet, random"``); ``ConfigInvalid`` when none is."""
+def policy_number(policy: Policy) -> int:
+    """The place of a policy in the table, from 1."""
+    return _NUMBERS[policy.name]
+
+
+def listed_policy(names: str | Iterable[str]) -> Policy | None:
+    """The first recognised policy of a list (``"parquet, random"``), ``None`` when none is."""
     listed = names.split(",") if isinstance(names, str) else list(names) if isinstance(names, Iterable) else []
     for name in listed:
         policy = POLICIES.get(str(name).strip().lower())
         if policy is not None:
             return policy
-    raise ConfigInvalid(f"policy={names!r} names none of {', '.join(sorted(POLICIES))}", operation=operation, path=path)
+    return None
+
+
+def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Policy:
+    """The first recognised policy of a list; ``ConfigInvalid`` when none is."""
+    policy = listed_policy(names)
+    if policy is None:
+        raise ConfigInvalid(
+            f"policy={names!r} names none of {', '.join(sorted(POLICIES))}", operation=operation, path=path
+        )
+    return policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +126,32 @@ def first_request(
     return FirstRequest(start, block_bytes, suffix=False)
 
 
-def steps(start: int, end: int, *, policy: Policy, step_bytes: int) -> Iterator[Range]:
-    """``[start, end)`` in the steps of a long read: cut at the block grid, or every ``step_bytes`` from the start.
+def steps(start: int, end: int, *, fill: Fill, step_bytes: int) -> Iterator[Range]:
+    """``[start, end)`` in the steps of a long read: cut at multiples of a step, or every ``step_bytes`` from the start.
 
     One at a time: an object may claim any size.
     """
     while start < end:
-        whole = start - start % step_bytes + step_bytes if policy.fill == "block" else start + step_bytes
+        whole = start - start % step_bytes + step_bytes if fill == "block" else start + step_bytes
         stop = min(end, whole)
         yield start, stop
         start = stop
 
 
-def extent(start: int, end: int, *, policy: Policy, grid: BlockGrid) -> Iterator[Range]:
-    """What a miss of ``[start, end)`` should bring: the whole blocks it touches, one by one, or itself."""
-    if policy.fill == "exact":
-        yield start, end
-        return
-    for index in grid.indices(start, end):
-        yield grid.bounds(index)
+def extent(start: int, end: int, *, fill: Fill, grid: BlockGrid) -> Range:
+    """What a miss of ``[start, end)`` should bring: the whole blocks it touches, or itself."""
+    if fill == "exact" or start >= end:
+        return start, end
+    return grid.bounds(grid.index(start))[0], grid.bounds(grid.index(end - 1))[1]
 
 
-def coalescing(gap_bytes: int | None, request_bytes_max: int | None, *, path: str) -> tuple[int, int]:
-    """The two limits of merged reads, checked, with their defaults for ``None``."""
-    gap = GAP_BYTES if gap_bytes is None else at_least(0, gap_bytes, "gap_bytes", operation="read_ranges", path=path)
+def coalescing(gap_bytes: int | None, request_bytes_max: int | None, *, policy: Policy, path: str) -> tuple[int, int]:
+    """The two limits of merged reads, checked; for ``None`` those of the policy."""
+    gap = (
+        policy.gap_bytes
+        if gap_bytes is None
+        else at_least(0, gap_bytes, "gap_bytes", operation="read_ranges", path=path)
+    )
     if request_bytes_max is None:
-        return gap, REQUEST_BYTES_MAX
+        return gap, policy.request_bytes_max
     return gap, at_least(1, request_bytes_max, "request_bytes_max", operation="read_ranges", path=path)

@@ -6,18 +6,21 @@ seek, which made 600 requests out of a Parquet file of 50 row groups and 12 colu
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.errors import InvalidRange, RangeNotSatisfied, SizeUnknown
 from aioprefetch.ranges import at_least, checked_int, checked_ranges, coalesce
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, RangePlan
-from aioprefetch.reader.policy import coalescing, find_policy
+from aioprefetch.reader.policy import PLAIN, coalescing, find_policy
 from aioprefetch.reader.reader_state import ReaderState
 from aioprefetch.sink import writable_bytes
+from aioprefetch.statistics import Tier
 from aioprefetch.telemetry import logger
 
 _CAPABILITIES = frozenset(
@@ -58,15 +61,16 @@ class RangeReader(ReaderState):
 
         A range that lies in more than one piece of memory is copied together.
         """
+        first = self._live("view_at").file is None
         pinned, start, end = await self._span(offset, size, "view_at")
         if end - start > self._options.block_bytes or pinned.file is None:
             return memoryview(await self._read(offset, size, "view_at"))
-        file, waits = pinned.file, pinned.ask(start, end)
+        file, waits = pinned.file, pinned.begin(start, end, at_cursor=False)
         try:
             pieces = await self.guarded(pinned.arrived(start, end, waits))
             if pieces is not None:
-                self._delivered(end - start, misses=bool(waits))
-                segment = file.find(start, end)
+                self._delivered(end - start, size, Tier.NETWORK if first else tier_of(waits))
+                segment = file.at(start) if len(pieces) == 1 else None
                 return memoryview(b"".join(pieces)) if segment is None else segment.export(start, end)
         finally:
             pinned.release(waits)
@@ -75,8 +79,11 @@ class RangeReader(ReaderState):
     async def read_exactly_at(self, offset: int, size: int) -> bytes:
         """As ``read_at``, but ``RangeNotSatisfied`` (an ``EOFError``) where that would be short."""
         wanted = checked_int(size, "size", operation="read_exactly_at", path=self.path)
+        self._counters["stream_read_fully_operations"] += 1
         data = await self.read_at(offset, wanted)
         if len(data) < wanted:
+            self._counters["stream_read_exceptions"] += 1
+            self.count_given(-len(data))  # They are not given to the caller after all.
             raise RangeNotSatisfied(
                 f"{wanted} bytes were demanded at {offset}, {len(data)} are there",
                 total=self.size,
@@ -110,15 +117,18 @@ class RangeReader(ReaderState):
     ) -> RangeIterator:
         """``async for index, data in ...``: the ranges as they complete. Options and errors as in ``read_ranges``."""
         listed = checked_ranges(ranges, operation="read_ranges", path=self.path)
-        gap, most = coalescing(gap_bytes, request_bytes_max, path=self.path)
+        gap, most = coalescing(gap_bytes, request_bytes_max, policy=self._policy, path=self.path)
         known = self.size
         if known is not None:
             self._check_ends(listed, known)
 
         async def prepare() -> RangePlan:
             wanted = [one for one in listed if one[1] > one[0]]
-            first, last = (min(wanted)[0], min(wanted)[1]) if wanted else (0, 0)
-            pinned = await self._opened(first, last - first) if wanted else self._live("read_ranges")
+            low, high = min(wanted) if wanted else (0, 0)
+            pinned = self._live("read_ranges")
+            tier = Tier.NETWORK if wanted and pinned.file is None else Tier.MEMORY
+            if wanted:
+                pinned = await self._opened(low, high - low)
             if pinned.size is not None:
                 self._check_ends(listed, pinned.size)
             merged = coalesce(listed, gap_bytes=gap, request_bytes_max=min(most, pinned.request_bytes_max))
@@ -126,10 +136,11 @@ class RangeReader(ReaderState):
             counters = self._counters
             counters["stream_read_vectored_operations"] += 1
             counters["stream_read_vectored_incoming_ranges"] += len(listed)
+            counters["stream_read_vectored_incoming_bytes"] += useful
             counters["stream_read_vectored_combined_ranges"] += len(merged)
             counters["stream_read_vectored_read_bytes_discarded"] += max(0, sum(m.size for m in merged) - useful)
             counters["stream_read_operations"] += 1
-            return RangePlan(pinned, listed, merged)
+            return RangePlan(pinned, listed, merged, tier)
 
         return RangeIterator(self, prepare)
 
@@ -142,8 +153,8 @@ class RangeReader(ReaderState):
         async with self._turn:
             position = await self._resolve_position()
             wanted = None if number < 0 else number
-            hit = self._hit(position, wanted)
-            data = bytes(hit) if hit is not None else await self._read(position, wanted, "read")
+            hit = self._hit(position, wanted, at_cursor=True)
+            data = bytes(hit) if hit is not None else await self._read(position, wanted, "read", at_cursor=True)
             self._move(position + len(data))
             return data
 
@@ -155,6 +166,7 @@ class RangeReader(ReaderState):
         self._live("readinto")
         target = writable_bytes(buffer, operation="readinto", path=self.path)
         async with self._turn:
+            first = self._live("readinto").file is None
             position = await self._resolve_position()
             pinned, start, end = await self._span(position, len(target), "readinto")
             filled = 0
@@ -164,8 +176,8 @@ class RangeReader(ReaderState):
                 target[filled : filled + len(piece)] = piece
                 filled += len(piece)
 
-            waited = await self.guarded(pinned.copy(start, end, put))
-            self._delivered(filled, misses=waited)
+            tier = await self.guarded(pinned.copy(start, end, put, at_cursor=True))
+            self._delivered(filled, len(target), Tier.NETWORK if first else tier)
             self._move(position + filled)
             return filled
 
@@ -190,10 +202,7 @@ class RangeReader(ReaderState):
             raise InvalidRange(f"whence must be 0, 1 or 2, not {whence!r}", operation="seek", path=self.path)
         if target < 0:
             raise InvalidRange(f"the position {target} lies before the start", operation="seek", path=self.path)
-        if target != self._position or self._from_end is not None:
-            forward = target > self._position
-            self._counters["stream_read_seek_operations"] += 1
-            self._counters[f"stream_read_seek_{'forward' if forward else 'backward'}_operations"] += 1
+        self.count_seek(target - self._position)
         self._from_end = None
         self._move(target)
         return target
@@ -221,6 +230,12 @@ class RangeReader(ReaderState):
         )
         return ChunkIterator(self, size)
 
+    def expect_run(self) -> None:
+        """What follows the cursor is going to be read in order, to the end: look ahead from its first read on."""
+        pinned = self._live("stream")
+        if self._from_end is None and self._policy.window != "none":
+            pinned.prefetcher.windows.expect(self._position)
+
     # --- hints and life -----------------------------------------------------------------------------------------
 
     def will_need(self, ranges: Iterable[Sequence[int]]) -> None:
@@ -238,24 +253,19 @@ class RangeReader(ReaderState):
         for start, end in listed:
             stop = min(end, pinned.size or 0, start + left)
             if start < stop:
-                pinned.want(start, stop, lane="prefetch")
+                prefetcher = pinned.prefetcher
+                fill = prefetcher.windows.fill
+                pinned.want(start, stop, lane="prefetch", fill=fill, request_bytes=prefetcher.ahead_bytes)
                 left -= stop - start
-
-    def look_ahead(self) -> None:
-        """Fetch the blocks after the cursor, ``prefetch_blocks`` of them, not beyond the split."""
-        options = self._options
-        if self._from_end is None and options.prefetch_blocks and self._policy.fill == "block":
-            stop = self._position + options.prefetch_blocks * options.block_bytes
-            if options.split is not None and self._position < options.split[1]:
-                stop = min(stop, options.split[1])
-            self.will_need([(self._position, stop)])
 
     def set_policy(self, policy: str) -> None:
         """Read under another policy from now on; what is resident stays."""
         self._check_open("set_policy")
-        self._policy = find_policy(policy, operation="set_policy", path=self.path)
+        chosen = find_policy(policy, operation="set_policy", path=self.path)
+        before, self._policy = self._policy, chosen if self._options.prefetch_enabled else PLAIN
+        self._counters["stream_read_seek_policy_changed"] += self._policy.name != before.name
         if self._object is not None:
-            self._object.policy = self._policy
+            self._object.policy = self._object.prefetcher.windows.policy = self._policy
 
     def clone(self) -> RangeReader:
         """Another reader of the same version with a cursor of its own at 0. Where there is an ETag it shares blocks."""
@@ -274,7 +284,8 @@ class RangeReader(ReaderState):
             self._object = None
         self._options = replace(self._options, size=None, etag=None, version=None)
         if await self.ensure_size() and self._live("reopen").file is None:
-            await self._opened(0, 0)  # The cursor lies beyond the new end, where only the size could be learnt.
+            # The cursor lies beyond the new end, where only the size could be learnt.
+            await self.guarded(self._opened(0, 0))
 
     async def unbuffer(self) -> None:
         """Give back memory and break off what is in flight; cursor and version stay, the next read works.
@@ -289,21 +300,27 @@ class RangeReader(ReaderState):
     async def aclose(self) -> None:
         """Close: reads under way fail with ``Closed``, requests are broken off. Waits for nothing; twice is fine."""
         if self._closed:
+            self._counters["stream_read_close_operations"] += 1
             return
         pinned = self._object
         if pinned is not None and not pinned.runtime.loop.is_closed():
             pinned.runtime.check_loop(operation="aclose", path=self.path)
         self._closed = True
+        if self._account is not None:
+            self._account.closed = True
+            self._counters["stream_read_closed"] += 1
+            self._counters["stream_read_close_operations"] += 1
         if pinned is not None:
             pinned.close()
-            self._counters["stream_read_closed"] += 1
-            pinned.runtime.counters.merge(self.statistics)
-            pinned.runtime.sources.discard(self)
             pinned.runtime.events.publish("reader.closed", self.path, size=pinned.size, etag=pinned.etag)
-            logger.debug("closed %r", self)
+            if logger.isEnabledFor(logging.DEBUG):
+                logger.debug("closed %r: %s", self, self.statistics.described())
 
     async def __aenter__(self) -> RangeReader:
         self._check_open("open")
+        if self._policy.starts_at_open:
+            split = self._options.split
+            self._live("open").start(self._position if split is None else split[0])
         return self
 
     async def __aexit__(

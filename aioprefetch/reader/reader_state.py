@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from aioprefetch.accessor import Accessor
+from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.errors import Closed, InvalidRange
 from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.pinned_object import PinnedObject
 from aioprefetch.runtime import Runtime
-from aioprefetch.telemetry import Counters, logger
+from aioprefetch.statistics import Account, Counters, Statistics, Tier
+from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 
@@ -35,8 +39,7 @@ class ReaderState:
         self._turn = asyncio.Lock()
         self._closed = False
         self._counters = Counters()
-        self._hits = 0
-        self._hit_bytes = 0
+        self._account: Account | None = None
 
     @property
     def size(self) -> int | None:
@@ -59,19 +62,26 @@ class ReaderState:
         return self._closed
 
     @property
-    def statistics(self) -> Counters:
-        """What this reader did so far, under the names of ``aioprefetch.telemetry``; readable after closing too."""
-        counters = Counters()
-        counters.merge(self._counters)
-        counters["stream_read_operations"] += self._hits
-        counters["stream_read_block_hits"] += self._hits
-        counters["stream_read_bytes"] += self._hit_bytes
-        return counters
+    def policy(self) -> str:
+        """The name of the policy it reads under; ``plain`` where prefetching is switched off."""
+        return self._policy.name
+
+    @property
+    def statistics(self) -> Statistics:
+        """What was done for this reader so far, under the names of ``aioprefetch.telemetry``.
+
+        Readable from any thread, and after closing too: then the gauges are 0. A reader that was never used has
+        nothing, not even its seeks.
+        """
+        if self._account is None:
+            return Counters().snapshot({})
+        pinned = self._object
+        live = pinned is not None and not self._closed and not pinned.runtime.closed
+        return self._counters.snapshot(pinned.gauges() if pinned is not None and live else {})
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"pos={self._position if self._from_end is None else 'end'}"
-        file = None if self._object is None else self._object.file
-        held = "" if file is None else f" blocks={len(file.blocks)} fetching={len(file.fetches)}"
+        held = "" if self._object is None else self._object.described()
         return f"<{type(self).__name__} {self._url} {state} size={self.size}{held}>"
 
     # --- for the sync shim --------------------------------------------------------------------------------------
@@ -81,7 +91,7 @@ class ReaderState:
         view = self._resident(offset, size)
         if view is None:
             return None
-        self._count_hit(len(view))
+        self._count_hit(len(view), size)
         return bytes(view)
 
     def peek_view(self, offset: int, size: int | None) -> memoryview | None:
@@ -91,15 +101,17 @@ class ReaderState:
         if view is None or file is None:
             return None
         end = offset + len(view)
-        segment = file.find(offset, end) if len(view) else None
-        if segment is None:  # Empty, or evicted in between by the loop's thread.
+        segment = file.at(offset) if len(view) else None
+        if segment is None:
             return None if len(view) else memoryview(b"")
-        self._count_hit(len(view))
+        if end > segment.start + segment.filled:  # Evicted in between by the loop's thread, and on its way again.
+            return None
+        self._count_hit(len(view), size)
         return segment.export(offset, end)
 
     # --- within -------------------------------------------------------------------------------------------------
 
-    def _resident(self, offset: int, size: int | None) -> memoryview | bytes | None:
+    def _resident(self, offset: int, size: int | None, at_cursor: bool = False) -> memoryview | bytes | None:
         pinned = self._object
         if pinned is None or type(offset) is not int or offset < 0 or self._closed:
             return None
@@ -112,32 +124,54 @@ class ReaderState:
         if offset >= end:
             return b"" if offset <= OFFSET_MAX else None
         segment = file.find(offset, end)
-        return None if segment is None else segment.view[offset - segment.start : end - segment.start]
+        if segment is None:
+            return None
+        if segment.run_bytes >= segment.mark_bytes:
+            self._reached(pinned, segment, offset, end, at_cursor)
+        return segment.view[offset - segment.start : end - segment.start]
 
-    def _hit(self, offset: int, size: int | None) -> memoryview | bytes | None:
-        view = self._resident(offset, size)
+    def _reached(self, pinned: PinnedObject, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
+        """A run of hits has come to a mark: time to look further ahead, on the loop's thread."""
+        reached = pinned.prefetcher.reached
+        if asyncio._get_running_loop() is pinned.runtime.loop:
+            reached(segment, start, end, at_cursor=at_cursor)
+            return
+        segment.mark_bytes = NO_MARK  # Until the loop's thread has come to it.
+        with contextlib.suppress(RuntimeError):  # The loop was closed in between.
+            pinned.runtime.loop.call_soon_threadsafe(partial(reached, segment, start, end, at_cursor=at_cursor))
+
+    def _hit(self, offset: int, size: int | None, at_cursor: bool = False) -> memoryview | bytes | None:
+        view = self._resident(offset, size, at_cursor)
         if view is None or self._object is None or asyncio._get_running_loop() is not self._object.runtime.loop:
             return None
-        self._count_hit(len(view))
+        count = len(view)  # As ``_count_hit`` does, whose call would cost a hit as much as the counting.
+        counters = self._counters
+        counters.hits += 1
+        counters.hit_bytes += count
+        if count != size and size is not None:
+            counters["stream_read_operations_incomplete"] += 1
         if self._options.on_progress is not None:
             self._progress(len(view))
         return view
 
-    def _count_hit(self, count: int) -> None:
+    def _count_hit(self, count: int, size: int | None) -> None:
         # Two threads that hit in one moment may lose a count: exact ones would cost every hit a lock.
-        self._hits += 1
-        self._hit_bytes += count
+        counters = self._counters
+        counters.hits += 1
+        counters.hit_bytes += count
+        if count != size and size is not None:
+            counters["stream_read_operations_incomplete"] += 1
 
-    async def _read(self, offset: int, size: int | None, operation: str) -> bytes:
+    async def _read(self, offset: int, size: int | None, operation: str, *, at_cursor: bool = False) -> bytes:
         first = self._live(operation).file is None
         pinned, start, end = await self._span(offset, size, operation)
         if start >= end:
-            self._delivered(0, misses=False)
+            self._delivered(0, size, Tier.MEMORY)
             return b""
         collected = io.BytesIO()
-        waited = await self.guarded(pinned.copy(start, end, collected.write))
+        tier = await self.guarded(pinned.copy(start, end, collected.write, at_cursor=at_cursor))
         data = collected.getvalue()
-        self._delivered(len(data), misses=first or waited)
+        self._delivered(len(data), size, Tier.NETWORK if first else tier)
         return data
 
     async def _span(self, offset: int, size: int | None, operation: str) -> tuple[PinnedObject, int, int]:
@@ -145,9 +179,9 @@ class ReaderState:
         pinned = self._live(operation)
         if length == 0 or (pinned.size is not None and start >= pinned.size):
             return pinned, start, start
-        pinned = await self._opened(start, length or 0)
+        pinned = await self.guarded(self._opened(start, length or 0))
         if pinned.file is None and start < (pinned.size or 0):  # The first answer told the size alone.
-            pinned = await self._opened(start, length or 0)
+            pinned = await self.guarded(self._opened(start, length or 0))
         total = pinned.size or 0
         end = total if length is None else min(start + length, total)
         return pinned, start, max(start, end)
@@ -155,7 +189,7 @@ class ReaderState:
     async def _opened(self, offset: int | None, size: int) -> PinnedObject:
         pinned = self._live("read")
         if pinned.file is None:
-            await self.guarded(pinned.open(offset, size))
+            await pinned.open(offset, size)
         return pinned
 
     def _live(self, operation: str) -> PinnedObject:
@@ -166,20 +200,11 @@ class ReaderState:
                 raise Closed("the operator is closed", operation=operation, path=self.path)
             return pinned
         accessor, runtime = self._connect()
-        options = self._options
-        pinned = self._object = PinnedObject(
-            accessor,
-            runtime,
-            self.path,
-            policy=self._policy,
-            block_bytes=options.block_bytes,
-            size=options.size,
-            etag=options.etag,
-            version=options.version,
-            tail_bytes=options.footer_bytes,
-        )
-        self._counters["stream_read_opened"] += 1
-        runtime.sources.add(self)
+        account = self._account
+        if account is None:
+            account = self._account = runtime.ledger.open(self._counters)
+            self._counters["stream_read_opened"] += 1
+        pinned = self._object = PinnedObject(accessor, runtime, self.path, self._options, self._policy, account)
         runtime.events.publish("reader.opened", self.path, policy=self._policy.name)
         return pinned
 
@@ -193,15 +218,23 @@ class ReaderState:
             self._counters["stream_read_exceptions"] += 1
             raise
 
-    def _delivered(self, count: int, *, misses: bool) -> None:
-        self._counters["stream_read_operations"] += 1
-        self.count_delivered(count, misses=misses)
+    def count_given(self, count: int, *, reads: int = 0) -> None:
+        """Bytes went to the caller out of what a counted read had brought; or, below 0, did not although counted."""
+        self._counters.hits += reads
+        self._counters.hit_bytes += count
 
-    def count_delivered(self, count: int, *, misses: bool) -> None:
-        """Bytes went to the caller; ``misses`` tells whether they had to be waited for."""
+    def _delivered(self, count: int, size: int | None, tier: Tier) -> None:
+        counters = self._counters
+        counters["stream_read_operations"] += 1
+        counters["stream_read_operations_incomplete"] += size is not None and count < size
+        self.count_delivered(count, tier)
+
+    def count_delivered(self, count: int, tier: Tier) -> None:
+        """Bytes went to the caller; ``tier`` tells where they had to be waited for."""
         counters = self._counters
         counters["stream_read_bytes"] += count
-        counters["stream_read_block_misses" if misses else "stream_read_block_hits"] += 1
+        counters["stream_read_block_hits" if tier is Tier.MEMORY else "stream_read_block_misses"] += 1
+        counters["hits_disk"] += tier is Tier.DISK
         if self._options.on_progress is not None:
             self._progress(count)
 
@@ -229,8 +262,18 @@ class ReaderState:
         self._from_end = None
         if target < 0:
             raise InvalidRange(f"the position {target} lies before the start", operation="seek", path=self.path)
+        self.count_seek(target - self._position)
         self._move(target)
         return target
+
+    def count_seek(self, distance: int) -> None:
+        """The cursor, or that of a file over this reader, moved without reading."""
+        counters = self._counters
+        counters["stream_read_seek_operations"] += distance != 0
+        counters["stream_read_seek_forward_operations"] += distance > 0
+        counters["stream_read_seek_bytes_skipped"] += max(0, distance)
+        counters["stream_read_seek_backward_operations"] += distance < 0
+        counters["stream_read_bytes_backwards_on_seek"] += max(0, -distance)
 
     def _move(self, position: int) -> None:
         self._position = position
@@ -242,6 +285,6 @@ class ReaderState:
         if self.size is None or not self._closed:  # What is known stays known after closing.
             self._check_open("ensure_size")
         if self.size is None:
-            await self._opened(None if self._from_end is not None else self._position, 0)
+            await self.guarded(self._opened(None if self._from_end is not None else self._position, 0))
         assert self.size is not None
         return self.size

@@ -22,13 +22,29 @@ T = TypeVar("T")
 
 BLOCK = 16
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK - 1, 3 * BLOCK + 1, 10 * BLOCK, 10 * BLOCK + 1)
-POLICIES = ("adaptive", "sequential", "random", "parquet")
+GROWTHS = ("stall", "geometric", "linear", "step")
+# Every row of the table, some by their other names, and a list of which the first known one counts.
+POLICIES = (
+    "adaptive",
+    "sequential",
+    "whole-file",
+    "random",
+    "vector",
+    "hbase",
+    "columnar",
+    "parquet",
+    "orc",
+    "unheard-of, csv, random",
+)
 
 Step = tuple[Any, ...]
 
 
 class Weather(Layer):
-    """Delays each read by a random time and fails some, all drawn from a seed."""
+    """Delays each read by a random time and fails some, all drawn from a seed.
+
+    ``requests`` are the reads so far, without those that were broken off: they brought nothing.
+    """
 
     def __init__(self, seed: int, failure_rate: float) -> None:
         self.random = random.Random(seed)
@@ -48,10 +64,14 @@ class _Weathered(WrappedAccessor):
         weather = self._weather
         if isinstance(request, ReadRequest):
             weather.requests.append(request)
-        await asyncio.sleep(weather.random.choice((0, 0, 0.1, 1.0)))
-        if weather.random.random() < weather.failure_rate:
-            raise Unavailable("bad weather", operation=request.operation, path=request.path)
-        return await forward(request)
+        try:
+            await asyncio.sleep(weather.random.choice((0, 0, 0.1, 1.0)))
+            if weather.random.random() < weather.failure_rate:
+                raise Unavailable("bad weather", operation=request.operation, path=request.path)
+            return await forward(request)
+        except asyncio.CancelledError:
+            weather.requests = [one for one in weather.requests if one is not request]
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +82,8 @@ class Program:
     size_known: bool
     memory_blocks: int
     policy: str
+    prefetch_blocks: int = 2
+    growth: str = "stall"
     cursor_steps: tuple[Step, ...]
     position_steps: tuple[tuple[Step, ...], ...]
     seed: int
@@ -97,6 +119,7 @@ def cursor_steps() -> st.SearchStrategy[Step]:
         st.tuples(st.just("seek"), st.integers(-3 * BLOCK, 12 * BLOCK), st.sampled_from((0, 1, 2))),
         st.tuples(st.just("tell")),
         st.tuples(st.just("stream"), st.integers(1, 3 * BLOCK)),
+        st.tuples(st.just("leave_stream"), st.integers(1, 3 * BLOCK), st.integers(0, 4)),
         st.tuples(st.just("cancel_read"), st.integers(1, 6 * BLOCK), st.integers(0, 6)),
         position_steps(),
     )
@@ -110,6 +133,60 @@ def upheavals() -> st.SearchStrategy[Step]:
         st.just(("unbuffer",)),
         st.just(("reopen",)),
         st.tuples(st.just("clone"), st.integers(0, 3 * BLOCK)),
+    )
+
+
+def long_program(seed: int) -> Program:
+    """A program drawn from a seed: a long object, runs that go on for long, jumps, and everything else in between."""
+    dice = random.Random(seed)
+    size = dice.choice((40 * BLOCK, 60 * BLOCK + 7, 33 * BLOCK - 1))
+
+    def ranges() -> list[tuple[int, int]]:
+        starts = [dice.randrange(size) for _ in range(dice.randrange(4))]
+        return [(start, start + dice.randrange(4 * BLOCK)) for start in starts]
+
+    def by_position() -> Step:
+        start, length = dice.randrange(size), dice.choice((1, BLOCK // 2, BLOCK, 7 * BLOCK))
+        names = ("read_at", "read_at", "view_at", "read_exactly_at", "cancel_read_at", "read_ranges", "iter_ranges")
+        name = dice.choice(names)
+        if name == "cancel_read_at":
+            return name, start, length, dice.randrange(7)
+        return (name, ranges()) if name.endswith("ranges") else (name, start, length)
+
+    def by_cursor() -> list[Step]:
+        length = dice.choice((3, BLOCK // 2, BLOCK, 5 * BLOCK))
+        run: list[Step] = [("read", length)] * dice.randrange(1, 12)
+        chunk = dice.randrange(1, 3 * BLOCK)
+        return dice.choice(
+            (
+                run,
+                run,
+                [("seek", dice.randrange(size), 0), *run],
+                [("seek", dice.randrange(size), 0), *run],
+                [("readinto", length)] * 3,
+                [("leave_stream", chunk, dice.randrange(5))],
+                [("stream", chunk)],
+                [("cancel_read", length, dice.randrange(7)), ("tell",)],
+                [by_position()],
+                [("set_policy", dice.choice(POLICIES))],
+                [("will_need", ranges())],
+                [("clone", length)],
+                [("unbuffer",)],
+                [("seek", -dice.randrange(size), 2)],
+            )
+        )
+
+    return Program(
+        size=size,
+        size_known=dice.random() < 0.3,
+        memory_blocks=dice.choice((2, 4, 8, 20, 64)),
+        policy=dice.choice(POLICIES),
+        prefetch_blocks=dice.choice((1, 3, 8)),
+        growth=dice.choice(GROWTHS),
+        cursor_steps=tuple(step for _ in range(25) for step in by_cursor()),
+        position_steps=tuple(tuple(by_position() for _ in range(15)) for _ in range(dice.randrange(3))),
+        seed=seed,
+        failure_rate=dice.choice((0.0, 0.0, 0.1)),
     )
 
 
@@ -170,9 +247,19 @@ class Machine:
             assert self.reader.size is None
 
     async def _stream(self, chunk_bytes: int) -> None:
+        await self._leave_stream(chunk_bytes, None)
+
+    async def _leave_stream(self, chunk_bytes: int, chunks_max: int | None) -> None:
+        """Unlike other steps one that fails may have moved the cursor: behind the last chunk that came."""
+        count = 0
         async with self.reader.stream(chunk_bytes=chunk_bytes) as chunks:
-            async for chunk in chunks:
+            while count != chunks_max:
+                try:
+                    chunk = await anext(chunks)
+                except (StopAsyncIteration, Unavailable):
+                    break
                 assert_same_bytes(chunk, self.model.read(chunk_bytes), what="stream")
+                count += 1
         if self.reader.size is not None:
             assert self.reader.tell() == self.model.tell()
 

@@ -5,6 +5,7 @@ import gc
 import itertools
 import random
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
 from aioprefetch.values import WriteRequest
 from tests.model.reader_machine import (
     BLOCK,
+    GROWTHS,
     POLICIES,
     SIZES,
     Machine,
@@ -24,6 +26,7 @@ from tests.model.reader_machine import (
     Step,
     Weather,
     cursor_steps,
+    long_program,
     position_steps,
     upheavals,
 )
@@ -48,6 +51,8 @@ def programs(
         size_known=st.booleans(),
         memory_blocks=memory_blocks,
         policy=st.sampled_from(POLICIES),
+        prefetch_blocks=st.sampled_from((0, 1, 2, 8)),
+        growth=st.sampled_from(GROWTHS),
         cursor_steps=st.lists(steps, max_size=12).map(tuple),
         position_steps=st.lists(st.lists(position_steps(), max_size=5).map(tuple), max_size=2).map(tuple),
         seed=st.integers(0, 1 << 16),
@@ -61,9 +66,18 @@ async def run(program: Program) -> Weather:
     service.store.put(WriteRequest(path="k"), data)
     weather = Weather(program.seed, program.failure_rate)
     operator = Operator(
-        service, memory_bytes=program.memory_blocks * BLOCK, block_bytes=BLOCK, prefetch_blocks=2
+        service,
+        memory_bytes=program.memory_blocks * BLOCK,
+        block_bytes=BLOCK,
+        prefetch_blocks=program.prefetch_blocks,
     ).layer(weather)
-    reader = operator.reader("k", policy=program.policy, size=program.size if program.size_known else None)
+    reader = operator.reader(
+        "k",
+        policy=program.policy,
+        prefetch_growth=program.growth,
+        size=program.size if program.size_known else None,
+    )
+    request_bytes_max = max(BLOCK, program.memory_blocks * BLOCK // 4)
 
     async def follow(steps: tuple[Step, ...], machine: Machine) -> None:
         for step in steps:
@@ -79,6 +93,7 @@ async def run(program: Program) -> Weather:
             for steps, machine in zip(scripts, machines, strict=True):
                 group.create_task(follow(steps, machine))
     budget = operator.runtime().budget
+    assert budget.peak_bytes <= budget.limit_bytes + request_bytes_max
     await operator.aclose()
     if budget.used_bytes:
         gc.collect()  # The traceback of a read that failed may hold its block in a cycle.
@@ -120,6 +135,12 @@ def test_no_byte_is_fetched_twice_while_memory_suffices(program: Program) -> Non
     fetched.sort()
     overlaps = [(one, two) for one, two in itertools.pairwise(fetched) if two[0] < one[1]]
     assert overlaps == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_long_programs(seed: int) -> None:
+    """Windows that open, shrink and are left; hints; policies that change; in little memory, in any weather."""
+    run_virtual(lambda: run(long_program(seed)), seed=seed)
 
 
 @checks("s3a:P02")

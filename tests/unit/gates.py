@@ -83,7 +83,7 @@ class GateAccessor(WrappedAccessor):
                 raise step
             if body is None:
                 body = await self.inner.open_read(call.request)
-                data = memoryview(await body.read_chunk())
+                data = memoryview(await read_all(body))
                 head = body.head if self.falsify is None else self.falsify(body.head)
                 sink.begin(head, path=call.request.path)
             end = len(data) if step is None else position + step
@@ -144,8 +144,8 @@ class Bench:
         return self.gate.calls
 
     def reader(self, **options: Any) -> RangeReader:
-        """A reader of "k"."""
-        return self.operator.reader("k", **options)
+        """A reader of "k" that fills whole blocks, unless told otherwise."""
+        return self.operator.reader("k", **{"policy": "sequential", **options})
 
     async def opened(self, **options: Any) -> RangeReader:
         """A reader of "k" that knows its size and holds the first block; the gate is closed from then on."""
@@ -177,15 +177,29 @@ async def bench(
     layers: Iterable[Layer] = (),
     memory_bytes: int = 8 * MIB,
     block_bytes: int = 64 * KIB,
+    prefetch_blocks: int = 0,
     **more: Any,
 ) -> AsyncIterator[Bench]:
-    """A bench whose object "k" has ``size`` bytes; closed at the end, when nothing of it may be left."""
-    options = RuntimeOptions(memory_bytes=memory_bytes, block_bytes=block_bytes, random_seed=7, **more)
+    """A bench whose object "k" has ``size`` bytes; closed at the end, when nothing of it may be left.
+
+    Nothing is fetched ahead unless ``prefetch_blocks`` says so.
+    """
+    options = RuntimeOptions(
+        memory_bytes=memory_bytes, block_bytes=block_bytes, prefetch_blocks=prefetch_blocks, random_seed=7, **more
+    )
     made = Bench(size, options, layers)
     try:
         yield made
     finally:
         await made.operator.aclose()
+
+
+async def read_all(body: ReadBody) -> bytes:
+    """Everything that a body has."""
+    chunks = []
+    while chunk := await body.read_chunk():
+        chunks.append(bytes(chunk))
+    return b"".join(chunks)
 
 
 def with_etag(etag: str | None) -> Callable[[ReadHead], ReadHead]:

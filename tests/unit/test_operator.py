@@ -121,7 +121,7 @@ async def test_bad_input_is_a_typed_error_with_operation_and_path(name: str, op:
         lambda o: o.reader("k", policy="x"),
         lambda o: o.layer("x"),
         lambda o: o.layer(RetryLayer),
-        lambda o: Operator(Memory(), disk_cache="/x"),  # type: ignore[arg-type]
+        lambda o: Operator(Memory(), disk_cache="x"),
         lambda o: Operator(Memory(), memory_bytes=0),
         lambda o: Operator.from_uri("gopher://x"),
         lambda o: Operator.from_uri(None),  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ class LifecycleChecks(ConformanceSuite):
         """The position is where it was, and the next read is right."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset >= BLOCK)
-        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read(100)
             pending = asyncio.create_task(reader.read(BLOCK))
             await gate.wait_for_arrivals(1)
@@ -139,7 +139,7 @@ class LifecycleChecks(ConformanceSuite):
         """Two tasks wait for one block; one goes, the other gets its bytes of the same request."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer()
-        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             leaver = asyncio.create_task(reader.read_at(0, 100))
             await gate.wait_for_arrivals(1)
             stayer = asyncio.create_task(reader.read_at(50, 100))
@@ -156,7 +156,7 @@ class LifecycleChecks(ConformanceSuite):
     async def test_overwritten_object(self, operator: Operator) -> None:
         """After the first answer the version is pinned: another one is `ObjectChanged`, and `reopen` reads it."""
         await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+        async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             assert_same_bytes(await reader.read_at(0, 10), content(10))
             old = reader.etag
             await self.put_directly("k", content(SIZE, version=1))
@@ -190,7 +190,7 @@ class LifecycleChecks(ConformanceSuite):
     async def test_deleted_object(self, operator: Operator) -> None:
         """An object that went after its version was pinned is `ObjectChanged`, or not found; never short."""
         await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+        async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read_at(0, 10)
             await operator.delete("k")
             with pytest.raises((ObjectChanged, NotFound)):

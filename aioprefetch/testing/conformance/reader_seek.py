@@ -61,7 +61,7 @@ class SeekChecks(ConformanceSuite):
         """No request, no error, and what is held stays."""
         await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
-        async with operator.layer(log).reader("k", block_bytes=BLOCK, prefetch_enabled=False) as reader:
+        async with operator.layer(log).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read(100)
             before = len(log.requests)
             assert reader.seek(0, io.SEEK_CUR) == 100

@@ -233,7 +233,7 @@ async def test_will_need_fetches_in_the_prefetch_lane_and_reads_find_it() -> Non
         reader.will_need([(3 * BLOCK, 4 * BLOCK)])
         await settle()
         assert len(b.calls) == 3
-        assert b.runtime.counters["stream_read_prefetch_operations"] == 2
+        assert b.runtime.statistics()["stream_read_prefetch_operations"] == 2
         with pytest.raises(InvalidRange):
             reader.will_need([(5, 1)])
         with pytest.raises(InvalidType):
@@ -261,7 +261,7 @@ async def test_a_stream_looks_ahead_but_not_beyond_its_split() -> None:
         assert reader.tell() == 2000
         rest = b"".join([chunk async for chunk in reader.stream()])
         assert rest == b.data[2000:]
-        assert len(b.calls) == MIB // BLOCK
+        assert sum(c.request.size or 0 for c in b.calls) == MIB
 
 
 async def test_ranges_come_as_they_complete_and_the_rest_is_given_back() -> None:

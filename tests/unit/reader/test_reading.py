@@ -93,7 +93,7 @@ async def test_a_hundred_tasks_against_the_oracle() -> None:
                 assert_same_bytes(found, b.data[offset : offset + size], offset=offset)
 
         await asyncio.gather(*(work(seed) for seed in range(100)))
-        assert b.runtime.budget.peak_bytes <= MIB // 4 + 16 * KIB
+        assert b.runtime.budget.peak_bytes <= MIB // 4 + 64 * KIB  # one request of four blocks
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "random", "parquet"])

@@ -1,0 +1,323 @@
+"""Which reads belong together, and how far to read ahead of each run of them. Pure, no I/O.
+
+A **session** is one sequential run through an object; a reader may have several at once, each with a window of its own.
+Reads that belong to none are scattered: the first two bring whole blocks, because most files are read at their end and
+at one other place first; from the third on they bring exactly what was asked for, until a run shows again.
+
+Sources: JuiceFS's sessions, the stall-driven window of Mountpoint for S3, and the block grid of the S3A prefetching
+stream (its ``FilePosition``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aioprefetch.ranges import Range
+from aioprefetch.reader.growth import Growth, Progress
+from aioprefetch.reader.policy import Fill, Policy
+
+# So many reads that belong to no run bring whole blocks; those after them exact ranges.
+BLOCKS_FOR_STRAYS = 2
+
+# After so many a read has to continue a run exactly to belong to it.
+SCATTERED_AFTER = 3
+
+# So long a skip ends no run: to read on through it takes 23 ms at 90 MB/s, and a first byte takes 20 to 50 ms.
+SKIP_BYTES = 2 << 20
+
+# After so many blocks read in order without a scattered read in between, one of these may bring a block again: at most
+# one block in seventeen is then fetched in vain.
+CALM_BLOCKS = 16
+
+# More runs than this at once in one object are forgotten, the one used longest ago first. While reads are scattered, a
+# run that was not read during so many of them has to show again that it is one.
+SESSIONS_MAX = 16
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One run: it began at ``start`` and goes on at ``position``; all before ``reach`` was asked for already.
+
+    ``told``: where it stood when a read of it was reported last; hits in between are not.
+    ``shared``: the cursor left it and came back, so that leaving it says nothing any more.
+    """
+
+    start: int
+    position: int
+    told: int
+    reach: int
+    blocks: int
+    established: bool
+    reads: int = 1
+    run_bytes: int = 0
+    used: int = 0
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a read entails.
+
+    How a miss is filled, what to fetch ``ahead``, and what was fetched ahead in vain and is ``left``. A read that
+    ``continues`` nothing and begins nothing, amid what was fetched ahead of some run, leaves that run alone.
+    """
+
+    fill: Fill
+    ahead: Range | None = None
+    left: Range | None = None
+    continues: bool = True
+
+
+class Windows:
+    """The sessions of one reader.
+
+    ``last_end`` tells how far a run that stood at a position has been read since, by reads that found their bytes
+    resident and were not reported here. ``stop`` is where look-ahead ends (the end of the object, or of the split).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        growth: Growth,
+        *,
+        block_bytes: int,
+        blocks_max: int,
+        last_end: Callable[[int], int] = lambda position: position,
+    ) -> None:
+        self.policy = policy
+        self.growth = growth
+        self.block_bytes = block_bytes
+        self.blocks_max = blocks_max
+        self.limit = blocks_max
+        self.sessions: list[Session] = []
+        self.stop = 0
+        self._last_end = last_end
+        self._cursor: Session | None = None
+        self._strays = 0
+        self._calm_bytes = 0
+        self._tick = 0
+
+    @property
+    def scattered(self) -> bool:
+        """Whether reads are scattered, so that only those belong to a run that continue it exactly."""
+        fill = self.policy.fill
+        return fill == "exact" or (fill == "adaptive" and self._strays >= SCATTERED_AFTER)
+
+    @property
+    def fill(self) -> Fill:
+        """What a miss brings that belongs to no run."""
+        spent = self.policy.fill == "adaptive" and self._strays >= BLOCKS_FOR_STRAYS
+        return "exact" if spent or self.scattered else "block"
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Where the runs stand that are read ahead of."""
+        return tuple(session.position for session in self.sessions if session.blocks)
+
+    def observe(
+        self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool = False, may_grow: bool = True
+    ) -> Look:
+        """A read of ``[start, end)`` that was not served from memory alone, or that has come to a mark.
+
+        ``missing``: some of it is neither resident nor on its way. ``stalled``: it has to wait. ``at_cursor``: it was
+        made through the reader's cursor, which follows one run at a time. ``may_grow``: there is memory to look ahead.
+        """
+        if self.policy.window == "none":
+            return Look(self.fill)
+        self._tick += 1
+        self._catch_up()
+        found = self._find(start, end)
+        if found is None:
+            if self.sessions and not missing and self._asked_for(start, end):
+                return Look(self.fill, continues=False)
+            return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
+        if missing:  # What had been asked for is gone again: evicted, broken off, or it never came.
+            found.reach = min(found.reach, end)
+        if self.scattered and self._tick - found.used > SESSIONS_MAX:
+            self._doubt(found)
+        if abs(start - found.position) > self.block_bytes:  # It hit what lies ahead, and may have been aimed anywhere.
+            self._strays += 1
+            self._calm_bytes = 0
+        crossed = self._block(end - 1) != self._block(found.told - 1)
+        jumped = not self._in_block(start, found.told)
+        # What a hit has read was counted by catching up with it.
+        in_order_bytes = max(0, end - max(start, found.position))
+        found.run_bytes += in_order_bytes
+        found.reads += 1
+        found.position = found.told = end
+        self._note_calm(in_order_bytes)
+        if not found.established:
+            found.established = not self.scattered or found.run_bytes >= self.block_bytes
+        left = self._move_cursor(found) if at_cursor else None
+        if may_grow:
+            self._grow(found, stalled=stalled, crossed=crossed, jumped=jumped)
+        return self._look(found, end, left=left, may_grow=may_grow)
+
+    def expect(self, position: int) -> None:
+        """The caller says that it reads on from ``position`` to the end: a run with a full window."""
+        session = Session(position, position, position, position, self.limit, established=True)
+        self._cursor = session
+        self._add(session)
+
+    def shrink(self) -> None:
+        """There is no memory, or what was fetched ahead was evicted unread: half as far for every run."""
+        for session in self.sessions:
+            session.blocks //= 2
+
+    def forget(self) -> None:
+        """Begin as with a new reader."""
+        self.sessions.clear()
+        self._cursor = None
+        self._strays = self._calm_bytes = 0
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Move every run to where hits have brought it. Those that have come to one place are one."""
+        at: dict[int, Session] = {}
+        for session in self.sessions:
+            position = self._last_end(session.position)
+            if position > session.position:
+                self._note_calm(position - session.position)
+                session.run_bytes += position - session.position
+                session.position = position
+                session.reach = max(session.reach, position)
+                session.used = self._tick
+            other = at.get(position)
+            if other is None or (session.established, session.reach) > (other.established, other.reach):
+                at[position] = session
+        if len(at) < len(self.sessions):
+            self.sessions = [session for session in self.sessions if at[session.position] is session]
+            if self._cursor is not None:
+                self._cursor = at.get(self._cursor.position, self._cursor)
+
+    def _find(self, start: int, end: int) -> Session | None:
+        """The run that a read continues, the nearest of several.
+
+        While reads are scattered, one that skips more than its own length continues nothing: each false hit would
+        bring a block. Otherwise a skip may be short, or as long as the run, to a block; or lead anywhere in what was
+        fetched ahead.
+        """
+        best: Session | None = None
+        for session in self.sessions:
+            skip = start - session.position
+            back = forward = end - start
+            if not self.scattered:
+                back = forward = min(self.block_bytes, max(SKIP_BYTES, back, session.run_bytes))
+                if session.established:
+                    forward = max(forward, session.reach - session.position)
+            if -back <= skip <= forward and (best is None or abs(skip) < abs(start - best.position)):
+                best = session
+        return best
+
+    def _asked_for(self, start: int, end: int) -> bool:
+        return any(session.position <= start and end <= session.reach for session in self.sessions)
+
+    def _begin(self, start: int, end: int, *, missing: bool, at_cursor: bool, may_grow: bool) -> Look:
+        fill = self.fill
+        if missing or not self.sessions:
+            self._strays += 1
+            self._calm_bytes = 0
+        blocks = self.limit if self.policy.window == "full" else min(self.growth.first, self.limit)
+        session = Session(
+            start, end, end, end, blocks, established=fill == "block" and blocks > 0, run_bytes=end - start
+        )
+        left = self._move_cursor(session) if at_cursor else None
+        left = self._add(session) or left
+        if fill == "block":
+            session.reach = self._block_end(end)
+        if not session.established or not may_grow:
+            return Look(fill, left=left)
+        return self._look(session, end, left=left, may_grow=True)
+
+    def _add(self, session: Session) -> Range | None:
+        session.used = self._tick
+        self.sessions.append(session)
+        if len(self.sessions) <= SESSIONS_MAX:
+            return None
+        others = self.sessions[:-1]
+        oldest = min(others, key=lambda one: (one.established, one.used))
+        self.sessions.remove(oldest)
+        return self._leave(oldest)
+
+    def _move_cursor(self, session: Session) -> Range | None:
+        """The cursor follows ``session`` from now on; to return to a run it has left is no reason to drop either."""
+        before, self._cursor = self._cursor, session
+        known = session in self.sessions
+        if before is None or before is session or before.shared or known:
+            session.shared = session.shared or (known and before is not session)
+            return None
+        return self._leave(before)
+
+    def _leave(self, session: Session) -> Range | None:
+        """A run ended: what it had ahead of it was fetched in vain, and the next ones look less far."""
+        position, reach = session.position, session.reach
+        session.reach = position
+        ahead_of_block = self._block_end(position)
+        if reach <= ahead_of_block or not session.established:
+            return None
+        session.run_bytes = 0
+        self.limit //= 2
+        return ahead_of_block, reach
+
+    # --- windows ------------------------------------------------------------------------------------------------
+
+    def _note_calm(self, in_order_bytes: int) -> None:
+        self._calm_bytes += in_order_bytes
+        if self._calm_bytes >= CALM_BLOCKS * self.block_bytes:
+            self._calm_bytes = 0
+            self._strays = min(self._strays, BLOCKS_FOR_STRAYS - 1)
+
+    @staticmethod
+    def _doubt(session: Session) -> None:
+        """Nobody has read on for long: a scattered read may lie at its end by chance."""
+        session.established = False
+        session.blocks = session.run_bytes = 0
+        session.reads = 1
+
+    def _grow(self, session: Session, *, stalled: bool, crossed: bool, jumped: bool) -> None:
+        if stalled and session.blocks >= self.limit and session.run_bytes >= max(1, 2 * self.limit) * self.block_bytes:
+            # Nothing was in vain for as long as it takes to tell.
+            self.limit = min(self.blocks_max, max(1, 2 * self.limit))
+        if not session.established:
+            return
+        if self.policy.window == "full":
+            session.blocks = self.limit
+        elif self.policy.window == "grown":
+            progress = Progress(session.blocks, stalled, crossed, jumped, self.limit)
+            session.blocks = min(self.limit, self.growth.grow(progress))
+
+    def _look(self, session: Session, end: int, *, left: Range | None, may_grow: bool) -> Look:
+        session.used = self._tick
+        if session.established:
+            fill: Fill = "block"
+            session.reach = max(session.reach, self._block_end(end))
+            stop = self._block_end(end) + session.blocks * self.block_bytes
+        else:
+            # A run among scattered reads: as far ahead again as it is long, once half of that is used up.
+            fill = self.fill
+            length = min(session.run_bytes, self.limit * self.block_bytes) if session.reads > 2 else 0
+            session.reach = max(session.reach, end)
+            stop = end + length if session.reach - end <= length // 2 else 0
+        start, stop = session.reach, min(stop, self.stop, self._next_run(end))
+        if not may_grow or stop <= start:
+            return Look(fill, left=left)
+        session.reach = stop
+        return Look(fill, (start, stop), left)
+
+    def _next_run(self, position: int) -> int:
+        """Where the next run began: whoever reads an object in parts ends there, and its bytes were had once."""
+        starts = [one.start for one in self.sessions if one.start >= position and one.run_bytes >= self.block_bytes]
+        return self._block_end(min(starts)) if starts else self.stop
+
+    def _in_block(self, start: int, position: int) -> bool:
+        """Whether ``start`` is in order as S3A has it: in the block of ``position``, or at its end."""
+        return self._block_end(position) - self.block_bytes <= start <= self._block_end(position)
+
+    def _block(self, position: int) -> int:
+        return position // self.block_bytes
+
+    def _block_end(self, end: int) -> int:
+        """The end of the block that holds the byte before ``end``."""
+        return -(-end // self.block_bytes) * self.block_bytes

@@ -1,0 +1,171 @@
+"""The runs of a reader: what its hits and its stray reads tell its windows, and what memory does to them."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aioprefetch import RangeReader
+from aioprefetch.operator import Operator
+from aioprefetch.reader.window import Session, Windows
+from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, blank
+from tests.unit.gates import settle
+
+BLOCK = 64 * KIB
+AHEAD = 8
+SMALL = 16
+
+
+class Reader:
+    """A reader over a store that answers at once; each read is followed by all requests that it entails."""
+
+    def __init__(self, reader: RangeReader, operator: Operator, service: Arithmetic) -> None:
+        self.reader = reader
+        self.operator = operator
+        self.service = service
+
+    @property
+    def windows(self) -> Windows:
+        """The windows behind it."""
+        assert self.reader._object is not None
+        return self.reader._object.prefetcher.windows
+
+    def run_from(self, start: int) -> Session:
+        """The run that began there."""
+        (found,) = [session for session in self.windows.sessions if session.start == start]
+        return found
+
+    async def read(self, start: int, size: int = BLOCK) -> list[tuple[int, int, str]]:
+        """A positioned read; what it asked for: first block, blocks, lane."""
+        asked = len(self.service.log)
+        await self.reader.read_at(start, size)
+        await settle(100)
+        found = self.service.log[asked:]
+        return [(one.start // BLOCK, (one.end - one.start) // BLOCK, one.lane) for one in found]
+
+    async def scatter(self, number: int) -> None:
+        """Stray reads in the last quarter of the object."""
+        for place in range(number):
+            await self.read(48 * MIB + place * 33 * BLOCK, SMALL)
+
+    async def run(self, start: int, blocks: int) -> None:
+        """Whole blocks in order."""
+        for number in range(blocks):
+            await self.read(start + number * BLOCK)
+
+
+@pytest.fixture
+async def r() -> AsyncIterator[Reader]:
+    """A reader of 64 MiB in blocks of 64 KiB, whose windows grow with each read that is reported."""
+    service = Arithmetic(64 * MIB, content=blank)
+    async with (
+        Operator(service, block_bytes=BLOCK, memory_bytes=128 * MIB, prefetch_blocks=AHEAD) as operator,
+        operator.reader("k", prefetch_growth="linear") as reader,
+    ):
+        yield Reader(reader, operator, service)
+
+
+async def test_a_stray_read_ahead_of_a_run_does_not_move_it(r: Reader) -> None:
+    """It finds its bytes, which were fetched for the run; the run is not there yet."""
+    await r.scatter(5)
+    await r.run(0, 12)
+    stray = 13 * BLOCK + 100
+    assert await r.read(stray, SMALL) == []
+    assert await r.read(stray + SMALL, SMALL) == []  # In order, even: two of them beside each other by chance.
+    known = len(r.windows.sessions)
+    for number in range(12, 16):
+        await r.read(number * BLOCK)
+        assert r.run_from(0).position <= (number + 1) * BLOCK
+    assert r.run_from(0).position == 16 * BLOCK
+    assert len(r.windows.sessions) == known
+
+
+async def test_a_run_is_told_of_by_the_first_read_in_each_block_that_was_fetched_ahead(r: Reader) -> None:
+    """So its window moves on while it finds everything it wants."""
+    await r.run(0, 4)
+    before = r.run_from(0)
+    reach = before.reach
+    for start in range(4 * BLOCK, 8 * BLOCK, KIB):
+        await r.read(start, KIB)
+    assert r.run_from(0) is before
+    assert before.reach >= reach + 3 * BLOCK
+    assert before.position == 7 * BLOCK + KIB
+
+
+async def test_a_consumer_that_skips_through_blocks_is_one_run(r: Reader) -> None:
+    """It reads a sixteenth of each block in pieces that lie apart, all of them hits but the first of a block."""
+    for start in range(0, 24 * BLOCK, BLOCK // 4):
+        await r.read(start, BLOCK // 64)
+    (session,) = r.windows.sessions
+    assert session.blocks >= 1
+    assert [one.lane for one in r.service.log].count("demand") <= 3
+
+
+async def test_short_reads_a_few_mib_apart_are_no_run() -> None:
+    """Reads of 4 KiB that lie 4 to 7 MiB behind each other, in blocks of 8 MiB: exact from the fourth on."""
+    service = Arithmetic(GIB, content=blank)
+    async with Operator(service) as operator, operator.reader("k") as reader:
+        made = Reader(reader, operator, service)
+        starts = [58 * MIB, 7 * MIB, 64 * MIB + 5, 11 * MIB, 115 * MIB, 69 * MIB, 22 * MIB, 29 * MIB]
+        for start in starts:
+            await made.read(start, 4 * KIB)
+    assert {one.end - one.start for one in service.log if one.start in starts[3:]} == {4 * KIB}
+    assert [one.lane for one in service.log].count("prefetch") == 0
+
+
+async def test_a_run_that_the_cursor_left_bounds_no_window(r: Reader) -> None:
+    """Five blocks back from where it stood: what it had begun with is read again, and on through it."""
+    r.reader.seek(20 * BLOCK)
+    for _ in range(4):
+        await r.reader.read(BLOCK)
+    await settle()
+    r.reader.set_policy("sequential")
+    r.reader.seek(10 * BLOCK)
+    await r.reader.read(BLOCK)
+    assert r.run_from(10 * BLOCK).reach > 10 * BLOCK + AHEAD // 2 * BLOCK
+    r.reader.seek(17 * BLOCK)
+    await r.reader.read(BLOCK)
+    assert r.run_from(10 * BLOCK).reach > 21 * BLOCK
+
+
+async def test_what_was_evicted_unread_halves_the_windows(r: Reader) -> None:
+    await r.run(0, 12)
+    assert r.run_from(0).blocks == AHEAD
+    assert r.reader._object is not None
+    file = r.reader._object.file
+    assert file is not None
+    file.evicted_unread_bytes += BLOCK
+    await r.read(12 * BLOCK)
+    assert r.run_from(0).blocks == AHEAD // 2 + 1  # Halved, and one further.
+    await r.read(13 * BLOCK)
+    assert r.run_from(0).blocks == AHEAD // 2 + 2  # Once for each eviction.
+
+
+async def test_while_a_reservation_waits_nothing_is_fetched_ahead(r: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And windows shrink: others need the memory now."""
+    await r.run(0, 12)
+    budget = r.operator.runtime().budget
+    monkeypatch.setattr(budget, "reclaim", None)  # So that what was fetched ahead stays.
+    tickets = [budget.request(budget.limit_bytes - budget.used_bytes + BLOCK, "demand") for _ in range(2)]
+    assert [ticket.granted for ticket in tickets] == [True, False]
+    assert await r.read(12 * BLOCK) == []
+    assert r.run_from(0).blocks == AHEAD // 2
+    for ticket in reversed(tickets):
+        budget.cancel(ticket)
+    await r.run(13 * BLOCK, 2)
+    assert r.service.log[-1].lane == "prefetch"
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "sequential", "columnar"])
+async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: str) -> None:
+    """Nothing beyond the block of its end; whoever reads on past it means to, and has a window again."""
+    service = Arithmetic(64 * MIB, content=blank)
+    options = {"policy": policy, "prefetch_growth": "geometric", "split": (4 * BLOCK, 20 * BLOCK + 5)}
+    async with (
+        Operator(service, block_bytes=BLOCK, prefetch_blocks=AHEAD) as operator,
+        operator.reader("k", **options) as reader,  # type: ignore[arg-type]
+    ):
+        made = Reader(reader, operator, service)
+        await made.run(4 * BLOCK, 16)
+        assert max(one.end for one in service.log) <= 21 * BLOCK
+        await made.run(20 * BLOCK, 4)
+        assert max(one.end for one in service.log) > 28 * BLOCK
