@@ -1,0 +1,137 @@
+"""The builder, and what its ``build`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, Self
+
+from aioprefetch.errors import Error, InvalidArgument, InvalidType, IsADirectory, NotFound
+from aioprefetch.open_file.keys import BUFFER_SIZE
+from aioprefetch.open_file.settings import Settings
+from aioprefetch.open_file.status import known_object
+from aioprefetch.open_file.translation import describe, reader_keywords
+from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.runtime import RuntimeOptions
+
+
+class PendingReader(Awaitable[RangeReader]):
+    """An open under way, what Hadoop calls a future: ``await`` gives the reader, the same one each time.
+
+    Nothing is sent before the reader's first read, so awaiting it neither waits nor leaves anything behind when it is
+    cancelled. ``asyncio.ensure_future`` makes a real future of it, for callbacks.
+    """
+
+    def __init__(self, outcome: RangeReader | Error) -> None:
+        self._outcome = outcome
+
+    def __await__(self) -> Generator[Any, None, RangeReader]:
+        return self._result().__await__()
+
+    async def _result(self) -> RangeReader:
+        if isinstance(self._outcome, Error):
+            raise self._outcome
+        return self._outcome
+
+
+class OpenFileBuilder:
+    """Opens one object by Hadoop's keys; made by ``operator.open_file(path)``.
+
+    ``opt`` sets a key that whoever does not know it may ignore, ``must`` one that has to be known. The last call for a
+    key decides, on both. Calls check nothing and return the builder; ``build`` checks everything. The keys and what
+    they become: ``aioprefetch.open_file.keys`` and docs/openfile-map.md. After Hadoop's
+    ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
+    """
+
+    def __init__(self, path: str, open_reader: Callable[..., RangeReader], limits: RuntimeOptions) -> None:
+        self._path = path
+        self._open_reader = open_reader
+        self._limits = limits
+        self._settings = Settings()
+        self._status: object | None = None
+
+    def opt(self, key: str, value: object) -> Self:
+        """Set a key. A value may be text, a number, a bool or a list; ``None`` and empty text unset it."""
+        self._settings.put(key, value, mandatory=False)
+        return self
+
+    def must(self, key: str, value: object) -> Self:
+        """As ``opt``, but ``build`` raises ``ConfigInvalid`` if nobody knows the key."""
+        self._settings.put(key, value, mandatory=True)
+        return self
+
+    def opt_long(self, key: str, value: int | str) -> Self:
+        """As ``opt``."""
+        return self.opt(key, value)
+
+    def opt_double(self, key: str, value: float | str) -> Self:
+        """As ``opt``. No known key takes a fraction: where an integer is needed, a float counts as unset."""
+        return self.opt(key, value)
+
+    def must_long(self, key: str, value: int | str) -> Self:
+        """As ``must``."""
+        return self.must(key, value)
+
+    def must_double(self, key: str, value: float | str) -> Self:
+        """As ``must``. No known key takes a fraction: where an integer is needed, a float counts as unset."""
+        return self.must(key, value)
+
+    def buffer_size(self, size: int) -> Self:
+        """The chunk of ``stream()`` in bytes: the same as ``opt("fs.option.openfile.buffer.size", size)``."""
+        return self.opt(BUFFER_SIZE, size)
+
+    def with_status(self, status: object | None) -> Self:
+        """What is known of the object already: ``Metadata``, ``Entry``, or anything with a path and a size.
+
+        Its size is where reads end, whatever a length option says, and saves asking for it. Its ETag and version pin
+        the object before the first request. ``None`` says that nothing is known.
+        """
+        self._status = status
+        return self
+
+    def propagate(
+        self,
+        config: Mapping[str, object],
+        *,
+        option_prefix: str = "mapreduce.job.input.file.option.",
+        must_prefix: str = "mapreduce.job.input.file.must.",
+    ) -> Self:
+        """Set every key of ``config`` that begins with one of the prefixes, without its prefix, by ``opt`` or ``must``.
+
+        The mandatory ones come last, so they win. A dot is added to a prefix that ends without one. The default
+        prefixes are those of MapReduce jobs. ``InvalidType`` for what is no mapping.
+        """
+        if not isinstance(config, Mapping):
+            raise InvalidType(
+                f"propagate() needs a mapping of keys to values, not {type(config).__name__}",
+                operation="open_file",
+                path=self._path,
+            )
+        for prefix, mandatory in ((option_prefix, False), (must_prefix, True)):
+            whole = prefix if prefix.endswith(".") else prefix + "."
+            for key, value in config.items():
+                if isinstance(key, str) and key.startswith(whole):
+                    self._settings.put(key.removeprefix(whole), value, mandatory=mandatory)
+        return self
+
+    def build(self) -> PendingReader:
+        """Check everything, and open: a plain call that needs no loop and sends nothing.
+
+        Raises ``ConfigInvalid`` for an unknown mandatory key, a block size or count that cannot be, or a status of
+        another object; ``Unsupported`` for S3 Select. What concerns the object comes later: awaiting raises
+        ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when the status is a directory's; a missing
+        object, or one that may not be read, is found out by the first read. Each call opens another reader.
+        """
+        path, settings = self._path, self._settings
+        options = reader_keywords(settings, limits=self._limits, path=path)
+        known = known_object(self._status, path=path)
+        outcome: RangeReader | Error
+        try:
+            outcome = self._open_reader(path, **options | known.keywords())
+        except IsADirectory as error:
+            outcome = error
+        except InvalidArgument as error:
+            error.operation = "open_file"
+            raise error.add_context(options=describe(settings)) from None
+        if known.is_directory:
+            outcome = NotFound("the status says that a directory is there, no object", operation="open_file", path=path)
+        return PendingReader(outcome)
