@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 
-# One stamp per set of extras: the demo needs far less than the tests (no Spark, no linters).
-DEMO_STAMP := $(VENV)/.installed-demo
-DEV_STAMP  := $(VENV)/.installed-dev
+# One stamp per set of extras: the demo needs far less than the tests (no Spark, no linters), the benchmarks need more.
+DEMO_STAMP  := $(VENV)/.installed-demo
+DEV_STAMP   := $(VENV)/.installed-dev
+BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types docs bench examples clean
@@ -33,7 +34,7 @@ docs: $(DEV_STAMP) ## Run the code in the documentation
 examples: $(DEV_STAMP) ## Run the examples
 	$(BIN)/python -m pytest tests/examples $(ARGS)
 
-bench: $(DEV_STAMP) ## Run the benchmarks
+bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ARGS="sequential --rounds 9")
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
 
 clean: ## Remove the environment and all caches
@@ -48,6 +49,10 @@ $(DEMO_STAMP): pyproject.toml | $(BIN)/python
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(DEMO_STAMP)
+
+$(BENCH_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@ $(DEV_STAMP) $(DEMO_STAMP)
 
 # Debian ships venv without ensurepip unless python3-venv is there; as root we install it, otherwise we say how.
 $(BIN)/python:

@@ -1,16 +1,12 @@
-"""One job: reads of bytes that are in memory already, 4 KiB each out of 1 MiB. One system a process.
-
-``python -m tests.benchmarks.hit_latency NAME`` prints a JSON line: microseconds of wall and CPU per read.
-"""
+"""The job ``hits``: reads of bytes that are in memory already, 4 KiB each out of 1 MiB, one after another."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable
+
+from tests.benchmarks.job import Column, Job, Numbers, Sample, Target
 
 OBJECT_BYTES = 1 << 20
 READ_BYTES = 4096
@@ -19,7 +15,7 @@ READS = 20_000
 Read = Callable[[int], Awaitable[object]]
 
 
-async def measure(read: Read) -> dict[str, float]:
+async def measure(read: Read) -> Numbers:
     """Microseconds per read, one after another, at positions that wander over the object."""
     positions = [(number * 7919) % (OBJECT_BYTES - READ_BYTES) for number in range(READS)]
     for position in positions[:500]:
@@ -31,7 +27,7 @@ async def measure(read: Read) -> dict[str, float]:
     return {"wall_us": wall / READS * 1e6, "cpu_us": cpu / READS * 1e6}
 
 
-async def run_reader() -> dict[str, float]:
+async def run_reader(target: Target) -> Sample:
     """Our RangeReader: ``read_at`` on resident blocks."""
     import aioprefetch as ap
 
@@ -41,7 +37,7 @@ async def run_reader() -> dict[str, float]:
             return await measure(lambda position: reader.read_at(position, READ_BYTES))
 
 
-async def run_operator() -> dict[str, float]:
+async def run_operator(target: Target) -> Sample:
     """Our Operator over its memory store, through the default layers: no block cache is involved."""
     import aioprefetch as ap
 
@@ -50,7 +46,7 @@ async def run_operator() -> dict[str, float]:
         return await measure(lambda position: operator.read("k", offset=position, size=READ_BYTES))
 
 
-async def run_obstore() -> dict[str, float]:
+async def run_obstore(target: Target) -> Sample:
     """obstore's memory store, ``get_range_async``."""
     import obstore
     from obstore.store import MemoryStore
@@ -60,7 +56,7 @@ async def run_obstore() -> dict[str, float]:
     return await measure(lambda position: obstore.get_range_async(store, "k", start=position, length=READ_BYTES))
 
 
-async def run_opendal() -> dict[str, float]:
+async def run_opendal(target: Target) -> Sample:
     """OpenDAL's memory service, ``read(offset=, size=)``."""
     import opendal
 
@@ -69,20 +65,17 @@ async def run_opendal() -> dict[str, float]:
     return await measure(lambda position: operator.read("k", offset=position, size=READ_BYTES))
 
 
-SYSTEMS: dict[str, Callable[[], Awaitable[dict[str, float]]]] = {
-    "aioprefetch reader": run_reader,
-    "aioprefetch operator": run_operator,
-    "obstore": run_obstore,
-    "opendal": run_opendal,
-}
-
-
-async def main(name: str) -> None:
-    """Run one system and print its numbers."""
-    print(json.dumps(await SYSTEMS[name]()), flush=True)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
-    # OpenDAL's runtime sometimes aborts when the interpreter ends; the numbers are out by then.
-    os._exit(0)
+HITS = Job(
+    name="hits",
+    title="4 KiB reads of bytes in memory, one after another",
+    contestants={
+        "aioprefetch reader": run_reader,
+        "aioprefetch operator": run_operator,
+        "obstore": run_obstore,
+        "opendal": run_opendal,
+    },
+    columns=(
+        Column(name="wall_us", heading="wall µs", ratio=True),
+        Column(name="cpu_us", heading="CPU µs", ratio=True),
+    ),
+)

@@ -1,0 +1,43 @@
+"""What a stretch of work cost this process: time, CPU of all its threads, and the growth of its memory."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+STATUS = Path("/proc/self/status")
+CLEAR_REFERENCES = Path("/proc/self/clear_refs")
+
+
+def cpu_seconds() -> float:
+    """User and system time of all threads so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def memory_bytes(field: str) -> int:
+    """A figure of /proc/self/status: ``VmRSS`` now, ``VmHWM`` the most since the last reset."""
+    for line in STATUS.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) << 10
+    raise LookupError(f"{STATUS} has no {field}")
+
+
+class Meter:
+    """Starts at once; ``stop`` gives the numbers."""
+
+    def __init__(self) -> None:
+        CLEAR_REFERENCES.write_text("5")  # 5 sets the high-water mark back to what is resident now
+        self._resident_bytes = memory_bytes("VmRSS")
+        self._cpu_seconds = cpu_seconds()
+        self._seconds = time.perf_counter()
+
+    def stop(self) -> dict[str, float]:
+        """Seconds of wall and CPU, and by how many bytes the resident memory grew at most."""
+        wall_seconds = time.perf_counter() - self._seconds
+        return {
+            "wall_seconds": wall_seconds,
+            "cpu_seconds": cpu_seconds() - self._cpu_seconds,
+            "memory_growth_bytes": memory_bytes("VmHWM") - self._resident_bytes,
+        }

@@ -1,0 +1,193 @@
+"""One object read from its start to its end in reads of 1 MiB, by us and by each peer.
+
+A stream yields ``b""`` when its client is set up and warm, then the object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.benchmarks.clients import (
+    aioprefetch_operator,
+    boto3_client,
+    obstore_store,
+    opendal_operator,
+    pyarrow_filesystem,
+    s3fs_filesystem,
+)
+from tests.benchmarks.content import MIB, check
+from tests.benchmarks.job import WARM_OBJECT, Chunks, Contestant, Sample, Target
+from tests.benchmarks.process_usage import Meter
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+Stream = AsyncGenerator["ReadableBuffer"]
+BLOCK_BYTES = 8 * MIB
+
+
+def timed(chunks: Chunks) -> Contestant:
+    """Read it all, check it, and measure from the opening to the last byte."""
+
+    async def run(target: Target) -> Sample:
+        offset = 0
+        timeline: list[tuple[float, int]] = []
+        async with contextlib.aclosing(chunks(target)) as stream:
+            await anext(stream)
+            meter = Meter()
+            async for chunk in stream:
+                offset += check(chunk, offset, every_byte=target.every_byte)
+                timeline.append((time.time(), offset))
+                if offset >= target.size_bytes:
+                    break
+            usage = meter.stop()
+        assert offset == target.size_bytes, f"read {offset} bytes of {target.size_bytes}"
+        rate = offset / usage["wall_seconds"]
+        return {**usage, "bytes_per_second": rate, "timeline": timeline}
+
+    return run
+
+
+def aioprefetch_reader(**options: Any) -> Chunks:
+    """Our reader; ``options`` go to ``operator.reader``."""
+
+    async def chunks(target: Target) -> Stream:
+        async with aioprefetch_operator(target) as operator:
+            await operator.read(WARM_OBJECT)
+            yield b""
+            async with operator.reader(target.key, **options) as reader:
+                while chunk := await reader.read(MIB):
+                    yield chunk
+
+    return chunks
+
+
+async def aioprefetch_stream(target: Target) -> Stream:
+    """The iterator of our reader, in its own chunks of 1 MiB."""
+    async with aioprefetch_operator(target) as operator:
+        await operator.read(WARM_OBJECT)
+        yield b""
+        async with operator.reader(target.key) as reader, reader.stream(chunk_bytes=MIB) as stream:
+            async for chunk in stream:
+                yield chunk
+
+
+async def obstore_reader(target: Target) -> Stream:
+    """``open_reader_async``; its buffer is 1 MiB by default."""
+    import obstore
+
+    store = obstore_store(target)
+    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    yield b""
+    reader = await obstore.open_reader_async(store, target.key)
+    while len(chunk := await reader.read(MIB)):
+        yield chunk
+
+
+async def obstore_stream(target: Target) -> Stream:
+    """One GET, its body as a stream."""
+    import obstore
+
+    store = obstore_store(target)
+    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    yield b""
+    answer = await obstore.get_async(store, target.key)
+    async for chunk in answer.stream(min_chunk_size=MIB):
+        yield chunk
+
+
+def opendal_file(**options: Any) -> Chunks:
+    """``open``; ``options`` are its ``chunk``, ``concurrent`` and ``prefetch``."""
+
+    async def chunks(target: Target) -> Stream:
+        operator = opendal_operator(target)
+        await operator.read(WARM_OBJECT)
+        yield b""
+        file: Any = await operator.open(target.key, "rb", **options)
+        async with file:
+            while chunk := await file.read(MIB):
+                yield chunk
+
+    return chunks
+
+
+def s3fs_file(cache_type: str, **cache_options: int) -> Chunks:
+    """``open`` with one of fsspec's caches, otherwise by its defaults."""
+
+    async def chunks(target: Target) -> Stream:
+        filesystem = s3fs_filesystem(target)
+        filesystem.cat_file(f"{target.bucket}/{WARM_OBJECT}")
+        yield b""
+        path = f"{target.bucket}/{target.key}"
+        with filesystem.open(path, "rb", cache_type=cache_type, cache_options=cache_options) as file:
+            while chunk := file.read(MIB):
+                yield chunk
+
+    return chunks
+
+
+async def smart_open_file(target: Target) -> Stream:
+    """``smart_open.open``."""
+    import smart_open
+
+    parameters = {"client": boto3_client(target)}
+    with smart_open.open(f"s3://{target.bucket}/{WARM_OBJECT}", "rb", transport_params=parameters) as file:
+        file.read()
+    yield b""
+    with smart_open.open(f"s3://{target.bucket}/{target.key}", "rb", transport_params=parameters) as file:
+        while chunk := file.read(MIB):
+            yield chunk
+
+
+async def boto3_body(target: Target) -> Stream:
+    """One GET by boto3, its body read piece by piece."""
+    client = boto3_client(target)
+    client.get_object(Bucket=target.bucket, Key=WARM_OBJECT)["Body"].read()
+    yield b""
+    with client.get_object(Bucket=target.bucket, Key=target.key)["Body"] as body:
+        while chunk := body.read(MIB):
+            yield chunk
+
+
+async def pyarrow_stream(target: Target) -> Stream:
+    """``open_input_stream``, without a buffer as by default."""
+    filesystem = pyarrow_filesystem(target)
+    with filesystem.open_input_stream(f"{target.bucket}/{WARM_OBJECT}") as file:
+        file.read()
+    yield b""
+    with filesystem.open_input_stream(f"{target.bucket}/{target.key}") as file:
+        while chunk := file.read(MIB):
+            yield chunk
+
+
+async def pyarrow_file(target: Target) -> Stream:
+    """``open_input_file``, read in order."""
+    filesystem = pyarrow_filesystem(target)
+    with filesystem.open_input_file(f"{target.bucket}/{WARM_OBJECT}") as file:
+        file.read()
+    yield b""
+    with filesystem.open_input_file(f"{target.bucket}/{target.key}") as file:
+        while chunk := file.read(MIB):
+            yield chunk
+
+
+PEERS: dict[str, Callable[[Target], Stream]] = {
+    "obstore reader": obstore_reader,
+    "obstore stream": obstore_stream,
+    "opendal": opendal_file(),
+    "s3fs readahead": s3fs_file("readahead"),
+    "s3fs background": s3fs_file("background"),
+    "s3fs adaptive": s3fs_file("adaptive"),
+    "smart_open": smart_open_file,
+    "pyarrow input stream": pyarrow_stream,
+    "pyarrow input file": pyarrow_file,
+    "boto3 body": boto3_body,
+}
+# Told by hand how many requests of which size to send, which is what our reader finds by itself.
+TUNED_PEERS: dict[str, Callable[[Target], Stream]] = {
+    "opendal 8 × 8 MiB (tuned)": opendal_file(chunk=BLOCK_BYTES, concurrent=8),
+    "s3fs adaptive 8 (tuned)": s3fs_file("adaptive", concurrency=8),
+}
