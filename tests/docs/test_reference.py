@@ -23,7 +23,7 @@ from aioprefetch.services.http.answers import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
 from aioprefetch.telemetry import COUNTERS
-from aioprefetch.values import Capability
+from aioprefetch.values import Capability, DiskCache
 from tests.docs.pages import PAGES, code, rows_under
 from tests.tidy.source_tree import ROOT
 from tests.tidy.test_imports import ORDER
@@ -35,6 +35,7 @@ MEMBERSHIP = {"yes": True, "no": False}
 
 TABLES: Mapping[str, Callable[..., Any]] = {
     "## Operator": Operator,
+    "### DiskCache": DiskCache,
     "## Reader": Operator.reader,
     "### TimeoutLayer": layers.TimeoutLayer,
     "### ConcurrentLimitLayer": layers.ConcurrentLimitLayer,
@@ -106,15 +107,25 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_policies_are_those_that_there_are() -> None:
-    """Names, what a miss brings, where the first request lies."""
-    words = {
-        ("block", "block"): ["whole blocks", "the block of the offset"],
-        ("exact", "block"): ["the exact range", "the exact range"],
-        ("block", "tail"): ["whole blocks", "the tail, a block long"],
-    }
+    """Names, what a miss brings, the window, where the first request lies, how ranges are merged."""
     rows = rows_under(OPTIONS, "## Policies")
     documented = {code(name): row[1:] for row in rows for name in row[0].split(", ")}
-    assert documented == {name: words[policy.fill, policy.first] for name, policy in POLICIES.items()}
+    assert set(documented) == set(POLICIES)
+    for name, policy in POLICIES.items():
+        fill, window, first, merged = documented[name]
+        assert fill.startswith("the exact range" if policy.fill == "exact" else "whole blocks")
+        assert ("exact ranges from the third" in fill) == (policy.fill == "adaptive")
+        assert window.startswith(policy.window)
+        assert (f"{policy.request_blocks} blocks" in window) == (policy.request_blocks > 1)
+        asked = {"block": "the block of the offset", "exact": "the exact range", "tail": "the tail, a block long"}
+        assert first.startswith(asked[policy.first])
+        assert ("when the reader is entered" in first) == policy.starts_at_open
+        assert merged == f"{size(policy.gap_bytes)}, {size(policy.request_bytes_max)}"
+
+
+def size(count: int) -> str:
+    """Bytes as the pages write them."""
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
 def test_sync_open_takes_what_the_page_says() -> None:

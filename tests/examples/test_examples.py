@@ -31,6 +31,7 @@ RUN_SECONDS_MAX = 60
 SHOWN = {
     "quickstart": "GET requests in all: 1\n",
     "custom_layer": "read missing NotFound",
+    "prefetching": "in order, adaptive: 8 requests, 7 of them ahead",
     "asyncio_service": "bytes=-3 -> 206 bytes 7-9/10 789\n",
     "pandas_over_sync": "parquet: 10000 rows, requests: 1\n",
 }

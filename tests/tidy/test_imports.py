@@ -17,6 +17,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("sink",),
     ("credentials",),
     ("telemetry",),
+    ("statistics",),
     ("budget",),
     ("supervisor",),
     ("runtime",),
@@ -56,7 +57,7 @@ OPTIONAL = {
 }
 
 PURE = (
-    *("errors", "values", "ranges", "reader/policy", "reader/window", "blocks/geometry", "scheduler/io_queue"),
+    *("errors", "values", "ranges", "reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("testing/faults", "testing/replies"),
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}
