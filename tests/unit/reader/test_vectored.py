@@ -241,14 +241,16 @@ async def test_a_call_that_ends_with_its_reader_leaves_nothing_pinned() -> None:
         mine = asyncio.create_task(outcome(next_of(parts)))
         await settle()
         async with reader.clone() as other:
-            theirs = asyncio.create_task(other.read_at(*RANGES[2]))
+            theirs = asyncio.create_task(other.read_at(40 * BLOCK, 9))
             await settle()
-            b.calls[-1].deliver(5)
+            call = b.calls[0]
+            call.deliver(5)
+            await settle()
             await reader.aclose()
             assert await mine is Closed
             assert await outcome(next_of(parts)) is not None
             answer_all(b)
-            await theirs
+            assert await theirs == b.data[40 * BLOCK : 40 * BLOCK + 9]
         await assert_all_given_back(b)
 
 
