@@ -107,18 +107,6 @@ class BlockFile:
             start = stop
         return pieces
 
-    def last_end(self, position: int) -> int:
-        """How far a run of reads that stood at ``position`` has come since within what is resident."""
-        while True:
-            segment = self.at(position - 1) if position else None
-            if segment is None:
-                return position
-            position = max(position, segment.next)
-            following = self.at(segment.end) if segment.next == segment.end else None
-            if following is None or following.next == following.start:
-                return position
-            position = following.next
-
     def at(self, position: int) -> Segment | None:
         """The segment that holds the byte at ``position``; this counts as no use of it."""
         block = self.blocks.get(position // self.grid.block_bytes)

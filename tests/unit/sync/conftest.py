@@ -39,7 +39,8 @@ def run_program(source: str) -> str:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
+    # A loop in debug mode tells of each slow step, and on a busy machine any step may be slow.
+    assert [line for line in run.stderr.splitlines() if not line.startswith("Executing <")] == []
     return run.stdout
 
 
