@@ -72,6 +72,14 @@ class Prefetcher:
         stalled = not file.holds(start, end)
         return self._observe(file, start, end, missing=missing, stalled=stalled, at_cursor=at_cursor)
 
+    def expect(self, position: int) -> None:
+        """A run begins at ``position``; its first read is reported although what it reads may be resident."""
+        self.windows.expect(position)
+        file = self._pinned.file
+        segment = None if file is None else file.at(position)
+        if segment is not None:
+            segment.next, segment.run_bytes, segment.mark_bytes = position, 0, 1
+
     def reached(self, segment: Segment, start: int, end: int, *, at_cursor: bool) -> None:
         """A read of resident bytes has come to the mark of their segment."""
         file = self._pinned.file

@@ -234,7 +234,7 @@ class RangeReader(ReaderState):
         """What follows the cursor is going to be read in order, to the end: look ahead from its first read on."""
         pinned = self._live("stream")
         if self._from_end is None and self._policy.window != "none":
-            pinned.prefetcher.windows.expect(self._position)
+            pinned.prefetcher.expect(self._position)
 
     # --- hints and life -----------------------------------------------------------------------------------------
 

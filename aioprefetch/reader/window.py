@@ -156,9 +156,12 @@ class Windows:
 
     def expect(self, position: int) -> None:
         """The caller says that it reads on from ``position`` to the end: a run with a full window."""
-        session = Session(position, position, position, position, self.limit, established=True)
+        session = next((one for one in self.sessions if one.position == position), None)
+        if session is None:
+            session = Session(position, position, position, position, self.limit, established=True)
+            self._add(session)
+        session.established, session.blocks = True, self.limit
         self._cursor = session
-        self._add(session)
 
     def shrink(self) -> None:
         """There is no memory, or what was fetched ahead was evicted unread: half as far for every run."""

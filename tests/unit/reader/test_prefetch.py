@@ -132,6 +132,18 @@ async def test_reads_by_position_elsewhere_break_nothing_off() -> None:
         await assert_all_given_back(b)
 
 
+async def test_a_stream_looks_ahead_from_its_first_chunk_on_also_where_that_is_resident() -> None:
+    async with ahead_bench() as b:
+        reader = b.reader(policy="adaptive", prefetch_growth="step")
+        await reader.read(10)
+        b.gate.open = False
+        async with reader.stream(1000) as chunks:
+            assert await anext(chunks) == b.data[10:1010]
+            await settle()
+            assert starts(b.calls[1:]) == list(range(1, 1 + AHEAD))
+        await reader.aclose()
+
+
 # --- closing --------------------------------------------------------------------------------------------------------
 
 
