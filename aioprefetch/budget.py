@@ -2,27 +2,36 @@
 
 Two lanes, each first in, first out. Demand goes before prefetch and may overdraw by one reservation, so that a read
 always gets on; prefetch never overdraws. Memory comes back by ``release`` from whichever thread drops the last view.
+
+Mappings that nobody uses stay here for the next buffers, within the limit: together with what is in use they are no
+more than the limit, and one demand reservation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable
 
+from aioprefetch.buffers import IdleMemory
 from aioprefetch.values import Lane
 
 
 class Ticket:
-    """A reservation, granted or still in the queue. Exactly one of ``cancel`` or a later ``release`` gives it back."""
+    """A reservation, granted or still in the queue. Exactly one of ``cancel`` or a later ``release`` gives it back.
 
-    __slots__ = ("_future", "granted", "lane", "size_bytes")
+    ``is_promise``: the memory is taken later, by ``MemoryBudget.keep``. Until then it may be idle memory.
+    """
 
-    def __init__(self, size_bytes: int, lane: Lane) -> None:
+    __slots__ = ("_future", "granted", "is_promise", "lane", "size_bytes")
+
+    def __init__(self, size_bytes: int, lane: Lane, *, is_promise: bool = False) -> None:
         self.size_bytes = size_bytes
         self.lane: Lane = lane
+        self.is_promise = is_promise
         self.granted = False
         self._future: asyncio.Future[None] | None = None
 
@@ -44,27 +53,36 @@ class MemoryBudget:
 
     ``reclaim`` is asked for a number of bytes when the limit is reached and frees what it can for that lane, by way of
     ``release`` (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more
-    than one demand reservation.
+    than one demand reservation. Idle memory is not in use. ``on_lend`` is called when memory is asked for the first
+    time: who set it closes the budget later.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
+        self.idle = IdleMemory(limit_bytes)
         self.reclaim: Callable[[int, Lane], None] | None = None
+        self.on_lend: Callable[[], None] | None = None
+        self._promised_bytes = 0
         self._loop = loop
         self._thread = threading.get_ident()
         self._lanes: dict[Lane, deque[Ticket]] = {"demand": deque(), "prefetch": deque()}
         self._grant_scheduled = False
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that are there: idle, or in use and not merely promised."""
+        return self.used_bytes - self._promised_bytes + self.idle.size_bytes
+
+    @property
     def waiting(self) -> int:
         """How many reservations are queued."""
         return len(self._lanes["demand"]) + len(self._lanes["prefetch"])
 
-    def request(self, size_bytes: int, lane: Lane) -> Ticket:
-        """A ticket, granted at once where the limit and the queue allow it."""
-        ticket = Ticket(size_bytes, lane)
+    def request(self, size_bytes: int, lane: Lane, *, is_promise: bool = False) -> Ticket:
+        """A ticket, granted at once where the limit and the queue allow it. ``is_promise``: see ``Ticket``."""
+        ticket = Ticket(size_bytes, lane, is_promise=is_promise)
         behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
         if behind or not self._admit(ticket):
             self._lanes[lane].append(ticket)
@@ -73,6 +91,8 @@ class MemoryBudget:
     def cancel(self, ticket: Ticket) -> None:
         """Give a ticket back, whether it was granted in the meantime or still waits."""
         if ticket.granted:
+            if ticket.is_promise:
+                self._promised_bytes -= ticket.size_bytes
             self.release(ticket.size_bytes)
             return
         self._lanes[ticket.lane].remove(ticket)
@@ -94,20 +114,61 @@ class MemoryBudget:
 
     def charge(self, size_bytes: int) -> None:
         """Count bytes that are there already and that nobody could have reserved."""
-        self.used_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        self._use(size_bytes)
 
-    def release(self, size_bytes: int) -> None:
-        """Give bytes back, from any thread (the last view of a block may die anywhere)."""
+    def keep(self, size_bytes: int) -> None:
+        """Memory was taken for so many of the bytes that were promised."""
+        self._promised_bytes -= size_bytes
+        self._make_room()
+
+    def give_up(self, size_bytes: int) -> None:
+        """Give bytes back that were promised and for which no memory was taken."""
+        self._promised_bytes -= size_bytes
+        self.release(size_bytes)
+
+    def release(self, size_bytes: int, mapping: mmap.mmap | None = None) -> None:
+        """Give bytes back, from any thread (the last view of a block may die anywhere), and the memory they were in."""
         if threading.get_ident() == self._thread:
-            self._release(size_bytes)
+            self._release(size_bytes, mapping)
         elif not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # The loop closed in between: nobody waits for these bytes.
-                self._loop.call_soon_threadsafe(self._release, size_bytes)
+                self._loop.call_soon_threadsafe(self._release, size_bytes, mapping)
 
-    def _release(self, size_bytes: int) -> None:
+    def _release(self, size_bytes: int, mapping: mmap.mmap | None) -> None:
         self.used_bytes -= size_bytes
+        if mapping is not None and not self._loop.is_closed():
+            self.idle.add(mapping)
+        self._make_room()
         self._schedule_grant()
+
+    # --- idle memory --------------------------------------------------------------------------------------------
+
+    def find_idle(self, size_bytes: int) -> mmap.mmap | None:
+        """An idle mapping of that size, which is the caller's from now on."""
+        if threading.get_ident() != self._thread:
+            return None
+        first, self.on_lend = self.on_lend, None
+        if first is not None:
+            first()
+        return self.idle.take(size_bytes)
+
+    def close(self) -> None:
+        """Keep no memory from now on; what is in use comes back all the same."""
+        self.reclaim = None
+        self.idle.close()
+
+    def _use(self, size_bytes: int) -> None:
+        self.used_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """What is promised has no memory yet: idle memory is what it is going to get, and not counted twice."""
+        if self.idle.size_bytes:
+            spare_bytes = min(self.limit_bytes - self.used_bytes, self.idle.limit_bytes)
+            self.idle.shrink(self._promised_bytes + spare_bytes)
+
+    # --- within -------------------------------------------------------------------------------------------------
 
     def _schedule_grant(self) -> None:
         # Never granted from within a release: that may run in a destructor, in the middle of anything.
@@ -131,7 +192,8 @@ class MemoryBudget:
             over = self.used_bytes + ticket.size_bytes - self.limit_bytes
         if over > 0 and (ticket.lane == "prefetch" or self.used_bytes > self.limit_bytes):
             return False
-        self.used_bytes += ticket.size_bytes
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        if ticket.is_promise:
+            self._promised_bytes += ticket.size_bytes
+        self._use(ticket.size_bytes)
         ticket.grant()
         return True

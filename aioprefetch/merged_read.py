@@ -10,6 +10,7 @@ from aioprefetch.accessor import Accessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
 from aioprefetch.ranges import MergedRange, Range, coalesce
 from aioprefetch.reader.policy import POLICIES, coalescing
+from aioprefetch.runtime import Runtime
 from aioprefetch.sink import CollectSink
 from aioprefetch.values import ReadHead, ReadRequest
 
@@ -19,6 +20,7 @@ _SMALL_SHARE = 4
 
 async def read_merged(
     accessor: Accessor,
+    runtime: Runtime,
     request: ReadRequest,
     ranges: Sequence[Range],
     *,
@@ -32,7 +34,7 @@ async def read_merged(
     found: list[memoryview] = [memoryview(b"")] * len(ranges)
 
     async def read_one(piece: MergedRange) -> None:
-        sink = CollectSink()
+        sink = CollectSink(runtime.budget)
         reply = await accessor.read(replace(request, offset=piece.start, size=piece.size), sink)
         heads.append(reply.head)
         _check_head(reply.head, heads[0], [ranges[member] for member in piece.members], request.path)

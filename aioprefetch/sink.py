@@ -10,11 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from aioprefetch.bodies import ReadBody
+from aioprefetch.buffers import Owner, lend_buffer
 from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.values import ReadHead
 
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
 PIECE_BYTES_MAX = 64 << 20
+
+# Every sink begins with it; it is handed to nobody.
+_NOTHING = memoryview(b"")
 
 
 class Sink:
@@ -27,7 +31,7 @@ class Sink:
         self.received = 0
         self.is_urgent = False
         self.on_urgent: Callable[[], None] | None = None
-        self._piece = memoryview(b"")
+        self._piece = _NOTHING
         self._piece_start = self._piece_end = 0
 
     @property
@@ -68,12 +72,13 @@ class Sink:
 
     def writable(self) -> memoryview:
         """Memory for the next bytes of the body; never empty before the sink is complete."""
-        if self.received >= self._piece_end:
+        received = self.received
+        if received >= self._piece_end:
             assert self.head is not None
-            self._piece_start = self._piece_end
-            self._piece = self._allocate(self._piece_start, self.head.size)
-            self._piece_end = self._piece_start + len(self._piece)
-        return self._piece[self.received - self._piece_start :]
+            start = self._piece_start = self._piece_end
+            piece = self._piece = self._allocate(start, self.head.size)
+            self._piece_end = start + len(piece)
+        return self._piece[received - self._piece_start :]
 
     def advance(self, count: int) -> None:
         """``count`` bytes were put into what ``writable`` returned."""
@@ -84,6 +89,11 @@ class Sink:
         """Copy a chunk in, as far as there is room; returns how much was taken."""
         data = memoryview(chunk)
         taken = 0
+        if data and not self.complete and len(room := self.writable()) >= len(data):  # As nearly always.
+            taken = len(data)
+            room[:taken] = data
+            self.advance(taken)
+            return taken
         while taken < len(data) and not self.complete:
             room = self.writable()
             count = min(len(room), len(data) - taken)
@@ -117,31 +127,36 @@ def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
 
 
 class CollectSink(Sink):
-    """Collects the answer into memory of its own."""
+    """Collects the answer into memory of its own, which an ``owner`` may keep for the next one."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_owner", "_pieces")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._pieces: list[bytearray] = []
+    def __init__(self, owner: Owner | None = None) -> None:
+        Sink.__init__(self)  # One is made for every read; ``super`` would look for it each time.
+        self._owner = owner
+        self._pieces: list[memoryview] = []
 
     def _allocate(self, position: int, size: int) -> memoryview:
-        piece = bytearray(min(size - position, PIECE_BYTES_MAX))
+        missing = size - position
+        piece = lend_buffer(missing if missing < PIECE_BYTES_MAX else PIECE_BYTES_MAX, self._owner)
         self._pieces.append(piece)
-        return memoryview(piece)
+        return piece
 
     def to_bytes(self) -> bytes:
         """The bytes delivered, as one ``bytes``."""
-        if len(self._pieces) == 1 and self.received == len(self._pieces[0]):
-            return bytes(self._pieces[0])
-        return b"".join(self._pieces)[: self.received]
+        pieces = self._pieces
+        if len(pieces) == 1 and self.received == len(pieces[0]):
+            return bytes(pieces[0])
+        return b"".join(pieces)[: self.received]
 
     def to_view(self) -> memoryview:
         """The bytes delivered, read-only; without a copy while they lie in one piece."""
-        if not self._pieces:
+        pieces = self._pieces
+        if not pieces:
             return memoryview(b"")
-        if len(self._pieces) == 1:
-            return memoryview(self._pieces[0])[: self.received].toreadonly()
+        if len(pieces) == 1:
+            view = self._piece.toreadonly()
+            return view if self.received == len(view) else view[: self.received]
         return memoryview(self.to_bytes())
 
 

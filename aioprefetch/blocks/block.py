@@ -1,16 +1,19 @@
 """A block of an object, its resident segments, and the memory they lie in.
 
 A block is a cell of the grid; what is resident of it may be partial: **segments**, ordered and never overlapping. A
-segment is filled from its start by one fetch, and only that fetch writes to it.
+segment is filled from its start by one fetch, and only that fetch writes to it. What its memory held before, for some
+other segment, is still behind the bytes that have arrived: only those are ever given out.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from bisect import bisect_left, bisect_right
 from enum import Enum
+from operator import attrgetter
 
-from aioprefetch.blocks.buffer import Buffer, new_buffer
+from aioprefetch.buffers import Buffer, new_buffer, view_of
 from aioprefetch.errors import Unexpected
 from aioprefetch.ranges import Range
 from aioprefetch.statistics import Account
@@ -37,6 +40,9 @@ _FOLLOWING = {
 
 # No read comes to this mark.
 NO_MARK = 1 << 63
+
+_start_of = attrgetter("start")
+_end_of = attrgetter("end")
 
 
 class Segment:
@@ -78,7 +84,7 @@ class Segment:
         self.start = start
         self.end = end
         self.buffer = buffer
-        self.view = memoryview(buffer)
+        self.view = view_of(buffer)
         self.filled = 0
         self.pins = 0
         self.state = SegmentState.FILLING
@@ -113,7 +119,7 @@ class Segment:
 
     def export(self, start: int, end: int) -> memoryview:
         """A read-only view of ``[start, end)``, counted by ``is_viewed`` as long as it or a slice of it lives."""
-        return memoryview(self.buffer).toreadonly()[start - self.start : end - self.start]
+        return view_of(self.buffer).toreadonly()[start - self.start : end - self.start]
 
     def keep_prefix(self) -> None:
         """The fetch ended early: what has arrived stays, in memory of its own size unless somebody views the old."""
@@ -121,9 +127,10 @@ class Segment:
         self.end = self.start + kept
         if self.is_viewed:
             return
-        buffer = new_buffer(kept, self.buffer.budget)
-        self.buffer.charged_bytes -= kept
-        view = memoryview(buffer)
+        lease = self.buffer.lease
+        buffer = new_buffer(kept, lease.owner)
+        lease.charged_bytes -= kept
+        view = view_of(buffer)
         view[:] = self.view[:kept]
         self.buffer, self.view = buffer, view
 
@@ -140,15 +147,29 @@ class Block:
 
     def add(self, segment: Segment) -> None:
         """Add a segment that overlaps no other."""
-        self.segments = tuple(sorted((*self.segments, segment), key=lambda one: one.start))
+        segments = self.segments
+        index = bisect_right(segments, segment.start, key=_start_of)
+        self.segments = (*segments[:index], segment, *segments[index:])
 
     def discard(self, segment: Segment) -> None:
         """Forget a segment."""
         self.segments = tuple(one for one in self.segments if one is not segment)
 
-    def bounds(self) -> list[Range]:
-        """The ranges that are resident or on their way."""
-        return [(one.start, one.end) for one in self.segments]
+    def at(self, position: int) -> Segment | None:
+        """The last segment that begins at ``position`` or before it: what there is of that byte is in no other."""
+        segments = self.segments
+        if len(segments) != 1:
+            index = bisect_right(segments, position, key=_start_of)
+            return segments[index - 1] if index else None
+        segment = segments[0]
+        return segment if segment.start <= position else None
+
+    def bounds(self, start: int, end: int) -> list[Range]:
+        """The ranges that are resident or on their way and touch ``[start, end)``, in order."""
+        segments = self.segments
+        first = bisect_right(segments, start, key=_end_of)
+        stop = bisect_left(segments, end, lo=first, key=_start_of)
+        return [(one.start, one.end) for one in segments[first:stop]]
 
     @property
     def resident_bytes(self) -> int:

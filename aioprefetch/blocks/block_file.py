@@ -64,21 +64,22 @@ class BlockFile:
         block = self.blocks.get(start // self.grid.block_bytes)
         if block is None:
             return None
-        for segment in block.segments:
-            if segment.start <= start and end <= segment.start + segment.filled:
-                self.store.tick += 1
-                block.touched = self.store.tick
-                # A skip shorter than the read itself does not end a run; the first read of a prefetched segment always
-                # counts as one, so that the reader hears of it.
-                if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
-                    segment.run_bytes += end - start
-                    if segment.unused_prefetch:
-                        count_first_read(self.store.runtime, segment)
-                else:
-                    segment.run_bytes = 0
-                segment.next = end
-                return segment
-        return None
+        segments = block.segments  # As ``Block.at`` does, whose call would cost a hit as much as the looking.
+        segment = segments[0] if len(segments) == 1 else block.at(start)
+        if segment is None or start < segment.start or segment.start + segment.filled < end:
+            return None
+        self.store.tick += 1
+        block.touched = self.store.tick
+        # A skip shorter than the read itself does not end a run; the first read of a prefetched segment always counts
+        # as one, so that the reader hears of it.
+        if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
+            segment.run_bytes += end - start
+            if segment.unused_prefetch:
+                count_first_read(self.store.runtime, segment)
+        else:
+            segment.run_bytes = 0
+        segment.next = end
+        return segment
 
     def holds(self, start: int, end: int) -> bool:
         """Whether every byte of ``[start, end)`` is resident; this counts as no use of it."""
@@ -110,10 +111,8 @@ class BlockFile:
     def at(self, position: int) -> Segment | None:
         """The segment that holds the byte at ``position``; this counts as no use of it."""
         block = self.blocks.get(position // self.grid.block_bytes)
-        for segment in block.segments if block is not None else ():
-            if segment.start <= position < segment.start + segment.filled:
-                return segment
-        return None
+        segment = None if block is None else block.at(position)
+        return segment if segment is not None and position < segment.start + segment.filled else None
 
     def missing(self, start: int, end: int) -> list[Range]:
         """What of ``[start, end)`` is neither resident nor on its way, cut where what is on the disk begins or ends."""
@@ -121,7 +120,7 @@ class BlockFile:
         for index in self.grid.indices(start, end):
             block = self.blocks.get(index)
             if block is not None:
-                present += block.bounds()
+                present += block.bounds(start, end)
         present += [(fetch.start, fetch.end) for fetch in self.fetches if fetch.head is None]
         gaps = subtract((start, end), sorted(present))
         disk = self.store.disk
@@ -176,7 +175,7 @@ class BlockFile:
                 block = self.blocks[index] = Block(index)
             low, high = self.grid.bounds(index)
             wanted = (max(low, head.start), min(high, head.end))
-            for start, end in subtract(wanted, block.bounds()):
+            for start, end in subtract(wanted, block.bounds(*wanted)):
                 block.add(fetch.new_segment(start, end))
             self.store.touch(block)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.accounting import count_ready
 from aioprefetch.blocks.block import Segment, SegmentState
-from aioprefetch.blocks.buffer import new_buffer
 from aioprefetch.budget import MemoryBudget, Ticket
+from aioprefetch.buffers import new_buffer
 from aioprefetch.errors import Closed
 from aioprefetch.sink import Sink
 from aioprefetch.statistics import Account, Tier
@@ -186,7 +186,7 @@ class Fetch(Sink):
         self.abandon = None
         self._piece, self._piece_end = memoryview(b""), self.received
         if self.reserved_bytes:
-            self._budget.release(self.reserved_bytes)
+            self._budget.give_up(self.reserved_bytes)
             self.reserved_bytes = 0
         for wait in self._waits:
             self._settle(wait)
@@ -204,6 +204,7 @@ class Fetch(Sink):
         buffer = new_buffer(size, self._budget)  # First of all: if there is no memory, the reservation stays ours.
         taken = min(size, self.reserved_bytes)
         self.reserved_bytes -= taken
+        self._budget.keep(taken)
         if taken < size:  # A server may send more than was asked for only where the size was unknown.
             self._budget.charge(size - taken)
         account = None if self.account is None else self.account.reference

@@ -125,7 +125,7 @@ class BlockStore:
         fetch.label, fetch.account = label, account
         count_begin(self.runtime, fetch)
         fetch.abandon = lambda: self._end(fetch, _was_closed())
-        fetch.ticket = self.runtime.budget.request(end - start, lane)
+        fetch.ticket = self.runtime.budget.request(end - start, lane, is_promise=True)
         fetch.work = self.runtime.supervisor.spawn(
             self._run(fetch, call), name=f"fetch {start}-{end}", on_end=fetch.abandon
         )
@@ -233,6 +233,8 @@ class BlockStore:
         ahead_blocks = self.runtime.options.prefetch_blocks
         number = 0  # Keeps the heap from comparing blocks.
         for file in self.files.values():
+            if not file.blocks:
+                continue
             block_bytes = file.grid.block_bytes
             cursors = [one.positions for one in file.cursors]
             known = [position // block_bytes for positions in cursors for position in positions]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from aioprefetch.blocks.block import Segment
-from aioprefetch.blocks.buffer import new_buffer
 from aioprefetch.budget import MemoryBudget
+from aioprefetch.buffers import new_buffer
 from aioprefetch.errors import BudgetExhausted, Unavailable
 from tests.unit.gates import KIB, MIB, Bench, bench, settle
 

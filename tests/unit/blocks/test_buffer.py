@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from aioprefetch.blocks.block import Segment
-from aioprefetch.blocks.buffer import MAPPED_BYTES_MIN, MappedBuffer, SmallBuffer, new_buffer
 from aioprefetch.budget import MemoryBudget
+from aioprefetch.buffers import MAPPED_BYTES_MIN, MappedBuffer, SmallBuffer, new_buffer, view_of
 from tests.unit.gates import MIB, bench, settle
 
 SIZES = (1, 100, MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + 4097)
@@ -23,19 +23,19 @@ async def charged(size: int) -> MemoryBudget:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_buffer_is_zeroed_writable_and_of_its_size(size: int) -> None:
+async def test_a_buffer_is_writable_and_of_its_size(size: int) -> None:
     buffer = new_buffer(size, await charged(size))
     assert isinstance(buffer, MappedBuffer if size >= MAPPED_BYTES_MIN else SmallBuffer)
-    view = memoryview(buffer)
-    assert (len(buffer), len(view), view[0], view[-1]) == (size, size, 0, 0)
+    view = view_of(buffer)
+    assert (len(buffer), len(view), view.format, view.readonly) == (size, size, "B", False)
     view[-1:] = b"x"
-    assert bytes(buffer[-1:]) == b"x"
+    assert bytes(view_of(buffer)[-1:]) == b"x"
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_its_bytes_come_back_with_the_last_slice_in_any_thread(size: int) -> None:
     budget = await charged(size)
-    held = [memoryview(new_buffer(size, budget))[:1]]
+    held = [view_of(new_buffer(size, budget))[:1]]
     gc.collect()
     assert budget.used_bytes == size
     thread = threading.Thread(target=held.clear)
@@ -78,14 +78,14 @@ async def test_no_memory_is_a_memory_error_and_charges_nothing() -> None:
 
 
 async def test_a_kernel_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioprefetch.blocks.buffer._HUGE_PAGES", 12345)  # advice that no kernel knows
+    monkeypatch.setattr("aioprefetch.buffers._HUGE_PAGES", 12345)  # advice that no kernel knows
     assert len(new_buffer(MAPPED_BYTES_MIN, await charged(MAPPED_BYTES_MIN))) == MAPPED_BYTES_MIN
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_writes_to_memory_of_its_own() -> None:
     size = MAPPED_BYTES_MIN
-    view = memoryview(new_buffer(size, asyncio.run(charged(size))))
+    view = view_of(new_buffer(size, asyncio.run(charged(size))))
     view[:1] = b"p"
     child = os.fork()
     if child == 0:
