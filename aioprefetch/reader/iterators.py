@@ -14,6 +14,7 @@ from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.ranges import MergedRange, Range
 from aioprefetch.reader.pinned_object import PinnedObject
+from aioprefetch.reader.window import Session
 from aioprefetch.statistics import Tier
 
 if TYPE_CHECKING:
@@ -148,13 +149,18 @@ class RangeIterator:
 
 
 class ChunkIterator:
-    """Yields the bytes from the cursor on in chunks, and moves the cursor; blocks ahead are fetched meanwhile."""
+    """Yields the bytes from the cursor on in chunks, and moves the cursor; blocks ahead are fetched meanwhile.
+
+    Left before its end, by ``aclose`` or ``async with``, it breaks off what is fetched ahead.
+    """
 
     def __init__(self, reader: RangeReader, chunk_bytes: int) -> None:
         self._reader = reader
         self._chunk_bytes = chunk_bytes
         self._begun = False
         self._closed = False
+        self._run: Session | None = None
+        self._position = 0
 
     def __aiter__(self) -> ChunkIterator:
         return self
@@ -162,17 +168,28 @@ class ChunkIterator:
     async def __anext__(self) -> bytes:
         if self._closed:
             raise StopAsyncIteration
+        return await self._next()
+
+    async def _next(self) -> bytes:
         if not self._begun:
-            self._reader.expect_run()
+            self._run = self._reader.expect_run()
             self._begun = True
         chunk = await self._reader.read(self._chunk_bytes)
         if not chunk:
             self._closed = True
             raise StopAsyncIteration
+        self._position = self._reader.tell()
+        if self._closed:  # Closed while it waited for this chunk.
+            self._reader.leave_run(self._run, self._position)
         return chunk
 
     async def aclose(self) -> None:
-        """End the iteration; the reader stays open, its cursor after the last chunk delivered."""
+        """End the iteration; the reader stays open, its cursor after the last chunk delivered.
+
+        Requests for what lies ahead are broken off, and their memory comes back; what has arrived stays.
+        """
+        if self._begun and not self._closed:
+            self._reader.leave_run(self._run, self._position)
         self._closed = True
 
     async def __aenter__(self) -> ChunkIterator:

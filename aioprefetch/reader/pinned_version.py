@@ -245,6 +245,8 @@ class PinnedVersion:
                 actual = (await self._accessor.stat(StatRequest(path=self.path))).etag
             except Error:
                 actual = None
+            if isinstance(error, RangeNotSatisfied) and actual is not None and actual == self.etag:
+                return error  # Nothing has changed: the store refuses a range of the very version it has.
         self.runtime.counters["stream_read_version_mismatches"] += 1
         what = "deleted" if isinstance(error, NotFound) else "overwritten"
         return ObjectChanged(

@@ -8,7 +8,7 @@ from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import Growth
 from aioprefetch.reader.policy import MIB, Policy
-from aioprefetch.reader.window import Look, Windows
+from aioprefetch.reader.window import Look, Session, Windows
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.block_file import BlockFile
@@ -72,13 +72,22 @@ class Prefetcher:
         stalled = not file.holds(start, end)
         return self._observe(file, start, end, missing=missing, stalled=stalled, at_cursor=at_cursor)
 
-    def expect(self, position: int) -> None:
+    def expect(self, position: int) -> Session:
         """A run begins at ``position``; its first read is reported although what it reads may be resident."""
-        self.windows.expect(position)
+        run = self.windows.expect(position)
         file = self._pinned.file
         segment = None if file is None else file.at(position)
         if segment is not None:
             segment.next, segment.run_bytes, segment.mark_bytes = position, 0, 1
+        return run
+
+    def leave(self, run: Session | None, position: int) -> None:
+        """The run that was expected ends at ``position``: break off what was fetched ahead for it alone."""
+        pinned = self._pinned
+        for start, end in self.windows.leave(run, position):
+            if pinned.file is not None:
+                pinned.file.cancel_prefetches(pinned, start, end)
+        pinned.cursor.runs = self.windows.positions
 
     def reached(self, segment: Segment, start: int, end: int, *, at_cursor: bool) -> None:
         """A read of resident bytes has come to the mark of their segment."""

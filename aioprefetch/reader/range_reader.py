@@ -19,6 +19,7 @@ from aioprefetch.ranges import at_least, checked_int, checked_ranges, coalesce
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, RangePlan
 from aioprefetch.reader.policy import PLAIN, coalescing, find_policy
 from aioprefetch.reader.reader_state import ReaderState
+from aioprefetch.reader.window import Session
 from aioprefetch.sink import writable_bytes
 from aioprefetch.statistics import Tier
 from aioprefetch.telemetry import logger
@@ -61,6 +62,9 @@ class RangeReader(ReaderState):
 
         A range that lies in more than one piece of memory is copied together.
         """
+        hit = self._hit_view(offset, size)
+        if hit is not None:
+            return hit
         first = self._live("view_at").file is None
         pinned, start, end = await self._span(offset, size, "view_at")
         if end - start > self._options.block_bytes or pinned.file is None:
@@ -230,11 +234,25 @@ class RangeReader(ReaderState):
         )
         return ChunkIterator(self, size)
 
-    def expect_run(self) -> None:
-        """What follows the cursor is going to be read in order, to the end: look ahead from its first read on."""
+    def expect_run(self) -> Session | None:
+        """What follows the cursor is going to be read in order, to the end: look ahead from its first read on.
+
+        Returns the run, for ``leave_run``; ``None`` where there is none.
+        """
         pinned = self._live("stream")
-        if self._from_end is None and self._policy.window != "none":
-            pinned.prefetcher.expect(self._position)
+        if self._from_end is not None or self._policy.window == "none":
+            return None
+        return pinned.prefetcher.expect(self._position)
+
+    def leave_run(self, run: Session | None, position: int) -> None:
+        """Nobody reads on from ``position`` in a run that was expected: break off what is fetched ahead for it.
+
+        What has arrived stays, what other runs of this reader look forward to goes on. Once closed it does nothing.
+        """
+        pinned = self._object
+        if pinned is not None and not self._closed and not pinned.runtime.closed:
+            pinned.runtime.check_loop(operation="stream", path=self.path)
+            pinned.prefetcher.leave(run, position)
 
     # --- hints and life -----------------------------------------------------------------------------------------
 

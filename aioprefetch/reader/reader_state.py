@@ -154,6 +154,15 @@ class ReaderState:
             self._progress(len(view))
         return view
 
+    def _hit_view(self, offset: int, size: int | None) -> memoryview | None:
+        """As ``_hit``, as a view that keeps its bytes accounted."""
+        view = self._hit(offset, size)
+        if view is None:
+            return None
+        file = None if self._object is None else self._object.file
+        segment = file.at(offset) if file is not None and len(view) else None
+        return memoryview(bytes(view)) if segment is None else segment.export(offset, offset + len(view))
+
     def _count_hit(self, count: int, size: int | None) -> None:
         # Two threads that hit in one moment may lose a count: exact ones would cost every hit a lock.
         counters = self._counters

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.growth import Growth, Progress
 from aioprefetch.reader.policy import Fill, Policy
 
@@ -41,6 +41,7 @@ class Session:
 
     ``told``: where it stood when a read of it was reported last; hits in between are not.
     ``shared``: the cursor left it and came back, so that leaving it says nothing any more.
+    ``joined``: another run has come to the same place, and the two are one.
     """
 
     start: int
@@ -53,6 +54,7 @@ class Session:
     run_bytes: int = 0
     used: int = 0
     shared: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Windows:
             self._grow(found, stalled=stalled, crossed=crossed, jumped=jumped)
         return self._look(found, end, left=left, may_grow=may_grow)
 
-    def expect(self, position: int) -> None:
+    def expect(self, position: int) -> Session:
         """The caller says that it reads on from ``position`` to the end: a run with a full window."""
         session = next((one for one in self.sessions if one.position == position), None)
         if session is None:
@@ -162,6 +164,22 @@ class Windows:
             self._add(session)
         session.established, session.blocks = True, self.limit
         self._cursor = session
+        return session
+
+    def leave(self, run: Session | None, position: int) -> list[Range]:
+        """The caller of ``expect`` stops at ``position``: its run has no window any more.
+
+        Returns what was asked for ahead of it, and of no other run. A run that others have joined stays as it is.
+        """
+        self._catch_up()
+        if run not in self.sessions:  # Forgotten meanwhile; the cursor may follow another in its place.
+            run = self._cursor if self._cursor is not None and self._cursor.position == position else None
+        if run is None or run.joined:
+            return []
+        left = self._leave(run)
+        run.blocks = min(self.growth.first, self.limit)
+        others = sorted((one.position, one.reach) for one in self.sessions if one is not run)
+        return [] if left is None else subtract(left, others)
 
     def shrink(self) -> None:
         """There is no memory, or what was fetched ahead was evicted unread: half as far for every run."""
@@ -188,6 +206,8 @@ class Windows:
                 session.reach = max(session.reach, position)
                 session.used = self._tick
             other = at.get(position)
+            if other is not None:
+                session.joined = other.joined = True
             if other is None or (session.established, session.reach) > (other.established, other.reach):
                 at[position] = session
         if len(at) < len(self.sessions):

@@ -14,9 +14,9 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.blocks.block_file import BlockFile
-from aioprefetch.blocks.buffer import new_buffer
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.budget import MemoryBudget
+from aioprefetch.buffers import new_buffer
 from aioprefetch.errors import ConfigInvalid, Error, PermissionDenied, Unexpected
 from aioprefetch.operator import Operator
 from aioprefetch.ranges import BlockGrid

@@ -172,12 +172,14 @@ def watch_grants(monkeypatch: pytest.MonkeyPatch) -> Watch:
             most = budget.limit_bytes + (ticket.size_bytes if ticket.lane == "demand" else 0)
             if budget.used_bytes > most:
                 watch.broken.append(f"{ticket.lane} of {ticket.size_bytes}: {budget.used_bytes} in use")
+            if budget.idle.size_bytes and budget.held_bytes > budget.limit_bytes:
+                watch.broken.append(f"{budget.held_bytes} held, {budget.idle.size_bytes} of them idle")
             if ticket.lane == "demand":
                 watch.granted.append(ticket)
         return granted
 
-    def watched_request(budget: MemoryBudget, size_bytes: int, lane: Lane) -> Ticket:
-        ticket = request(budget, size_bytes, lane)
+    def watched_request(budget: MemoryBudget, size_bytes: int, lane: Lane, *, is_promise: bool = False) -> Ticket:
+        ticket = request(budget, size_bytes, lane, is_promise=is_promise)
         if lane == "demand":
             watch.entered.append(ticket)
         return ticket

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.errors import Closed, ObjectChanged, Unavailable
+from aioprefetch.errors import Closed, ObjectChanged, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.operator import Operator
@@ -88,7 +88,7 @@ async def test_connections_that_break_off_at_every_boundary(at: int, how: str) -
 @pytest.mark.virtual
 async def test_a_retry_in_the_middle_never_goes_on_with_another_version() -> None:
     """Eight answers break off in the middle, the object is overwritten, and then they are resumed."""
-    broken = Injection(operation="read", occurrence=1, times=AHEAD, at=BLOCK // 2, error=Unavailable)
+    broken = Injection(operation="read", occurrence=1, times=AHEAD, at=BLOCK // 2, error=TimedOut)
     layers = [FaultLayer((broken,)), RetryLayer(base_seconds=10.0)]
     async with ahead_bench(layers=layers) as b, b.reader(prefetch_growth="step") as reader:
         assert await reader.read(10) == b.data[:10]

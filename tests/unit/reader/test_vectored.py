@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 import pytest
 
 from aioprefetch.blocks import fetch
-from aioprefetch.blocks.buffer import Buffer
 from aioprefetch.budget import MemoryBudget
+from aioprefetch.buffers import Buffer
 from aioprefetch.errors import Closed, ObjectChanged, RangeNotSatisfied, Unavailable, Unexpected
 from aioprefetch.operator import Operator
 from aioprefetch.reader.iterators import RangeIterator
