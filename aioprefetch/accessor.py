@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from aioprefetch.bodies import ReadBody, WriteBody
-from aioprefetch.errors import ConditionNotMatch, ProtocolError
-from aioprefetch.headers import parse_content_range
-from aioprefetch.ranges import Range, resolve_range
+from aioprefetch.reply_check import check_reply as check_reply  # what each service calls before the first byte
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink
 from aioprefetch.values import (
-    AnswerHead,
     Capability,
     CopyRequest,
     CreateDirRequest,
@@ -24,7 +21,6 @@ from aioprefetch.values import (
     ListRequest,
     Metadata,
     PresignRequest,
-    ReadHead,
     ReadReply,
     ReadRequest,
     ServiceInfo,
@@ -65,6 +61,18 @@ class Accessor(Protocol):
     async def aclose(self) -> None: ...
 
 
+def stall_seconds_of(accessor: Accessor) -> float | None:
+    """After how many seconds without a byte an accessor ends every wait of its own, ``None`` if it does not say.
+
+    A service whose transport watches its connections says so by an attribute ``stall_seconds`` of its live accessor,
+    and layers that wait for nothing else pass it on. ``read``, ``open_read``, ``read_chunk`` and ``stat`` then raise
+    ``TimedOut`` or ``Stalled`` by themselves, whatever they wait for: an answer, a connection, credentials. ``Timeout``
+    puts no second watch on a read that is watched closely enough.
+    """
+    seconds = getattr(accessor, "stall_seconds", None)
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
 class Service(Protocol):
     """The recipe of a service: configuration without secrets in its repr or pickle."""
 
@@ -87,58 +95,3 @@ class Layer:
     def adapt(self, capability: Capability) -> Capability:
         """What the stack can do with this layer around it; unchanged unless the layer adds something."""
         return capability
-
-
-def check_reply(request: ReadRequest, answer: AnswerHead) -> ReadHead:
-    """The head of a 200 or 206, checked against its request, before the first byte of the body counts.
-
-    Four kinds of wrong answer pass silently elsewhere: the whole object for a range, another range, a shorter body
-    with consistent headers, another version. Raises ``ProtocolError`` or ``ConditionNotMatch``.
-    """
-
-    def wrong(why: str) -> ProtocolError:
-        facts: dict[str, object] = {"range": request.describe(), "status": answer.status}
-        return ProtocolError(why, operation="read", path=request.path, context=facts)
-
-    if request.if_match not in (None, "*", answer.etag):
-        raise ConditionNotMatch(
-            f"the object's ETag is {answer.etag!r}, not {request.if_match!r}",
-            operation="read",
-            path=request.path,
-            context={"if_match": request.if_match, "etag": answer.etag},
-        )
-    total: int | None
-    # Some servers (rclone's S3, for one) answer a range with 200 and a correct Content-Range: that is obeyed too.
-    if answer.status == 200 and answer.content_range is None:
-        if answer.content_length is None:
-            raise wrong("the answer does not tell the length of its body")
-        start, end, total = 0, answer.content_length, answer.content_length
-    else:
-        parsed = parse_content_range(answer.content_range or "")
-        bounds, total = parsed or (None, None)
-        if answer.status not in (200, 206) or bounds is None:
-            raise wrong(f"a partial answer with Content-Range {answer.content_range!r}")
-        start, end = bounds
-        if answer.content_length not in (None, end - start):
-            raise wrong(f"Content-Length {answer.content_length} contradicts {answer.content_range!r}")
-    if total is None and (request.size is None or request.suffix is not None):
-        raise wrong(f"Content-Range {answer.content_range!r} does not tell where the object ends")
-    first, last = _expected(request, total)
-    if (start, end) != (first, last):
-        raise wrong(f"the answer holds [{start}, {end}) where [{first}, {last}) was due: Range was not obeyed")
-    return ReadHead(
-        start=start,
-        size=end - start,
-        total=total,
-        etag=answer.etag,
-        version=answer.version,
-        last_modified=answer.last_modified,
-        content_type=answer.content_type,
-    )
-
-
-def _expected(request: ReadRequest, total: int | None) -> Range:
-    if total is None:  # ``bytes a-b/*``: an answer to an exact range.
-        return request.offset, request.offset + (request.size or 0)
-    bounds = resolve_range(request.offset, request.size, request.suffix, total)
-    return bounds or (request.offset, total)

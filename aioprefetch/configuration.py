@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aioprefetch.accessor import Service
-from aioprefetch.errors import ConfigInvalid, redact
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.redaction import redact
 
 OPERATOR_OPTIONS = ("memory_bytes", "block_bytes", "prefetch_blocks", "concurrency", "disk_cache")
 

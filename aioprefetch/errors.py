@@ -47,26 +47,14 @@ from __future__ import annotations
 import copy
 import errno as errno_codes
 import io
-import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from aioprefetch.redaction import printable, redact
 
 if TYPE_CHECKING:
     from aioprefetch.values import ReadHead
 
 Status = Literal["permanent", "temporary", "persistent"]
-
-_URL_QUERY = re.compile(r"(\w+://)(?:[^\s/?#]*@)?([^\s?#]*)[?#][^\s]*")
-_URL_USERINFO = re.compile(r"(\w+://)[^\s/?#]+@")
-
-
-def redact(text: str) -> str:
-    """``text`` with the query and the user information of each URL in it removed: both may be bearer credentials."""
-    return _URL_USERINFO.sub(r"\1", _URL_QUERY.sub(r"\1\2", text))
-
-
-def printable(path: str) -> str:
-    """A path as one line of text: control characters escaped, so that a key cannot forge a log line."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in path)
 
 
 class Error(Exception):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 from aioprefetch.errors import InvalidRange
 from aioprefetch.ranges import Range
 from aioprefetch.values import ReadRequest
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
+_DATE_LENGTH_MAX = 64
 
 
 def range_header(request: ReadRequest) -> str | None:
@@ -53,6 +55,8 @@ def unquote_etag(etag: str | None) -> str | None:
     """An ETag as we keep it: opaque, the quotes removed, a weak one still marked ``W/``. ``None`` for none or empty."""
     if not etag:
         return None
+    if etag[0] == etag[-1] == '"' and len(etag) > 2:  # As nearly all are.
+        return etag[1:-1]
     text = etag.strip()
     weak = text[:2] in ("W/", "w/")
     if weak:
@@ -80,11 +84,19 @@ def parse_http_date(text: str | None) -> datetime | None:
     """``Last-Modified`` or ``Date`` with its time zone, ``None`` when it is missing or no date."""
     if not text:
         return None
+    # The answers for one object all say the same. What is too long for a date is not worth keeping.
+    return _known_date(text) if len(text) <= _DATE_LENGTH_MAX else _parsed_date(text)
+
+
+def _parsed_date(text: str) -> datetime | None:
     try:
         when = parsedate_to_datetime(text)
     except (TypeError, ValueError, IndexError, OverflowError):
         return None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+_known_date = lru_cache(maxsize=256)(_parsed_date)
 
 
 def parse_retry_after(text: str | None, *, now: datetime | None = None) -> float | None:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
+from aioprefetch.runtime import Runtime
 from aioprefetch.values import Entry, ListPage, ListRequest
 
 
@@ -56,15 +57,27 @@ def _end_of_set(glob: str, position: int) -> int:
 class Lister:
     """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
 
-    Leaving early needs no closing, ``aclose`` and ``async with`` are there for those who want to be explicit.
+    An entry that comes again with the next page is dropped and counted (``list_duplicates``). A store that leads back
+    to a page that was there already is a ``ProtocolError``, and so is one that names an entry from elsewhere; such
+    entries are counted too (``list_strangers``). Leaving early needs no closing; ``aclose`` and ``async with`` are
+    there for those who want to be explicit.
     """
 
-    def __init__(self, accessor: Callable[[], Accessor], request: ListRequest, glob: re.Pattern[str] | None) -> None:
+    def __init__(
+        self,
+        accessor: Callable[[], Accessor],
+        runtime: Callable[[], Runtime],
+        request: ListRequest,
+        glob: re.Pattern[str] | None,
+    ) -> None:
         self._accessor = accessor
+        self._runtime = runtime
         self._request = request
         self._glob = glob
         self._entries: deque[Entry] = deque()
         self._finished = False
+        self._tokens: set[str] = set()
+        self._page_paths: frozenset[str] = frozenset()
 
     def __aiter__(self) -> Lister:
         return self
@@ -77,19 +90,35 @@ class Lister:
                     return entry
             if self._finished:
                 raise StopAsyncIteration
-            self._take(await self._accessor().list_page(self._request))
+            self._take(await self._next_page())
+
+    async def _next_page(self) -> ListPage:
+        try:
+            return await self._accessor().list_page(self._request)
+        except ProtocolError as error:
+            # The service alone knows which keys it asked for: below a root they are others than the caller's.
+            strangers = error.context.get("strangers")
+            if isinstance(strangers, int):
+                self._runtime().counters["list_strangers"] += strangers
+            raise
 
     def _take(self, page: ListPage) -> None:
-        self._entries.extend(page.entries)
+        known, self._page_paths = self._page_paths, frozenset(entry.path for entry in page.entries)
+        fresh = [entry for entry in page.entries if entry.path not in known]
+        if len(fresh) < len(page.entries):
+            self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
+        self._entries.extend(fresh)
         if page.next_token is None:
             self._finished = True
-        elif page.next_token == self._request.page_token:
+        elif page.next_token in self._tokens:
             raise ProtocolError(
-                "the store answered two pages of a listing with the same token",
+                "the store named the same page of a listing twice as the next one",
                 operation="list",
                 path=self._request.path,
                 status="permanent",
             )
+        else:
+            self._tokens.add(page.next_token)
         self._request = replace(self._request, page_token=page.next_token)
 
     async def aclose(self) -> None:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Literal
 
-import anyio
-
-from aioprefetch.bodies import WriteBody
 from aioprefetch.configuration import configure
 from aioprefetch.errors import ConfigInvalid, InvalidType, IsSameFile, NotFound
 from aioprefetch.listing import Lister, compile_glob
 from aioprefetch.merged_read import read_merged
 from aioprefetch.open_file import OpenFileBuilder
 from aioprefetch.paths import check_directory, check_file, checked_path
-from aioprefetch.ranges import Range, checked_range, checked_ranges
+from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import ProgressCallback, reader_options
 from aioprefetch.recipe import OperatorRecipe
 from aioprefetch.sink import BufferSink, CollectSink, writable_bytes
-from aioprefetch.telemetry import logger
+from aioprefetch.streamed_write import write_stream
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -33,11 +30,11 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
+# Many reads of few objects: a path that was found good is good.
+_check_readable = lru_cache(maxsize=512)(partial(check_file, operation="read"))
+
 # So many paths are collected before delete_all sends them; the layers cut them to what the service takes at once.
 _DELETE_PATHS = 1000
-
-# Cleaning up after a failed or cancelled write may not be cut off, but it may not hang either.
-ABORT_SECONDS_MAX = 10.0
 
 
 class Operator(OperatorRecipe):
@@ -92,16 +89,11 @@ class Operator(OperatorRecipe):
         not empty is ``RangeNotSatisfied``; an empty range costs no request. ``timeout_seconds`` bounds the whole call,
         all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
         """
-        sink = await self._collect(
-            path,
-            offset=offset,
-            size=size,
-            suffix=suffix,
-            if_match=if_match,
-            if_none_match=if_none_match,
-            version=version,
-            timeout_seconds=timeout_seconds,
-        )
+        request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
+        if request is None:
+            return b""
+        accessor, runtime = self._connect()
+        await accessor.read(request, sink := CollectSink(runtime.budget))
         return sink.to_bytes()
 
     async def view(
@@ -117,29 +109,12 @@ class Operator(OperatorRecipe):
         timeout_seconds: float | None = None,
     ) -> memoryview:
         """As ``read``, as a read-only view on the memory that the answer was received into."""
-        sink = await self._collect(
-            path,
-            offset=offset,
-            size=size,
-            suffix=suffix,
-            if_match=if_match,
-            if_none_match=if_none_match,
-            version=version,
-            timeout_seconds=timeout_seconds,
-        )
+        request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
+        if request is None:
+            return memoryview(b"")
+        accessor, runtime = self._connect()
+        await accessor.read(request, sink := CollectSink(runtime.budget))
         return sink.to_view()
-
-    async def _collect(self, path: str, *, timeout_seconds: float | None, **fields: Any) -> CollectSink:
-        sink = CollectSink()
-        request = self._read_request(path, **fields)
-        if timeout_seconds is not None:
-            _check_seconds(timeout_seconds, "timeout_seconds", "read", path)
-        if request is not None:
-            accessor, runtime = self._connect()
-            if timeout_seconds is not None:
-                request = replace(request, deadline=runtime.now() + timeout_seconds)
-            await accessor.read(request, sink)
-        return sink
 
     async def read_into(self, path: str, offset: int, buffer: Any) -> int:
         """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns how many bytes came.
@@ -147,10 +122,10 @@ class Operator(OperatorRecipe):
         If it fails or is cancelled, what is in the buffer is undefined.
         """
         target = writable_bytes(buffer, operation="read_into", path=path)
-        request = self._read_request(path, offset=offset, size=len(target))
+        request = self._read_request(path, offset, len(target))
         if request is None:
             return 0
-        return (await self.accessor().read(request, BufferSink(target))).received
+        return (await self._connect()[0].read(request, BufferSink(target))).received
 
     async def read_ranges(
         self,
@@ -186,7 +161,7 @@ class Operator(OperatorRecipe):
         """As ``read_ranges``, as views; one that is a small part of its merged answer is a copy, so it pins little."""
         check_file(path, "read_ranges")
         return await read_merged(
-            self.accessor(),
+            *self._connect(),
             ReadRequest(path=path, if_match=if_match, version=version),
             checked_ranges(ranges, operation="read_ranges", path=path),
             gap_bytes=gap_bytes,
@@ -242,17 +217,38 @@ class Operator(OperatorRecipe):
         return OpenFileBuilder(checked_path(path, "open_file"), self.reader, self.options)
 
     def _read_request(
-        self, path: str, *, offset: int = 0, size: int | None = None, suffix: int | None = None, **fields: Any
+        self,
+        path: str,
+        offset: int,
+        size: int | None,
+        suffix: int | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        version: str | None = None,
+        timeout_seconds: float | None = None,
     ) -> ReadRequest | None:
-        check_file(path, "read")
-        start, length = checked_range(offset, size, operation="read", path=path)
-        if suffix is not None:
-            if offset or size is not None:
-                raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
-            _, suffix = checked_range(0, suffix, operation="read", path=path)
-        if length == 0 or suffix == 0:
+        """What to send for a read, ``None`` for an empty range. Every read pays for this: good values go straight."""
+        _check_readable(path) if type(path) is str else check_file(path, "read")
+        if not (type(offset) is type(size) is int and suffix is None and 0 <= offset < offset + size <= OFFSET_MAX):
+            offset, size = checked_range(offset, size, operation="read", path=path)
+            if suffix is not None:
+                if offset or size is not None:
+                    raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
+                _, suffix = checked_range(0, suffix, operation="read", path=path)
+        if timeout_seconds is not None:
+            _check_seconds(timeout_seconds, "timeout_seconds", "read", path)
+        if size == 0 or suffix == 0:
             return None
-        return ReadRequest(path=path, offset=start, size=length, suffix=suffix, **fields)
+        return ReadRequest(
+            path=path,
+            deadline=None if timeout_seconds is None else self._connect()[1].now() + timeout_seconds,
+            offset=offset,
+            size=size,
+            suffix=suffix,
+            if_match=if_match,
+            if_none_match=if_none_match,
+            version=version,
+        )
 
     # --- everything else ----------------------------------------------------------------------------------------
 
@@ -280,7 +276,7 @@ class Operator(OperatorRecipe):
         if start_after is not None:
             checked_path(start_after, "list")
         request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
-        return Lister(self.accessor, request, compile_glob(glob) if glob is not None else None)
+        return Lister(self.accessor, self.runtime, request, compile_glob(glob) if glob is not None else None)
 
     async def write(
         self,
@@ -315,21 +311,7 @@ class Operator(OperatorRecipe):
         )
         if isinstance(data, bytes | bytearray | memoryview):
             return await self.accessor().write(request, data)
-        if not hasattr(data, "__aiter__"):
-            raise InvalidType(
-                f"data must be bytes or an asynchronous iterator of bytes, not {type(data).__name__}",
-                operation="write",
-                path=path,
-            )
-        body = await self.accessor().open_write(request)
-        try:
-            async for chunk in data:
-                await body.write(_checked_chunk(chunk, path))
-            return await body.close()
-        except BaseException:
-            with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True):
-                await _abort(body, path)
-            raise
+        return await write_stream(self.accessor(), request, data)
 
     async def copy(self, source: str, target: str) -> Metadata:
         """Copy an object within the store; within the service where it can, else by reading and writing."""
@@ -379,19 +361,6 @@ class Operator(OperatorRecipe):
         _check_seconds(expires_seconds, "expires_seconds", "presign", path)
         request = PresignRequest(path=path, method=method, expires_seconds=float(expires_seconds), version=version)
         return await self.accessor().presign(request)
-
-
-def _checked_chunk(chunk: object, path: str) -> bytes | bytearray | memoryview:
-    if isinstance(chunk, bytes | bytearray | memoryview):
-        return chunk
-    raise InvalidType(f"data must yield bytes, not {type(chunk).__name__}", operation="write", path=path)
-
-
-async def _abort(body: WriteBody, path: str) -> None:
-    try:
-        await body.abort()
-    except Exception:  # The failure that led here is the one to tell.
-        logger.warning("what was written of %r could not be removed", path, exc_info=True)
 
 
 def _check_seconds(value: float, name: str, operation: str, path: str) -> None:

@@ -56,7 +56,7 @@ class OperatorRecipe:
         self._service = service
         self._layers = layers
         self._family = family
-        self._live: tuple[Runtime, Accessor] | None = None
+        self._live: tuple[Accessor, Runtime] | None = None
 
     @classmethod
     def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Self:
@@ -125,14 +125,14 @@ class OperatorRecipe:
 
     def _connect(self) -> tuple[Accessor, Runtime]:
         live = self._live
-        if live is not None and live[0].is_current() and not live[0].closed:
-            return live[1], live[0]
+        if live is not None and live[1].is_usable():
+            return live
         runtime = self._family.current()
         accessor: Accessor = runtime.shared(("service", id(self._service)), lambda: self._service.build(runtime))
         for layer in self._layers:
             accessor = layer.wrap(accessor, runtime)
-        self._live = (runtime, accessor)
-        return accessor, runtime
+        live = self._live = (accessor, runtime)
+        return live
 
     async def aclose(self) -> None:
         """Close connections and end background work on the running loop; open readers fail with ``Closed``.

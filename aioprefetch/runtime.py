@@ -111,6 +111,7 @@ class Runtime:
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.supervisor = Supervisor()
+        self.budget.on_lend = lambda: self.supervisor.on_close(self._close_budget)
         self._executor: ThreadPoolExecutor | None = None
         self._shared: dict[Hashable, Any] = {}
         self._finishers: list[Callable[[], Awaitable[None]]] = []
@@ -131,7 +132,7 @@ class Runtime:
 
     def timer(self, name: str) -> Timer:
         """``with runtime.timer(name):`` counts what is done within, and how long it takes."""
-        return Timer(self.ledger.current, name, self.now)
+        return Timer(self.ledger.current, name, self.loop.time)
 
     def statistics(self) -> Statistics:
         """All counts so far, those of readers included, and the gauges, which are 0 once it is closed."""
@@ -177,6 +178,13 @@ class Runtime:
         """Whether the caller runs on this runtime's loop, in its process."""
         return self.generation == _generation and asyncio._get_running_loop() is self.loop
 
+    def is_usable(self) -> bool:
+        """Whether the caller runs on this runtime's loop, in its process, and it was not closed. Asked at each call."""
+        # A loop that runs is not closed.
+        return (
+            asyncio._get_running_loop() is self.loop and not self.supervisor.closed and self.generation == _generation
+        )
+
     def check_loop(self, *, operation: str, path: str) -> None:
         """``WrongLoop`` unless the caller runs on this runtime's loop."""
         if not self.is_current():
@@ -201,7 +209,10 @@ class Runtime:
         await self.supervisor.aclose()
         self._shared.clear()
         self.gauges.clear()
-        self.budget.reclaim = None  # It leads to the block store, and so to all blocks.
+        self.budget.close()
+
+    async def _close_budget(self) -> None:
+        self.budget.close()
 
     async def _shut_executor(self) -> None:
         if self._executor is not None:

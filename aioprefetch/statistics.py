@@ -90,8 +90,9 @@ class Counters(dict[str, int]):
 
     def succeeded(self, name: str, seconds: float) -> None:
         """Something of this name ended well after so long."""
-        timing = self.timings.get(name)
-        if timing is None:
+        try:
+            timing = self.timings[name]
+        except KeyError:
             timing = self.timings[name] = Timing()
         timing.add(int(seconds * 1e6 + 0.5))
 
@@ -131,6 +132,9 @@ class Timer:
 
     An error is a failure of it and has no time; to be broken off, by cancelling or closing, is neither. What comes
     after the first end does not count. ``sum_name`` is a counter that gets the microseconds however it ends.
+
+    Where it is done for every request, half the time is saved by hand: ``counters[name] += 1`` when it begins, and
+    ``counters.succeeded(name, seconds)`` or ``counters.failed(name)`` when it ends.
     """
 
     __slots__ = ("_counters", "_name", "_now", "_running", "_started", "_sum_name")

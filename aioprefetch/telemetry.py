@@ -18,6 +18,8 @@ COUNTERS: Mapping[str, str] = {
     "action_executor_acquired": "requests that waited for a slot",
     "action_file_opened": "requests by which readers learned size and version",
     "object_list_request": "pages of listings requested",
+    "list_duplicates": "entries of listings that came again with the next page, and were dropped",
+    "list_strangers": "entries of listings that lay elsewhere than what was listed, for which it was given up",
     "object_put_request": "objects or parts of objects sent",
     "object_copy_request": "copies asked of the store",
     "object_delete_request": "delete requests sent",
@@ -76,6 +78,11 @@ COUNTERS: Mapping[str, str] = {
     "retries_resumed": "retries that went on in the middle of a body",
     "retries_exhausted": "operations given up after their last attempt",
     "throttled": "answers that asked for fewer requests",
+    "transport_requests": "requests for object bytes that our own transport sent",
+    "transport_fallbacks": "reads that took the slower way of the service's own library, because they had to",
+    "transport_connections_opened": "connections that the transport opened",
+    "transport_stale_connections": "requests sent again because the server had closed a kept connection meanwhile",
+    "transport_signatures": "objects for which a signature was made that serves all their ranges",
     "cache_hits": "reads served by the cache layer",
     "cache_misses": "reads of the cache layer that went to the store",
     "cache_fills": "objects written to the cache",
@@ -102,6 +109,7 @@ GAUGES: Mapping[str, str] = {
     "stream_read_active_prefetch_operations": "prefetches in flight",
     "stream_read_blocks_in_cache": "blocks in memory, of which something is resident or on its way",
     "stream_read_active_memory_in_use": "bytes of memory in use or reserved",
+    "slots_withheld": "slots that may not be used because the store asked for fewer requests",
     "stream_read_gauge_input_policy": "a reader's policy: its place in the list of policies, from 1; 0 for an operator",
 }
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from aioprefetch.errors import printable
 from aioprefetch.operator import Operator
+from aioprefetch.redaction import printable
 from aioprefetch.sync import BlockingOperator, split_url
 from aioprefetch.sync import open as open_file
 from aioprefetch.values import Metadata

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
 from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
 from aioprefetch.layers.wrapped import WrappedAccessor
@@ -62,6 +62,7 @@ class CompleteAccessor(WrappedAccessor):
 
     def __init__(self, inner: Accessor) -> None:
         super().__init__(inner)
+        self.stall_seconds = stall_seconds_of(inner)
         self._native = inner.capability
         self._capability = CompleteLayer().adapt(inner.capability)
 
@@ -81,15 +82,16 @@ class CompleteAccessor(WrappedAccessor):
                 )
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        if request.if_match or request.if_none_match or request.version:
+        if request.if_none_match or request.version:
             self._check(request, _READ_OPTIONS)
-            if request.if_match and not self._native.read_if_match:
-                body = await self.open_read(request)
-                await drain(body, sink, path=request.path)
-                return ReadReply(head=body.head, received=body.head.size)
+        if request.if_match and not self._native.read_if_match:
+            body = await self.open_read(request)
+            await drain(body, sink, path=request.path)
+            return ReadReply(head=body.head, received=body.head.size)
         before = sink.received
         try:
-            reply = await self.inner.read(await self._with_known_range(request), sink)
+            known = request if request.suffix is None else await self._with_known_range(request)
+            reply = await self.inner.read(known, sink)
         except RangeNotSatisfied as error:
             if sink.head is not None:
                 raise

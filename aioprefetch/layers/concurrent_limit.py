@@ -1,10 +1,14 @@
-"""ConcurrentLimit: at most so many requests in flight, demand before prefetch, and no endless wait for a slot.
+"""ConcurrentLimit: at most so many requests in flight, fewer while the store asks for that, demand before prefetch.
 
 A slot is taken just before a request goes to the layer below, and given back when its answer has been read: by
 ``read`` when it ends, by a stream at the end of its body or when it is closed. Nothing queues for anything else while
 it holds a slot, so a reader of many blocks finishes with any limit, also 1. A stream that its user has opened and does
 not read does hold its slot: with as many of these as the limit, the next request fails after ``wait_seconds`` and says
 so. A streaming write holds a slot during each call only, because between two calls nothing is in flight.
+
+**Throttling.** ``Throttled`` halves the slots that may be in use, at most once a second and never below one. Each full
+round of answers, as many as there are slots and none of them ``Throttled``, gives one back, until all are there again.
+That nothing is there, or nothing has changed, is an answer too; other errors say nothing about the load.
 
 Retry belongs outside of this layer, so that no slot is held during its pauses, and Timeout inside, so that waiting for
 a slot does not count as waiting for an answer.
@@ -20,7 +24,7 @@ from typing import TypeVar
 
 from aioprefetch.accessor import Accessor, Layer
 from aioprefetch.bodies import ReadBody, WriteBody
-from aioprefetch.errors import TimedOut
+from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.layers.option_checks import check_count, check_seconds
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.layers.wrapped import WrappedAccessor
@@ -40,7 +44,8 @@ class ConcurrentLimitLayer(Layer):
     and runtime: operators that share the object share the slots. Prefetches take at most ``concurrency - 1`` of them
     (one, where there is only one). Who waits while no slot becomes free for ``wait_seconds`` gets ``TimedOut``
     (``persistent``: waiting again is the caller's choice), who waits beyond the request's deadline ``TimedOut``
-    (``permanent``).
+    (``permanent``). The gauge ``slots_withheld`` and the events ``limit.lowered`` and ``limit.restored`` tell of slots
+    that may not be used because the store asked for fewer requests.
     """
 
     concurrency: int | None = None
@@ -58,7 +63,13 @@ class ConcurrentLimitLayer(Layer):
     def slots(self, runtime: Runtime) -> SlotQueue:
         """The slots of this layer in a runtime: what is in flight and what waits."""
         limit = runtime.options.concurrency if self.concurrency is None else self.concurrency
-        return runtime.shared(("concurrent_limit", self), lambda: SlotQueue(limit))
+
+        def make() -> SlotQueue:
+            slots = SlotQueue(limit)
+            runtime.gauges.append(lambda: {"slots_withheld": slots.limit_max - slots.limit})
+            return slots
+
+        return runtime.shared(("concurrent_limit", self), make)
 
 
 class ConcurrentLimitAccessor(WrappedAccessor):
@@ -76,14 +87,22 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         if not slots.try_acquire(lane):
             lane = await self._wait(request, lane, sink)
         try:
-            return await self.inner.read(request, sink)
+            reply = await self.inner.read(request, sink)
+        except Error as error:
+            self.failed(error)
+            raise
+        else:
+            if slots.limit < slots.limit_max:
+                self._answered()
+            return reply
         finally:
             slots.release(lane)
 
     async def open_read(self, request: ReadRequest) -> ReadBody:
         lane = await self.acquire(request, request.lane)
         try:
-            return ConcurrentLimitReadBody(await self.inner.open_read(request), self.slots, lane)
+            body = await self.heeded(self.inner.open_read(request))
+            return ConcurrentLimitReadBody(body, self.slots, lane)
         except BaseException:
             self.slots.release(lane)
             raise
@@ -91,7 +110,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         lane = await self.acquire(request, "demand")
         try:
-            return await forward(request)
+            return await self.heeded(forward(request))
         finally:
             self.slots.release(lane)
 
@@ -101,6 +120,33 @@ class ConcurrentLimitAccessor(WrappedAccessor):
     async def acquire(self, request: Request, lane: Lane) -> Lane:
         """Take a slot; the lane in which it has to be given back."""
         return lane if self.slots.try_acquire(lane) else await self._wait(request, lane)
+
+    async def heeded(self, call: Awaitable[T]) -> T:
+        """Await what was sent while a slot was held, and see from its outcome how many there may be."""
+        try:
+            result = await call
+        except Error as error:
+            self.failed(error)
+            raise
+        self._answered()
+        return result
+
+    def failed(self, error: Error) -> None:
+        """See from the error of what was sent how many slots there may be."""
+        slots = self.slots
+        if isinstance(error, NotFound | ConditionNotMatch | RangeNotSatisfied):
+            self._answered()
+        elif isinstance(error, Throttled) and slots.refused(self._runtime.now()):
+            self._runtime.events.publish("limit.lowered", error.path, limit=slots.limit, limit_max=slots.limit_max)
+
+    def _answered(self) -> None:
+        if self.slots.answered():
+            self._runtime.events.publish("limit.restored", limit=self.slots.limit)
+
+    def _restore(self) -> None:
+        if self.slots.limit < self.slots.limit_max:
+            self.slots.restore()
+            self._runtime.events.publish("limit.restored", limit=self.slots.limit)
 
     async def _wait(self, request: Request, lane: Lane, sink: Sink | None = None) -> Lane:
         with self._runtime.timer("action_executor_acquired"):
@@ -125,7 +171,11 @@ class ConcurrentLimitAccessor(WrappedAccessor):
                 finally:
                     timer.cancel()
                 # While slots turn over the queue gets shorter: only one that stands still is given up.
-                if not ticket.granted and (beyond_deadline or slots.releases == releases):
+                stands_still = slots.releases == releases
+                if stands_still and not (ticket.granted or beyond_deadline):
+                    # Streams that nobody reads may hold all that throttling has left: then no answer could raise it.
+                    self._restore()
+                if not ticket.granted and (beyond_deadline or stands_still):
                     raise self._no_slot(request, beyond_deadline=beyond_deadline)
         except BaseException:
             slots.withdraw(ticket)
@@ -138,14 +188,18 @@ class ConcurrentLimitAccessor(WrappedAccessor):
     def _no_slot(self, request: Request, *, beyond_deadline: bool) -> TimedOut:
         slots = self.slots
         when = "before the caller's deadline" if beyond_deadline else f"became free for {self._wait_seconds:g} seconds"
+        withheld = slots.limit_max - slots.limit
+        advice = "close streams that are not read, or raise concurrency"
+        if withheld:
+            advice = f"{withheld} slots are withheld, because the store asks for fewer requests"
         return TimedOut(
-            f"no slot {when}: {slots.in_flight} of {slots.limit} requests in flight, {slots.queued} queued; "
-            "close streams that are not read, or raise concurrency",
+            f"no slot {when}: {slots.in_flight} of {slots.limit} requests in flight, {slots.queued} queued; {advice}",
             operation=request.operation,
             path=request.path,
             status="permanent" if beyond_deadline else "persistent",
             context={
-                "concurrency": slots.limit,
+                "concurrency": slots.limit_max,
+                "slots_withheld": withheld,
                 "in_flight": slots.in_flight,
                 "queued": slots.queued,
                 "prefetch_max": slots.prefetch_max,
@@ -198,14 +252,17 @@ class ConcurrentLimitWriteBody:
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         lane = await self._layer.acquire(self._request, "demand")
         try:
-            await self._body.write(chunk)
+            await self._body.write(chunk)  # Most of these send nothing, so that their success says nothing.
+        except Error as error:
+            self._layer.failed(error)
+            raise
         finally:
             self._layer.slots.release(lane)
 
     async def close(self) -> Metadata:
         lane = await self._layer.acquire(self._request, "demand")
         try:
-            return await self._body.close()
+            return await self._layer.heeded(self._body.close())
         finally:
             self._layer.slots.release(lane)
 

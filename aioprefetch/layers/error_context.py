@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
 from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import Error, Unexpected
 from aioprefetch.layers.wrapped import WrappedAccessor
@@ -33,6 +33,7 @@ class ErrorContextAccessor(WrappedAccessor):
 
     def __init__(self, inner: Accessor) -> None:
         super().__init__(inner)
+        self.stall_seconds = stall_seconds_of(inner)
         self._service = inner.info.url
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:

@@ -1,9 +1,9 @@
 """Retry: what may succeed at another attempt is tried again, within bounds; a read goes on where it broke off.
 
 Only errors whose status is ``temporary`` are tried again, after a pause with full jitter below an exponential bound
-(``Throttled`` has a longer base), or as long as the store asked for. Four things bound it: the attempts, the time, the
-request's ``deadline``, and a bucket of tokens that all operations of a runtime share: when a store is down, retries
-end soon and do not multiply its load.
+(``Throttled`` has a longer base), or as long as the store asked for. An answer that breaks off in its body is gone on
+with at once. Four things bound it: the attempts, the time, the request's ``deadline``, and a bucket of tokens that all
+operations of a runtime share: when a store is down, retries end soon and do not multiply its load.
 
 **Giving up.** The last error is raised, its kind unchanged, its status now ``persistent``, with ``attempts`` and
 ``elapsed_seconds`` in its context. With an empty bucket it is ``BudgetExhausted`` with the error as its cause: nothing
@@ -76,9 +76,9 @@ class RetryLayer(Layer):
     throttle_base_seconds: float = 1.0
     cap_seconds: float = 20.0
     total_seconds: float = 60.0
-    tokens: int = 500
+    tokens: int = 1000
     cost: int = 14
-    throttle_cost: int = 5
+    throttle_cost: int = 10
     progress_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
@@ -144,7 +144,9 @@ class RetryAccessor(WrappedAccessor):
                 return _whole_reply(sink)
             pause = self.judge(error, request, sink, attempts)
         else:
-            self.bucket.put(1)
+            bucket = self.bucket
+            if bucket.tokens < bucket.capacity:
+                bucket.put(1)
             return reply
         return await self._read_again(request, sink, attempts, pause)
 

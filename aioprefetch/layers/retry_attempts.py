@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from aioprefetch.layers.retry import RetryLayer
 
 PROTOCOL_ERRORS_MAX = 2
+# A name that does not resolve is mostly misspelt, and resolvers try several times by themselves.
+NAME_FAILURES_MAX = 2
+NAME_FAILURES_SECONDS_MAX = 5.0
 
 
 _CAUSES = {
@@ -25,6 +28,11 @@ _CAUSES = {
 
 def _cause(error: Error) -> str:
     return next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")
+
+
+def _is_name_failure(error: Error) -> bool:
+    """Whether the name of the host could not be resolved: transports say so in the context."""
+    return isinstance(error, Unavailable) and error.context.get("reason") == "dns"
 
 
 class TokenBucket:
@@ -65,7 +73,11 @@ class Attempts:
         "_cost",
         "_layer",
         "_mark",
+        "_name_failures",
+        "_next_start",
+        "_next_start_max",
         "_protocol_errors",
+        "_received",
         "_request",
         "_runtime",
         "count",
@@ -81,7 +93,11 @@ class Attempts:
         self._bucket = bucket
         self._request = request
         self._mark = 0
+        self._received = 0
         self._protocol_errors = 0
+        self._name_failures = 0
+        self._next_start = started
+        self._next_start_max = float("inf")
         self._cost = 0
         self.started = started
         self.count = 0
@@ -95,11 +111,17 @@ class Attempts:
         """
         layer, now = self._layer, self._runtime.now()
         self._count_attempt(error)
+        if _is_name_failure(error):
+            self._count_name_failure(now)
         if received - self._mark >= layer.progress_bytes:
             # The last retries were worth it: the count begins anew with this attempt as its first.
             self.succeeded()
             self.count, self._mark, self.started = 1, received, now
-        pause = self._pause_seconds(error)
+            self._name_failures, self._next_start_max = 0, float("inf")
+        # An answer that had begun, at its first break; later ones only as far as they brought something.
+        got_on = received > self._received or (self.count == 1 and error.head is not None)
+        self._received = received
+        pause = self._pause_seconds(error, got_on=got_on)
         gave_up = self._why_give_up(now + pause)
         if gave_up:
             raise self._exhausted(error, now, gave_up)
@@ -107,6 +129,7 @@ class Attempts:
         if not self._bucket.take(cost):
             raise self._out_of_tokens(error, now) from error
         self._cost = cost
+        self._next_start = now + pause
         self._announce(error, pause, resumed=received > 0)
         return pause
 
@@ -128,8 +151,17 @@ class Attempts:
         if isinstance(error, ProtocolError):
             self._protocol_errors += 1
 
-    def _pause_seconds(self, error: Error) -> float:
+    def _count_name_failure(self, now: float) -> None:
+        self._name_failures += 1
+        # When this attempt began: after the last pause, or, where a stream went on since, when its user read on.
+        began = max(self.started, self._next_start)
+        # So that a second one that takes as long ends in time.
+        self._next_start_max = began + NAME_FAILURES_SECONDS_MAX - (now - began)
+
+    def _pause_seconds(self, error: Error, *, got_on: bool) -> float:
         layer = self._layer
+        if got_on and isinstance(error, Unavailable) and error.retry_after_seconds is None:
+            return 0.0  # A connection broke on which an answer came: the store is there, another one will do.
         base = layer.throttle_base_seconds if isinstance(error, Throttled) else layer.base_seconds
         pause = backoff_seconds(self._runtime.random, self.count, base, layer.cap_seconds)
         return max(pause, error.retry_after_seconds or 0.0)
@@ -140,6 +172,10 @@ class Attempts:
             return f"attempts_max={layer.attempts_max}"
         if self._protocol_errors >= PROTOCOL_ERRORS_MAX:
             return f"{PROTOCOL_ERRORS_MAX} answers against the protocol"
+        if self._name_failures >= NAME_FAILURES_MAX:
+            return f"{NAME_FAILURES_MAX} failures to resolve the name"
+        if next_start > self._next_start_max:
+            return f"{NAME_FAILURES_SECONDS_MAX:g} seconds to resolve the name"
         if next_start > self.started + layer.total_seconds:
             return f"total_seconds={layer.total_seconds:g}"
         if deadline is not None and next_start >= deadline:

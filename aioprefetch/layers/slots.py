@@ -1,4 +1,8 @@
-"""A bounded number of slots in two lanes: the queue behind ConcurrentLimit. Pure: no loop, no clock, no I/O."""
+"""A bounded number of slots in two lanes: the queue behind ConcurrentLimit. Pure: no loop, no clock, no I/O.
+
+Where the store asks for fewer requests there are fewer slots: the half, at most once a second, and one more again for
+each full round of answers (additive increase, multiplicative decrease, as TCP does it).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ from collections import deque
 from collections.abc import Callable
 
 from aioprefetch.values import Lane
+
+# Requests that are in flight together are refused together: that is one reason to halve, not one for each.
+HALVING_SECONDS = 1.0
 
 
 class SlotTicket:
@@ -33,13 +40,29 @@ class SlotQueue:
     A slot is taken by ``try_acquire``, or by ``enqueue`` and a later grant; it goes back by ``release`` with the lane
     it was taken in. A ticket goes back by ``withdraw``, whether it was granted in the meantime or not, so a waiter that
     gives up in the very moment of its grant loses no slot.
+
+    ``limit`` begins at ``limit_max``. It sinks by ``refused`` and rises by ``answered``, which nobody needs to call
+    while the two are equal. What is in flight when it sinks stays in flight, so ``in_flight`` may be above it.
     """
 
-    __slots__ = ("_demand", "_prefetch", "in_flight", "limit", "prefetch_in_flight", "prefetch_max", "releases")
+    __slots__ = (
+        "_answers",
+        "_demand",
+        "_halved_seconds",
+        "_prefetch",
+        "in_flight",
+        "limit",
+        "limit_max",
+        "prefetch_in_flight",
+        "prefetch_max",
+        "releases",
+    )
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.prefetch_max = max(1, limit - 1)
+    def __init__(self, limit_max: int) -> None:
+        self.limit = self.limit_max = limit_max
+        self.prefetch_max = max(1, limit_max - 1)
+        self._answers = 0
+        self._halved_seconds = float("-inf")
         self.in_flight = 0
         self.prefetch_in_flight = 0
         self.releases = 0
@@ -74,7 +97,8 @@ class SlotQueue:
         self.releases += 1
         if lane == "prefetch":
             self.prefetch_in_flight -= 1
-        self._grant()
+        if self._demand or self._prefetch:
+            self._grant()
 
     def withdraw(self, ticket: SlotTicket) -> None:
         """Give a ticket back: out of the queue, or, when it was granted in the meantime, its slot."""
@@ -93,6 +117,38 @@ class SlotQueue:
             self._prefetch.remove(ticket)
             self._demand.append(ticket)
         ticket.lane = "demand"
+        self._grant()
+
+    def refused(self, now: float) -> bool:
+        """The store asked for fewer requests, at ``now`` in seconds. Whether there are fewer slots because of it.
+
+        A round of answers begins anew: one with a refusal in it is not full.
+        """
+        self._answers = 0
+        if self.limit == 1 or now < self._halved_seconds + HALVING_SECONDS:
+            return False
+        self._halved_seconds = now
+        self._set_limit(self.limit // 2)
+        return True
+
+    def answered(self) -> bool:
+        """The store answered a request. Whether this brought the last slot back."""
+        if self.limit == self.limit_max:
+            return False
+        self._answers += 1
+        if self._answers < self.limit:
+            return False
+        self._set_limit(self.limit + 1)
+        return self.limit == self.limit_max
+
+    def restore(self) -> None:
+        """All slots are there again, whatever the store said."""
+        self._set_limit(self.limit_max)
+
+    def _set_limit(self, limit: int) -> None:
+        self.limit = limit
+        self.prefetch_max = max(1, limit - 1)
+        self._answers = 0
         self._grant()
 
     def _line(self, lane: Lane) -> deque[SlotTicket]:

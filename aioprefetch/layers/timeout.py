@@ -15,11 +15,11 @@ hangs uses up the time of all::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
 from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import Closed, Stalled, TimedOut
 from aioprefetch.layers.option_checks import check_seconds
@@ -66,15 +66,22 @@ class TimeoutAccessor(WrappedAccessor):
 
     def __init__(self, layer: TimeoutLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
+        stall_seconds, inner_seconds = layer.stall_seconds, stall_seconds_of(inner)
+        if stall_seconds is not None and inner_seconds is not None and inner_seconds <= stall_seconds:
+            stall_seconds = None  # What lies within keeps the limit by itself.
         self._timeout_seconds = layer.timeout_seconds
-        self._stall_seconds = layer.stall_seconds
+        self._stall_seconds = stall_seconds
         self._loop = runtime.loop
-        self._watchdog = None if layer.stall_seconds is None else StallWatchdog(runtime.loop, layer.stall_seconds)
+        self._watchdog = None if stall_seconds is None else StallWatchdog(runtime.loop, stall_seconds)
 
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
+        # Where nothing is armed the inner read is handed out itself, so that this layer is no step on its way.
+        if self._watchdog is None and request.deadline is None:
+            return self.inner.read(request, sink)
+        return self._read_watched(request, sink)
+
+    async def _read_watched(self, request: ReadRequest, sink: Sink) -> ReadReply:
         watchdog, timer = self._watchdog, None
-        if watchdog is None and request.deadline is None:
-            return await self.inner.read(request, sink)
         watch = Watch(sink)
         if request.deadline is not None:
             timer = self._arm(watch, request, None)
@@ -87,7 +94,8 @@ class TimeoutAccessor(WrappedAccessor):
                 raise
             raise self._expired(watch, request, self._stall_seconds, sink.head, sink.received) from None
         finally:
-            watch.end()
+            if watch.expired is not None:
+                watch.end()
             if watchdog is not None:
                 watchdog.stop(watch)
             if timer is not None:

@@ -8,7 +8,7 @@ their beginning.
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, cast
+from typing import Literal
 
 from aioprefetch.sink import Sink
 
@@ -26,8 +26,10 @@ class Watch:
     __slots__ = ("_alone", "_cancelling", "_idle_looks", "_received", "_sink", "_task", "due", "expired")
 
     def __init__(self, sink: Sink | None = None) -> None:
-        self._task = cast("asyncio.Task[object]", asyncio.current_task())
-        self._cancelling = self._task.cancelling()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[object] = task
+        self._cancelling = task.cancelling()
         self._sink = sink
         self._received = 0 if sink is None else sink.received
         self._idle_looks = 0

@@ -6,8 +6,9 @@ import inspect
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from aioprefetch.errors import ConfigInvalid, InvalidType, printable, redact
+from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.operator import Operator
+from aioprefetch.redaction import printable, redact
 from aioprefetch.sync.file import SyncFile
 
 # Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.

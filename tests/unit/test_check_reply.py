@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioprefetch import reply_check
 from aioprefetch.accessor import check_reply
 from aioprefetch.errors import ConditionNotMatch, Error, ProtocolError
 from aioprefetch.values import AnswerHead, ReadHead, ReadRequest
@@ -138,3 +139,29 @@ def test_no_answer_with_other_bytes_is_ever_taken(
         assert not (due and (first, length) == (due[0], len(due)))
         return
     assert data[head.start : head.end] == due
+
+
+TOTALS = st.integers(0, 40).map(str) | st.sampled_from(
+    ["*", "", "+30", "3_0", "\u0663\u0660", " 30", "9" * 19, "9" * 20]
+)
+
+
+@given(
+    small, st.integers(0, 12), small, small, TOTALS, st.none() | small, st.sampled_from([200, 206, 203]), st.booleans()
+)
+def test_the_short_way_takes_nothing_that_the_long_one_refuses(
+    offset: int, size: int, first: int, last: int, total: str, length: int | None, status: int, exact: bool
+) -> None:
+    """Answers of exactly the range that was asked for are checked at once; nothing else about them may differ."""
+    if exact:
+        first, last, length = offset, offset + size - 1, length and size
+    request = ask(offset, size)
+    answer = AnswerHead(status=status, content_range=f"bytes {first}-{last}/{total}", content_length=length)
+    try:
+        expected = reply_check._checked_range(request, answer)
+    except ProtocolError:
+        with pytest.raises(ProtocolError):
+            check_reply(request, answer)
+    else:
+        head = check_reply(request, answer)
+        assert (head.start, head.size, head.total) == expected

@@ -1,4 +1,4 @@
-"""Over real sockets: closing while a body hangs, answers that are no objects, sizes that are lies, late threads."""
+"""Over real sockets: closing while a body hangs, sizes that are lies, late threads."""
 
 import asyncio
 import subprocess
@@ -14,7 +14,6 @@ import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
 
 DATA = bytes(range(256)) * 400
-ERROR_PAGE = b"<Error><Code>InternalError</Code></Error>"
 
 
 def http(server: FaultServer, **options: Any) -> ap.Operator:
@@ -39,43 +38,16 @@ async def test_closing_ends_a_read_that_hangs_in_its_body(connect: Open) -> None
         reading = asyncio.create_task(operator.read("k"))
         await server.wait_for_requests(1)
         for _ in range(100_000):
-            if operator.statistics["stream_read_total_bytes"] == 1000:
+            if server.bytes_sent == 1000:
                 break
+            await asyncio.sleep(0)
+        assert server.bytes_sent == 1000
+        for _ in range(10):  # The head has left with these bytes: a turn or two later they have arrived.
             await asyncio.sleep(0)
         await operator.aclose()
         async with asyncio.timeout(5):
             with pytest.raises(ap.Closed) as ended:
                 await reading
-        assert (ended.value.operation, ended.value.path) == ("read", "k")
-
-
-async def test_an_error_page_with_status_200_is_no_object() -> None:
-    """S08, S55: objects of S3 have ETags and error pages have none; the retry gets the object."""
-    fault = Fault(
-        status=200, body=ERROR_PAGE, headers={"Content-Type": "application/xml", "ETag": None, "Content-Range": None}
-    )
-    async with (
-        FaultServer({"bkt/k": DATA}, [Rule(fault=fault, index=0)]) as server,
-        s3(server) as operator,
-        operator.reader("k") as reader,
-    ):
-        assert await reader.read() == DATA
-    async with FaultServer({"bkt/k": DATA}, [Rule(fault=fault, times=None)]) as server, s3(server) as operator:
-        with pytest.raises(ap.ProtocolError, match="ETag"):
-            await operator.read("k")
-
-
-@pytest.mark.parametrize("connect", [http, s3])
-async def test_a_store_that_refuses_every_range_is_told_apart_from_a_closed_reader(connect: Open) -> None:
-    """S24: HEAD tells a size, every GET is 416."""
-    fault = Fault(status=416, code="InvalidRange")
-    async with (
-        FaultServer({"bkt/k": DATA}, [Rule(fault=fault, times=None, method="GET")]) as server,
-        connect(server) as operator,
-        operator.reader("k") as reader,
-    ):
-        with pytest.raises((ap.ProtocolError, ap.RangeNotSatisfied)) as ended:
-            await reader.read_at(0, 10)
         assert (ended.value.operation, ended.value.path) == ("read", "k")
 
 

@@ -120,7 +120,8 @@ async def test_a_store_that_goes_round_in_circles_is_stopped() -> None:
         async def list_page(self, request: ListRequest) -> ListPage:
             return ListPage(entries=(), next_token="again")
 
-    inner = Memory().build(Runtime(RuntimeOptions()))
+    runtime = Runtime(RuntimeOptions())
+    inner = Memory().build(runtime)
     with pytest.raises(ProtocolError) as caught:
-        await anext(Lister(lambda: Circle(inner), ListRequest(path="d/"), None))
+        await anext(Lister(lambda: Circle(inner), lambda: runtime, ListRequest(path="d/"), None))
     assert (caught.value.operation, caught.value.path) == ("list", "d/")

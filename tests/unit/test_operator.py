@@ -57,6 +57,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "a directory": (lambda o: o.read("dir/"), IsADirectory, "read"),
     "no path": (lambda o: o.read(""), IsADirectory, "read"),
     "path no string": (lambda o: o.read(b"k"), InvalidType, "read"),  # type: ignore[arg-type]
+    "path no string and no key": (lambda o: o.read([]), InvalidType, "read"),  # type: ignore[arg-type]
     "path None": (lambda o: o.stat(None), InvalidType, "stat"),  # type: ignore[arg-type]
     "dot segment": (lambda o: o.read("a/../k"), ap.errors.InvalidPath, "read"),
     "NUL": (lambda o: o.write("a\0b", b""), ap.errors.InvalidPath, "write"),
@@ -133,6 +134,25 @@ async def test_plain_calls_refuse_at_once(call: Callable[[Operator], object], op
         call(op)
     assert isinstance(caught.value, ValueError | TypeError | OSError)
     assert caught.value.operation
+
+
+async def test_a_path_is_checked_at_every_call(op: Operator) -> None:
+    class Text(str):
+        """A string of a user's own, which may not equal itself."""
+
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("a path was compared")
+
+        __hash__ = str.__hash__
+
+    for _ in range(2):
+        assert bytes(await op.view("k", size=1)) == b"0"
+        with pytest.raises(IsADirectory):
+            await op.view("k/", size=1)
+        with pytest.raises(IsADirectory):
+            await op.view(Text("k/"), size=1)
 
 
 async def test_reads(op: Operator) -> None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
+from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.memory import Memory, Store
 from aioprefetch.sink import CollectSink
@@ -90,6 +92,23 @@ async def open_stack(
         armed = [timer for timer in runtime.loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
         assert armed == [], "a layer left a timer behind"
         await runtime.aclose()
+
+
+def slots_of(stack: Stack) -> SlotQueue:
+    """The slots of the outermost layer."""
+    slots: SlotQueue = stack.accessor.slots  # type: ignore[attr-defined]
+    return slots
+
+
+async def settle() -> None:
+    """Let every task run until it waits for something that does not come by itself."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def open_bodies(stack: Stack, count: int) -> list[ReadBody]:
+    """Streams that nobody reads."""
+    return [await stack.accessor.open_read(ReadRequest(path="k")) for _ in range(count)]
 
 
 @types.coroutine

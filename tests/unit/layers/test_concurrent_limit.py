@@ -6,38 +6,19 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.services.memory import Memory
 from aioprefetch.sink import CollectSink
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, ReadRequest, StatRequest, WriteRequest
-from tests.unit.layers.layer_stack import KIB, Stack, open_stack, pattern, was_cancelled
+from tests.unit.layers.layer_stack import KIB, open_bodies, open_stack, pattern, settle, slots_of, was_cancelled
 
 pytestmark = pytest.mark.virtual
 
 CHUNK = 64 * KIB
 DATA = pattern(4 * CHUNK)
-
-
-def slots_of(stack: Stack) -> SlotQueue:
-    """The slots of the outermost layer."""
-    slots: SlotQueue = stack.accessor.slots  # type: ignore[attr-defined]
-    return slots
-
-
-async def settle() -> None:
-    """Let every task run until it waits for something that does not come by itself."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def open_bodies(stack: Stack, count: int) -> list[ReadBody]:
-    """Streams that nobody reads."""
-    return [await stack.accessor.open_read(ReadRequest(path="k")) for _ in range(count)]
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.0, True, "1"])

@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -168,13 +169,13 @@ async def test_a_full_outage_ends_in_budget_exhausted_without_new_requests() -> 
     """The bucket bounds the retries of all operations of a runtime together; the first requests are still sent."""
     async with open_stack(RetryLayer(), plan=[DOWN], data=b"abc") as stack:
         kinds = []
-        for _ in range(30):
+        for _ in range(40):
             with pytest.raises((Unavailable, BudgetExhausted)) as caught:
                 await stack.fetch()
             kinds.append(caught.value.kind)
-        retries = len(stack.faults.requests) - 30
-        assert retries == stack.runtime.counters["retries"] == 500 // 14 <= 36
-        assert kinds == ["Unavailable"] * 11 + ["BudgetExhausted"] * 19
+        retries = len(stack.faults.requests) - 40
+        assert retries == stack.runtime.counters["retries"] == 1000 // 14 == 71
+        assert kinds == ["Unavailable"] * 23 + ["BudgetExhausted"] * 17
         error = caught.value
         assert (error.status, error.operation, error.path) == ("persistent", "read", "k")
         assert isinstance(error.__cause__, Unavailable)
@@ -216,6 +217,56 @@ async def test_an_answer_against_the_protocol_gets_one_retry() -> None:
             await stack.fetch()
         assert caught.value.status == "persistent"
         assert len(stack.faults.requests) == 2
+
+
+def name_failure(seconds: float) -> Callable[..., Awaitable[object]]:
+    """A call that fails after so long, because the name of the host is not known."""
+
+    async def fail(*arguments: object) -> object:
+        await asyncio.sleep(seconds)
+        raise Unavailable("the name could not be resolved", context={"reason": "dns"})
+
+    return fail
+
+
+@pytest.mark.parametrize("way", ["fetch", "stream"])
+@pytest.mark.parametrize(
+    ("seconds", "attempts", "gave_up"),
+    [
+        (0.0, 2, "2 failures to resolve the name"),
+        (2.4, 2, "2 failures to resolve the name"),
+        (2.6, 1, "5 seconds to resolve the name"),
+        (9.0, 1, "5 seconds to resolve the name"),
+    ],
+)
+async def test_a_name_that_is_not_known_is_asked_for_twice_within_five_seconds(
+    way: str, seconds: float, attempts: int, gave_up: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_stack(RetryLayer(), data=b"abc") as stack:
+        for call in ("read", "open_read"):
+            monkeypatch.setattr(stack.faults, call, name_failure(seconds))
+        with pytest.raises(Unavailable) as caught:
+            await getattr(stack, way)()
+        error = caught.value
+        assert (error.status, error.context["gave_up"]) == ("persistent", gave_up)
+        assert error.context["attempts"] == attempts
+        assert stack.runtime.loop.time() <= max(5.0, seconds)
+
+
+async def test_a_name_that_is_known_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the attempt before took, that failed for another reason."""
+    plan = [Injection(delay_seconds=30.0, error=Unavailable)]
+    async with open_stack(RetryLayer(), plan=plan, data=b"abc") as stack:
+        real, failing, calls = stack.faults.read, name_failure(0.1), 0
+
+        async def read(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return await (failing(*arguments) if calls == 2 else real(*arguments))
+
+        monkeypatch.setattr(stack.faults, "read", read)
+        assert await stack.fetch() == b"abc"
+        assert calls == 3
 
 
 @pytest.mark.parametrize("at", ["call", "reply"])

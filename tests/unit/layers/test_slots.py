@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.layers.slots import SlotQueue, SlotTicket
+from aioprefetch.layers.slots import HALVING_SECONDS, SlotQueue, SlotTicket
 from aioprefetch.values import Lane
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["acquire", "release", "withdraw", "promote"]), st.integers(0, 50)), max_size=80
+    st.tuples(
+        st.sampled_from(["acquire", "release", "withdraw", "promote", "refused", "answered"]), st.integers(0, 50)
+    ),
+    max_size=120,
 )
 
 
@@ -29,8 +32,13 @@ class Holder:
 class Model:
     """A list of everybody; the rules are searched for anew each time."""
 
+    limit_max: int
     limit: int
     holders: list[Holder] = field(default_factory=list)
+    seconds: float = 0.0
+    halvings: list[float] = field(default_factory=list)
+    # Since the limit changed last, or somebody was refused.
+    round_of_answers: int = 0
 
     def of(self, state: str, lane: Lane | None = None) -> list[Holder]:
         found = [one for one in self.holders if one.state == state and lane in (None, one.lane)]
@@ -45,11 +53,30 @@ class Model:
                 return
             ready[0].state = "holding"
 
+    def refused(self) -> bool:
+        """Half the slots, unless that was done within the last second."""
+        self.round_of_answers = 0
+        if self.limit == 1 or any(self.seconds - then < HALVING_SECONDS for then in self.halvings):
+            return False
+        self.halvings.append(self.seconds)
+        self.limit //= 2
+        return True
+
+    def answered(self) -> bool:
+        """One slot more after as many as there are slots."""
+        self.round_of_answers += 1
+        if self.limit == self.limit_max or self.round_of_answers < self.limit:
+            return False
+        self.limit, self.round_of_answers = self.limit + 1, 0
+        return self.limit == self.limit_max
+
 
 def check(queue: SlotQueue, model: Model) -> None:
     """Counts, and who holds a slot, agree."""
-    assert queue.in_flight == len(model.of("holding")) <= queue.limit
-    assert queue.prefetch_in_flight == len(model.of("holding", "prefetch")) <= queue.prefetch_max
+    assert (queue.limit, queue.prefetch_max) == (model.limit, max(1, model.limit - 1))
+    assert 1 <= queue.limit <= queue.limit_max
+    assert queue.in_flight == len(model.of("holding")) <= queue.limit_max
+    assert queue.prefetch_in_flight == len(model.of("holding", "prefetch")) <= max(1, queue.limit_max - 1)
     assert queue.queued == len(model.of("waiting"))
     for one in model.holders:
         if one.ticket is not None and one.state != "through":
@@ -68,6 +95,14 @@ def act(queue: SlotQueue, model: Model, step: str, choice: int) -> None:
         model.holders.append(holder)
         model.settle()
         assert (holder.state == "holding") == (holder.ticket is None)
+        return
+    if step in ("refused", "answered"):
+        model.seconds += choice / 32  # A sum of these is exact.
+        if step == "refused":
+            assert queue.refused(model.seconds) == model.refused()
+        else:
+            assert queue.answered() == model.answered()
+        model.settle()
         return
     if step == "release":
         candidates = model.of("holding")
@@ -91,10 +126,10 @@ def act(queue: SlotQueue, model: Model, step: str, choice: int) -> None:
     model.settle()
 
 
-@given(limit=st.integers(1, 5), steps=STEPS)
-@settings(max_examples=400, deadline=None)
+@given(limit=st.integers(1, 7), steps=STEPS)
+@settings(max_examples=600, deadline=None)
 def test_any_order_of_calls_agrees_with_the_model_and_ends_empty(limit: int, steps: list[tuple[str, int]]) -> None:
-    queue, model = SlotQueue(limit), Model(limit)
+    queue, model = SlotQueue(limit), Model(limit, limit)
     for step, choice in steps:
         act(queue, model, step, choice)
         check(queue, model)
@@ -114,3 +149,59 @@ def test_each_grant_wakes_once() -> None:
     queue.release("demand")
     queue.release("demand")
     assert woken == [0, 1, 2]
+
+
+def test_refusals_halve_once_a_second_down_to_one() -> None:
+    """However many there are: those of one second are one sign."""
+    queue = SlotQueue(64)
+    limits = []
+    for tenth in range(100):
+        for _ in range(50):
+            queue.refused(tenth / 10)
+        limits.append(queue.limit)
+    assert limits[::10] == [32, 16, 8, 4, 2, 1, 1, 1, 1, 1]
+    assert limits == sorted(limits, reverse=True)
+    assert queue.prefetch_max == 1
+
+
+def test_each_full_round_of_answers_brings_one_slot_back() -> None:
+    """The last one is told of, and nothing grows beyond what there is."""
+    queue = SlotQueue(8)
+    assert queue.refused(0.0)
+    answers = []
+    for limit in (4, 5, 6, 7):
+        assert queue.limit == limit
+        answers += [queue.answered() for _ in range(limit)]
+    assert queue.limit == 8
+    assert answers.count(True) == 1
+    assert answers[-1]
+    assert not any(queue.answered() for _ in range(100))
+    assert queue.limit == 8
+
+
+def test_a_round_with_a_refusal_in_it_is_not_full() -> None:
+    queue = SlotQueue(8)
+    queue.refused(0.0)
+    for _ in range(100):
+        for _ in range(queue.limit - 1):
+            queue.answered()
+        assert not queue.refused(0.5)
+    assert queue.limit == 4
+
+
+def test_what_is_in_flight_when_the_limit_sinks_stays_and_who_waits_comes_when_it_rises() -> None:
+    queue = SlotQueue(4)
+    for _ in range(4):
+        assert queue.try_acquire("demand")
+    assert queue.refused(0.0)
+    assert (queue.in_flight, queue.limit) == (4, 2)
+    ticket = queue.enqueue("demand", lambda: None)
+    queue.release("demand")
+    queue.release("demand")
+    assert not ticket.granted
+    assert not queue.answered()
+    assert not queue.answered()
+    assert (ticket.granted, queue.in_flight, queue.limit) == (True, 3, 3)
+    late = queue.enqueue("demand", lambda: None)
+    queue.restore()
+    assert (late.granted, queue.in_flight, queue.limit) == (True, 4, 4)

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor import Accessor, Layer
 from aioprefetch.errors import Closed, ConfigInvalid, Stalled, TimedOut, Unavailable
+from aioprefetch.layers.complete import CompleteLayer
+from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, TimeoutLayer
 from aioprefetch.layers.watchdog import Watch
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
 from aioprefetch.sink import CollectSink
-from aioprefetch.testing.fault_layer import Injection
+from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -180,6 +184,57 @@ async def test_nothing_is_armed_without_limits(way: str) -> None:
         finally:
             del loop.call_at
         assert armed == [100_000.0]
+
+
+class SaysItWatches(Layer):
+    """A layer whose inner side says that it ends its own waits, whether it does or not."""
+
+    def __init__(self, stall_seconds: object) -> None:
+        self.stall_seconds = stall_seconds
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        accessor = WrappedAccessor(inner)
+        accessor.stall_seconds = self.stall_seconds  # type: ignore[attr-defined]
+        return accessor
+
+
+@WAYS
+async def test_what_watches_itself_closely_enough_is_left_to_itself(way: str) -> None:
+    plan = [Injection(at=CHUNK, delay_seconds=500.0), Injection(at=CHUNK, occurrence=1, error=Stalled)]
+    layers = (SaysItWatches(20.0), CompleteLayer(), ErrorContextLayer(), TimeoutLayer(stall_seconds=20.0))
+    async with open_stack(*layers, plan=plan, data=DATA) as stack:
+        assert await read(stack, way) == DATA
+        assert stack.runtime.loop.time() == 500.0
+        with pytest.raises(Stalled, match="injected"):
+            await read(stack, way)
+
+
+@WAYS
+async def test_what_watches_itself_still_has_the_deadline(way: str) -> None:
+    layers = (SaysItWatches(20.0), TimeoutLayer())
+    async with open_stack(*layers, plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
+        with pytest.raises(TimedOut, match="deadline"):
+            await read(stack, way, deadline=7.0)
+        assert stack.runtime.loop.time() == 7.0
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (SaysItWatches(20.5), TimeoutLayer()),
+        (SaysItWatches(None), TimeoutLayer()),
+        (SaysItWatches("20"), TimeoutLayer()),
+        # A layer in between may wait for something else: unless it says so too, it is watched.
+        (SaysItWatches(20.0), FaultLayer(), TimeoutLayer()),
+    ],
+    ids=["too slow", "does not", "says nonsense", "not seen from outside"],
+)
+async def test_what_does_not_is_watched(way: str, layers: tuple[Layer, ...]) -> None:
+    async with open_stack(*layers, plan=[Injection(at="call", hang=True)], data=DATA) as stack:
+        with pytest.raises(TimedOut):
+            await read(stack, way)
+        assert stack.runtime.loop.time() == 20.0
 
 
 async def test_many_reads_share_one_timer_that_ends_by_itself() -> None:

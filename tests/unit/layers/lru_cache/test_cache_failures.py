@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from aioprefetch import runtime
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import Error, NotFound, PermissionDenied, Unavailable, UntrustedMetadata
 from aioprefetch.layers.lru_cache.entry_sink import EntrySink
@@ -269,7 +270,8 @@ async def test_a_cache_that_does_not_exist_is_bypassed(bed: Bed) -> None:
     assert bed.cache.calls["list"] == FAILURES_MAX
 
 
-async def test_closing_during_the_write_of_an_entry_leaves_no_file(bed: Bed) -> None:
+async def test_closing_during_the_write_of_an_entry_leaves_no_file(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "FINISH_SECONDS_MAX", 0.05)
     for step in ("open_write", "body_write", "body_close"):
         bed.put("k", DATA)
         gate = Gate(step)
