@@ -1,0 +1,24 @@
+"""Range requests over HTTP/1.1, straight into the caller's memory: the data plane of the s3 and http services."""
+
+from aioprefetch.transport.client import HttpClient
+from aioprefetch.transport.connection import Connection, Destination, Receiver
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local
+from aioprefetch.transport.response_head import ResponseHead
+from aioprefetch.transport.streamed import StreamedAnswer
+
+__all__ = [
+    "DEFAULT_PORTS",
+    "ClientOptions",
+    "Connection",
+    "Destination",
+    "HttpClient",
+    "Origin",
+    "Proxy",
+    "Receiver",
+    "ResponseHead",
+    "StreamedAnswer",
+    "Target",
+    "encoded_fields",
+    "is_link_local",
+]

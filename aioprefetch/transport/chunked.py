@@ -1,0 +1,80 @@
+"""The chunked coding of a body (RFC 9112, 7.1), strictly. Pure, no I/O."""
+
+from __future__ import annotations
+
+import re
+
+from aioprefetch.errors import ProtocolError
+
+# A size line with its extensions, and all trailers together.
+LINE_BYTES_MAX = 4096
+TRAILER_BYTES_MAX = 16 << 10
+
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?[\t ]*")
+_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
+
+
+class ChunkedDecoder:
+    """Takes a body as it arrives and gives back what it carries.
+
+    ``ended`` after the last chunk and its trailers; ``rest`` is what came after it. Trailers are read and dropped.
+    Raises ``ProtocolError`` for a size that is none, a missing line end, or lines without end.
+    """
+
+    __slots__ = ("_left_bytes", "_line", "_state", "_trailer_bytes", "ended", "rest")
+
+    def __init__(self) -> None:
+        self._state = self._size_line
+        self._line = bytearray()
+        self._left_bytes = 0
+        self._trailer_bytes = 0
+        self.ended = False
+        self.rest = b""
+
+    def feed(self, data: memoryview) -> list[memoryview]:
+        """The pieces of the body in ``data``, which are views of it."""
+        pieces: list[memoryview] = []
+        position = 0
+        while position < len(data) and not self.ended:
+            if self._left_bytes:
+                piece = data[position : position + self._left_bytes]
+                pieces.append(piece)
+                self._left_bytes -= len(piece)
+                position += len(piece)
+                continue
+            position = self._take_line(data, position)
+        self.rest = bytes(data[position:])
+        return pieces
+
+    def _take_line(self, data: memoryview, position: int) -> int:
+        window = bytes(data[position : position + LINE_BYTES_MAX + 2])
+        end = window.find(b"\n")
+        taken = len(window) if end < 0 else end + 1
+        self._line += window[:taken]
+        if len(self._line) > LINE_BYTES_MAX + 2:
+            raise ProtocolError(f"a chunk of the body has a line of more than {LINE_BYTES_MAX} bytes")
+        if end >= 0:
+            if not self._line.endswith(b"\r\n"):
+                raise ProtocolError("a line of the chunked body does not end with CRLF")
+            line, self._line = bytes(self._line[:-2]), bytearray()
+            self._state(line)
+        return position + taken
+
+    def _size_line(self, line: bytes) -> None:
+        match = _SIZE.fullmatch(line)
+        if match is None:
+            raise ProtocolError("a chunk of the body does not begin with its size")
+        self._left_bytes = int(match[1], 16)
+        self._state = self._chunk_end if self._left_bytes else self._trailer
+
+    def _chunk_end(self, line: bytes) -> None:
+        if line:
+            raise ProtocolError("a chunk of the body is longer than its size")
+        self._state = self._size_line
+
+    def _trailer(self, line: bytes) -> None:
+        self._trailer_bytes += len(line)
+        if not line:
+            self.ended = True
+        elif self._trailer_bytes > TRAILER_BYTES_MAX or not _TRAILER.fullmatch(line):
+            raise ProtocolError("what follows the chunks of the body is no trailer")

@@ -1,0 +1,75 @@
+"""The client: ranged GETs and HEADs over pooled HTTP/1.1 connections, bodies received into the caller's memory."""
+
+from __future__ import annotations
+
+from aioprefetch.runtime import Runtime
+from aioprefetch.transport.connection import Connection, Receiver, StaleConnection
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Target
+from aioprefetch.transport.pool import Pool
+from aioprefetch.transport.streamed import StreamedAnswer
+
+
+class HttpClient:
+    """One pool of connections within a runtime, which closes it.
+
+    Redirects are not followed, bodies are not inflated, nothing is retried, with one exception: a connection that was
+    kept from an earlier request, and turns out to be closed before a byte of an answer came, is replaced once.
+    """
+
+    def __init__(self, runtime: Runtime, options: ClientOptions | None = None) -> None:
+        self._runtime = runtime
+        self._pool = Pool(runtime, options or ClientOptions())
+        runtime.supervisor.on_close(self._pool.aclose)
+
+    @property
+    def connections(self) -> int:
+        """Connections open or being made."""
+        return self._pool.open_count
+
+    async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
+        """Send a request; ``receiver`` gets the answer. Returns how many seconds its head took.
+
+        ``fields`` are the headers of this request alone, each with its CRLF (``encoded_fields``). Raises
+        ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
+        ``Closed``, or what the receiver raised. If it fails or is cancelled, the connection is closed.
+        """
+        pool = self._pool
+        connection = pool.take_idle(target.route) or await pool.connect(target.route)
+        request = target.head + fields + b"\r\n"
+        try:
+            try:
+                return await connection.send(request, receiver, is_head=target.is_head)
+            except StaleConnection:
+                self._runtime.counters["transport_stale_connections"] += 1
+            connection = await pool.connect(target.route, is_fresh=True)
+            return await connection.send(request, receiver, is_head=target.is_head)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            pool.release(connection)
+
+    def stream(self, connection: Connection) -> StreamedAnswer:
+        """For a receiver whose answer is better read piece by piece: it returns what ``take_over`` of this returns.
+
+        ``fetch`` then returns at once, and whoever reads the answer closes it.
+        """
+        return StreamedAnswer(connection, self._pool.release)
+
+    async def open(self, target: Target, fields: bytes) -> StreamedAnswer:
+        """Send a request and return when the head of its answer is there; the caller reads the body, and closes it."""
+        pool = self._pool
+        is_fresh = False
+        while True:
+            connection = await pool.connect(target.route, is_fresh=is_fresh)
+            answer = StreamedAnswer(connection, pool.release)
+            try:
+                await answer.begin(target.head + fields + b"\r\n", is_head=target.is_head)
+                return answer
+            except StaleConnection:
+                self._runtime.counters["transport_stale_connections"] += 1
+                is_fresh = True
+            except BaseException:
+                answer.close()
+                raise

@@ -1,0 +1,167 @@
+"""How a connection is made: name, address, proxy, TLS. Whatever fails is one of our errors, and leaves no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import select
+import socket
+import ssl
+from collections.abc import Callable
+
+from aioprefetch.errors import ConfigInvalid, PermissionDenied, ProtocolError, TimedOut, Unavailable, Unsupported
+from aioprefetch.runtime import Runtime
+from aioprefetch.transport.connection import Connection
+from aioprefetch.transport.failures import not_connected
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head
+from aioprefetch.transport.resolver import Resolver
+from aioprefetch.transport.response_head import HEAD_BYTES_MAX, parse_head
+
+# The second address is tried when the first one has not answered for so long (RFC 8305).
+NEXT_ADDRESS_SECONDS = 0.25
+
+
+class Connector:
+    """Makes connections for one client."""
+
+    def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
+        self._runtime = runtime
+        self._loop = runtime.loop
+        self._options = options
+        self._resolver = Resolver(runtime, options)
+        self._context: ssl.SSLContext | None = None
+        self._reading_context = asyncio.Lock()
+
+    async def connect(self, route: Route, on_lost: Callable[[Connection], None]) -> Connection:
+        """A connection to the origin. If cancelled, the socket is closed. ``on_lost`` is called only for what is made.
+
+        Raises ``Unavailable``, ``TimedOut`` after ``connect_timeout_seconds``, ``ConfigInvalid`` for TLS that cannot
+        work, ``RedirectRefused``.
+        """
+        origin, proxy = route.origin, route.proxy
+        first = origin if proxy is None else proxy.origin
+        if proxy is not None and proxy.origin.scheme == origin.scheme == "https":
+            raise Unsupported(f"the proxy {proxy.origin} would need TLS within TLS; give its address with http://")
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_seconds):
+                context = await self._tls_context() if "https" in (origin.scheme, first.scheme) else None
+                sock = await self._open_socket(first)
+                return await self._connect_over(sock, route, context, on_lost)
+        except TimeoutError:
+            raise self._timed_out(first) from None
+        except (OSError, ssl.SSLError) as error:
+            self._resolver.forget(first.host, first.port)
+            is_tls_within = isinstance(error, ssl.SSLError) and origin.scheme == "https"
+            where = str(origin) if proxy is None or is_tls_within else f"the proxy {first}"
+            raise not_connected(error, where) from None
+
+    async def aclose(self) -> None:
+        """Resolve no name any more."""
+        await self._resolver.aclose()
+
+    def _timed_out(self, first: Origin) -> TimedOut:
+        limit = f"within connect_timeout_seconds={self._options.connect_timeout_seconds:g}"
+        if self._resolver.is_asking(first.host, first.port):
+            return TimedOut(f"the name of {first} was not resolved {limit}", context={"reason": "dns"})
+        self._resolver.forget(first.host, first.port)
+        return TimedOut(f"no connection to {first} {limit}")
+
+    async def _open_socket(self, origin: Origin) -> socket.socket:
+        from aiohappyeyeballs import start_connection
+
+        addresses = await self._resolver.resolve(origin.host, origin.port)
+        return await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, interleave=1)
+
+    async def _connect_over(
+        self, sock: socket.socket, route: Route, context: ssl.SSLContext | None, on_lost: Callable[[Connection], None]
+    ) -> Connection:
+        origin, proxy = route.origin, route.proxy
+        if proxy is not None and origin.scheme == "https":
+            try:
+                await _open_tunnel(self._loop, sock, origin, proxy)
+            except BaseException:
+                sock.close()
+                raise
+        # From here on the socket belongs to its transport, which closes it whatever happens: were it closed beneath
+        # that, the next socket with its number would be taken for it.
+        transport, connection = await self._loop.create_connection(
+            lambda: Connection(self._loop, route, on_lost, arrivals(sock)), sock=sock
+        )
+        if context is None:
+            return connection
+        server = origin if proxy is None or origin.scheme == "https" else proxy.origin
+        try:
+            secured = await self._loop.start_tls(
+                transport,
+                connection,
+                context,
+                server_hostname=server.host.rstrip("."),
+                ssl_handshake_timeout=self._options.connect_timeout_seconds,
+            )
+        except BaseException as error:
+            transport.abort()
+            if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):  # Often a UnicodeError.
+                # Where a proxy looks up the name, TLS is the first to read it.
+                raise ConfigInvalid(f"the host of {server} is no name that a certificate could have") from None
+            raise
+        if secured is None:
+            raise ConnectionAbortedError
+        connection.connection_made(secured)
+        return connection
+
+    async def _tls_context(self) -> ssl.SSLContext:
+        # Reading the system's authorities takes tens of milliseconds, so it is done once, and in a thread.
+        if self._context is None:
+            async with self._reading_context:
+                if self._context is None:
+                    self._context = await self._runtime.run_blocking(tls_context, self._options.ca_bundle)
+        return self._context
+
+
+def arrivals(sock: socket.socket) -> Callable[[], object]:
+    """A quick call that returns something true when the socket has bytes to receive, or has ended."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return functools.partial(poll.poll, 0)
+
+
+def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """A context that checks certificate and host name, by the system's authorities or those of a PEM file.
+
+    Raises ``ConfigInvalid`` for a file that is none.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_bundle)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigInvalid(
+            f"ca_bundle {ca_bundle!r} cannot be read as a PEM file of certificates: {error.strerror}"
+        ) from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
+    """Let the proxy connect us with the origin (RFC 9110, 9.3.6). Its answer is read before TLS begins."""
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    address = f"{host}:{origin.port}"
+    fields = {"Host": address}
+    if proxy.authorization:
+        fields["Proxy-Authorization"] = proxy.authorization
+    await loop.sock_sendall(sock, encoded_head(f"CONNECT {address} HTTP/1.1", fields) + b"\r\n")
+    head = bytearray()
+    while (end := head.find(b"\r\n\r\n")) < 0:
+        received = await loop.sock_recv(sock, 4096)
+        head += received
+        if not received:
+            raise Unavailable(f"the proxy {proxy.origin} closed the connection")
+        if len(head) > HEAD_BYTES_MAX:
+            raise ProtocolError(f"the proxy {proxy.origin} answered CONNECT without end")
+    status = parse_head(bytes(head[: end + 4]), is_head=True).status
+    if status in (401, 403, 407):
+        raise PermissionDenied(f"the proxy answered {status}: give its user and password in its URL")
+    if not 200 <= status < 300:
+        raise Unavailable(f"the proxy answered {status}")
+    if len(head) > end + 4:
+        # The server behind says nothing before we do, so all that comes is the proxy's.
+        raise ProtocolError(f"the proxy {proxy.origin} answered CONNECT with more than a head")

@@ -1,0 +1,44 @@
+"""What the exceptions of sockets and TLS mean in our tree of errors: one table. Nothing of theirs is repeated."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+
+from aioprefetch.errors import ConfigInvalid, Error, Unavailable
+
+
+def broken_off(error: Exception | None, when: str) -> Error:
+    """The error of a connection that ended; ``when`` says at which point."""
+    if error is None:
+        return Unavailable(f"the server closed the connection {when}")
+    return Unavailable(f"the connection broke off {when} ({_reason(error)})")
+
+
+def not_connected(error: Exception, where: str) -> Error:
+    """The error of a connection that could not be made. A certificate that is not trusted is for people to mend."""
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConfigInvalid(
+            f"the certificate of {where} is not trusted: {error.verify_message}; check the host, or name its "
+            "authority with ca_bundle; it is never switched off"
+        )
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+        return Unavailable(f"no connection to {where} ({_reason(error)})")
+    if isinstance(error, ssl.SSLError):
+        return ConfigInvalid(
+            f"TLS with {where} failed: {error.reason or type(error).__name__}; it may not speak TLS at all: check "
+            "scheme and port"
+        )
+    if isinstance(error, socket.gaierror):
+        return Unavailable(
+            f"the name of {where} could not be resolved; check its spelling and the network", context={"reason": "dns"}
+        )
+    return Unavailable(f"no connection to {where} ({_reason(error)})")
+
+
+def _reason(error: Exception) -> str:
+    code = getattr(error, "errno", None)
+    return errno.errorcode.get(code, type(error).__name__) if isinstance(code, int) else type(error).__name__

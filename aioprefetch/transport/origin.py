@@ -1,0 +1,121 @@
+"""Origins, and the one form in which a request is sent: its fixed part is encoded once for all ranges of an object."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from aioprefetch.errors import InvalidPath
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+USER_AGENT = "aioprefetch"
+
+# What may stand in a request line or in a header: no control character, no space in the former.
+_TARGET = re.compile(r"/[\x21-\x7e]*")
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Scheme, host and port: what credentials belong to."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def netloc(self) -> str:
+        """Host and port as a URL has them; the scheme's own port is left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.netloc}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Proxy:
+    """An HTTP proxy. ``authorization`` is the value of its header, a secret."""
+
+    origin: Origin
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Proxy {self.origin}>"
+
+
+class Route:
+    """Where connections lead: an origin, perhaps through a proxy. Equal ``key``: the same connections serve."""
+
+    __slots__ = ("key", "origin", "proxy")
+
+    def __init__(self, origin: Origin, proxy: Proxy | None) -> None:
+        self.origin = origin
+        self.proxy = proxy
+        # A text, because it keeps its hash: it is looked up for every request.
+        self.key = str(origin) if proxy is None else f"{origin} {proxy.origin} {proxy.authorization}"
+
+    def __repr__(self) -> str:
+        return f"<Route {self.origin}{'' if self.proxy is None else f' through {self.proxy.origin}'}>"
+
+
+class Target:
+    """What is asked for, of whom: everything of a request that does not change from range to range.
+
+    ``path`` is the path with its query, percent-encoded; it may hold a signature, so it is shown nowhere.
+    ``proxy`` leads there. Raises ``InvalidPath`` for what would break the request's lines.
+    """
+
+    __slots__ = ("_path", "head", "is_head", "method", "origin", "route")
+
+    def __init__(
+        self,
+        origin: Origin,
+        path: str,
+        *,
+        method: Literal["GET", "HEAD"] = "GET",
+        headers: Mapping[str, str] | None = None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self.origin = origin
+        self.method = method
+        self.is_head = method == "HEAD"
+        self.route = Route(origin, proxy)
+        self._path = path
+        if not _TARGET.fullmatch(path):
+            raise InvalidPath("the URL that the path makes is not valid")
+        plain_proxy = proxy is not None and origin.scheme == "http"
+        fields = {"Host": origin.netloc, "User-Agent": USER_AGENT, "Accept-Encoding": "identity", **(headers or {})}
+        if proxy is not None and plain_proxy and proxy.authorization:
+            fields["Proxy-Authorization"] = proxy.authorization
+        self.head = encoded_head(f"{method} {origin if plain_proxy else ''}{path} HTTP/1.1", fields)
+
+    def __repr__(self) -> str:
+        return f"<Target {self.method} {self.origin}{self._path.partition('?')[0]}>"
+
+
+def encoded_head(line: str, fields: Mapping[str, str]) -> bytes:
+    """A request line and headers, without the empty line after them. ``InvalidPath`` for what breaks lines."""
+    return f"{line}\r\n".encode("ascii") + encoded_fields(fields)
+
+
+def encoded_fields(fields: Mapping[str, str]) -> bytes:
+    """Headers as they are sent. ``InvalidPath`` for a name or value that would break their lines."""
+    for name, value in fields.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise InvalidPath(f"the header {name!r} cannot be sent: it holds a control character")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode("latin-1")
+
+
+def is_link_local(host: str) -> bool:
+    """Whether a host is an address that only this machine's own network segment has (169.254/16, fe80::/10)."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_link_local or (mapped is not None and mapped.is_link_local)

@@ -1,0 +1,253 @@
+"""The connections of one client: kept for the next request, limited, watched, and closed when they have grown old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextvars import Context
+
+from aioprefetch.errors import Closed, TimedOut
+from aioprefetch.runtime import Runtime
+from aioprefetch.transport.connecting import Connector
+from aioprefetch.transport.connection import Connection
+from aioprefetch.transport.failures import broken_off
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Route
+
+# How long closing waits for the loop to have closed the sockets; it needs nothing of the network.
+CLOSE_SECONDS_MAX = 1.0
+
+
+class _Waiter:
+    """Somebody who needs a connection while every place is taken, or others wait already.
+
+    ``future`` is the present wait, if any. ``has_room``: an idle connection is being closed for it.
+    """
+
+    __slots__ = ("future", "has_room", "is_fresh", "key")
+
+    def __init__(self, key: str, *, is_fresh: bool) -> None:
+        self.key = key
+        self.is_fresh = is_fresh
+        self.future: asyncio.Future[None] | None = None
+        self.has_room = False
+
+
+class Pool:
+    """Hands out connections. A place is taken when one is begun, and given back when it is lost: never otherwise."""
+
+    def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
+        self._runtime = runtime
+        self._loop = runtime.loop
+        self._options = options
+        self._connector = Connector(runtime, options)
+        self._idle: dict[str, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._making: set[asyncio.Task[Connection]] = set()
+        self._places: Counter[str] = Counter()
+        self._waiters: list[_Waiter] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def open_count(self) -> int:
+        """Connections that are open or being made."""
+        return self._places.total()
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a request."""
+        return sum(map(len, self._idle.values()))
+
+    def take_idle(self, route: Route, *, in_turn: bool = False) -> Connection | None:
+        """The idle connection that was used last, if there is one. It ``is_reused`` from now on.
+
+        ``None`` while others wait, unless it is their turn: who reads in a loop would overtake them for ever.
+        """
+        if self._waiters and not in_turn:
+            return None
+        idle = self._idle.get(route.key)
+        while idle:
+            connection = idle.pop()
+            connection.is_idle = False
+            if not connection.is_usable:
+                continue
+            if connection.is_quiet():
+                connection.is_reused = True
+                return connection
+            connection.close()  # What came unasked must not be taken for the answer to the next request.
+        return None
+
+    async def connect(self, route: Route, *, is_fresh: bool = False) -> Connection:
+        """An idle connection unless it shall be ``is_fresh``, or a new one as soon as there is a place for it.
+
+        Raises what ``Connector.connect`` raises, ``TimedOut`` where no place became free, ``Closed``. If cancelled,
+        nothing is left open.
+        """
+        if self._closed:
+            raise Closed("the operator is closed")
+        idle = None if is_fresh else self.take_idle(route)
+        if idle is None and not self._waiters and self._has_place(route.key):
+            self._places[route.key] += 1
+        elif idle is None:
+            idle = await self._wait(route, is_fresh=is_fresh)
+        return idle or await self._make(route)
+
+    def release(self, connection: Connection) -> None:
+        """Its answer has come to its end, or was broken off."""
+        if connection.is_idle or not connection.is_usable:
+            return
+        connection.idle_seconds = now = self._loop.time()
+        if self._closed or now - connection.made_seconds >= self._options.age_seconds_max:
+            connection.close()
+            return
+        connection.is_idle = True
+        self._idle.setdefault(connection.route.key, []).append(connection)
+        if self._waiters:
+            self._wake()
+
+    async def aclose(self) -> None:
+        """Break off every connection, and return when their sockets are closed."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiter in self._waiters:
+            if waiter.future is not None and not waiter.future.done():
+                waiter.future.set_result(None)
+        for task in tuple(self._making):
+            task.cancel()
+        for connection in tuple(self._open):
+            connection.close(Closed("the operator was closed"))
+        self._idle.clear()
+        await self._connector.aclose()
+        if self._places.total():
+            self._emptied = self._loop.create_future()
+            await asyncio.wait([self._emptied], timeout=CLOSE_SECONDS_MAX)
+
+    # --- places -------------------------------------------------------------------------------------------------
+
+    def _has_place(self, key: str) -> bool:
+        options = self._options
+        return self._places[key] < options.connections_per_host_max and self._places.total() < options.connections_max
+
+    def _make_room(self, waiter: _Waiter) -> bool:
+        """Close an idle connection that it cannot use, if that helps; its place is free when the loop has closed it."""
+        if self._places[waiter.key] >= self._options.connections_per_host_max:
+            candidates = self._idle.get(waiter.key, [])[:1]
+        else:
+            candidates = [idle[0] for idle in self._idle.values() if idle]
+        if candidates:
+            waiter.has_room = True
+            self._drop(min(candidates, key=lambda connection: connection.idle_seconds))
+        return waiter.has_room
+
+    async def _make(self, route: Route) -> Connection:
+        """A new connection, whose place was taken already."""
+        # In a context of its own: what the loop calls for this connection later is no part of this caller's work.
+        task = self._loop.create_task(self._connector.connect(route, self._lost), context=Context())
+        self._making.add(task)
+        try:
+            connection = await task
+        except BaseException as error:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()  # It was made in the moment in which we were cancelled.
+            self._give_back(route.key)
+            if task.cancelled() and self._closed and isinstance(error, asyncio.CancelledError):
+                waiting = asyncio.current_task()
+                if waiting is not None and not waiting.cancelling():
+                    raise Closed("the operator was closed") from None
+            raise
+        finally:
+            self._making.discard(task)
+        self._open.add(connection)
+        self._runtime.counters["transport_connections_opened"] += 1
+        if not connection.is_usable:  # It was lost before it could be counted.
+            self._lost(connection)
+            raise broken_off(None, "as soon as it was open")
+        if self._closed:
+            connection.close()
+            raise Closed("the operator was closed")
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._options.look_seconds, self._look)
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        if connection not in self._open:  # Who makes it gives its place back.
+            return
+        self._open.discard(connection)
+        idle = self._idle.get(connection.route.key)
+        if idle and connection in idle:
+            idle.remove(connection)
+        self._give_back(connection.route.key)
+
+    def _give_back(self, key: str) -> None:
+        self._places[key] -= 1
+        if not self._places[key]:
+            del self._places[key]
+            if not self._idle.get(key):
+                self._idle.pop(key, None)
+        if self._emptied is not None and not self._places and not self._emptied.done():
+            self._emptied.set_result(None)
+        for waiter in self._waiters:
+            waiter.has_room = False
+        self._wake()
+
+    async def _wait(self, route: Route, *, is_fresh: bool) -> Connection | None:
+        """Wait for an idle connection or, ``None``, a place, which is taken then. First come, first served."""
+        waiter = _Waiter(route.key, is_fresh=is_fresh)
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(self._options.wait_timeout_seconds):
+                while True:
+                    waiter.future = self._loop.create_future()
+                    self._wake()
+                    await waiter.future
+                    if self._closed:
+                        raise Closed("the operator was closed")
+                    if not is_fresh and (idle := self.take_idle(route, in_turn=True)) is not None:
+                        return idle
+                    if self._has_place(route.key):
+                        self._places[route.key] += 1
+                        return None
+        except TimeoutError:
+            raise TimedOut(
+                f"no connection became free within {self._options.wait_timeout_seconds:g} seconds", status="persistent"
+            ) from None
+        finally:
+            self._waiters.remove(waiter)
+            self._wake()  # There may be enough for the next one too, or it was called and has given up.
+
+    def _wake(self) -> None:
+        """Call the first of those who wait that can go on now, or make room for it. It tries again by itself."""
+        for waiter in self._waiters:
+            if waiter.future is None or waiter.future.done():
+                return  # It was called, and will call the next one: nobody overtakes it meanwhile.
+            if self._has_place(waiter.key) or (self._idle.get(waiter.key) and not waiter.is_fresh):
+                waiter.future.set_result(None)
+                return
+            if not waiter.has_room and self._make_room(waiter):
+                return
+
+    # --- watching -----------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        options = self._options
+        for connection in tuple(self._open):
+            if connection.is_busy:
+                connection.look(now, options)
+            elif (
+                now - connection.idle_seconds >= options.idle_seconds_max
+                or now - connection.made_seconds >= options.age_seconds_max
+            ):
+                self._drop(connection)
+        self._timer = self._loop.call_later(options.look_seconds, self._look) if self._open else None
+
+    def _drop(self, connection: Connection) -> None:
+        """Close an idle connection, unless it was taken for a request just now."""
+        idle = self._idle.get(connection.route.key)
+        if idle and connection in idle:
+            idle.remove(connection)
+            connection.close()

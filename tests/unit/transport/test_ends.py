@@ -1,0 +1,284 @@
+"""How answers end, over TCP and over TLS: whole, cut, or followed by what nobody asked for. Never short in silence."""
+
+import asyncio
+import gc
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import Unavailable
+from aioprefetch.testing.oracle import content
+from aioprefetch.transport import HttpClient, StreamedAnswer, Target
+from tests.unit.transport.blocking_server import PATIENCE_SECONDS, BlockingServer, Handler, hang_up, next_request
+from tests.unit.transport.raw_server import RawServer, answering, eventually, reply
+from tests.unit.transport.tls_servers import Authority, client, target_of
+from tests.unit.transport.wire import Taker, Wire
+
+BODY = content(3_000_000)
+SIZES = [10, 16_000, 100_000, 300_000, 3_000_000]
+HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+FORGED = reply(b"forged")
+
+
+def framed(kind: str, size: int) -> bytes:
+    """An answer after which the server hangs up."""
+    body = BODY[:size]
+    if kind == "length":
+        return HEAD + b"Content-Length: %d\r\n\r\n" % size + body
+    if kind == "end":
+        return HEAD + b"\r\n" + body
+    pieces = [body[start : start + 8192] for start in range(0, size, 8192)]
+    return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(map(chunk, pieces)) + b"0\r\n\r\n"
+
+
+def chunk(piece: bytes) -> bytes:
+    """One chunk."""
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+@pytest.fixture(params=["http", "https"])
+def security(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """What a server needs for it, and the options of its client."""
+    if request.param == "http":
+        return None, {}
+    authority = Authority(tmp_path)
+    return authority.context("127.0.0.1"), {"ca_bundle": str(authority.bundle)}
+
+
+def sending(answer: bytes, *, says_so: bool = True) -> Handler:
+    """Send this at once, and hang up."""
+
+    def handle(served: socket.socket) -> None:
+        next_request(served)
+        served.sendall(answer)
+        hang_up(served, says_so=says_so)
+
+    return handle
+
+
+@contextmanager
+def no_complaint() -> Iterator[None]:
+    """The loop finds nothing to complain about."""
+    loop = asyncio.get_running_loop()
+    complaints: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(None)
+    assert complaints == []
+
+
+async def streamed(http: HttpClient, target: Target) -> bytes:
+    """A body, read piece by piece."""
+    return await rest_of(await http.open(target, b""))
+
+
+async def rest_of(answer: StreamedAnswer) -> bytes:
+    data = bytearray()
+    try:
+        while piece := await answer.read_chunk():
+            data += piece
+    finally:
+        answer.close()
+    return bytes(data)
+
+
+async def whole(http: HttpClient, target: Target) -> bytes:
+    """A body in one piece of memory."""
+    taker = Taker()
+    await http.fetch(target, b"", taker)
+    return taker.content()
+
+
+async def scattered(http: HttpClient, target: Target) -> bytes:
+    """A body over thousands of pieces, most of them shorter than what comes at once."""
+    taker = Taker(pieces=[1, 1000, 70_000, 3] * 1000)
+    await http.fetch(target, b"", taker)
+    return taker.content()
+
+
+@pytest.mark.parametrize("way", [streamed, whole, scattered])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["length", "chunks", "end"])
+async def test_a_body_after_which_the_server_hangs_up(security: Any, kind: str, size: int, way: Any) -> None:
+    """The end is there before the body was taken, and takes nothing of it away."""
+    context, options = security
+    with no_complaint(), BlockingServer(sending(framed(kind, size)), context) as server:
+        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(3):
+                assert await way(http, target_of(server.url())) == BODY[:size]
+            await eventually(lambda: http.connections == 0)
+
+
+@pytest.mark.parametrize("kind", ["length", "chunks", "end"])
+@pytest.mark.parametrize("size", [400_000, 3_000_000])
+async def test_a_slow_reader_of_a_body_after_which_the_server_hangs_up(security: Any, kind: str, size: int) -> None:
+    """What came while nobody read is not lost with the connection."""
+    context, options = security
+    with no_complaint(), BlockingServer(sending(framed(kind, size)), context) as server:
+        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+            answer = await http.open(target_of(server.url()), b"")
+            await eventually(lambda: answer._connection._paused)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert await rest_of(answer) == BODY[:size]
+
+
+@pytest.mark.parametrize("way", [streamed, whole])
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_body_that_ends_without_a_word_of_tls(tmp_path: Path, size: int, way: Any) -> None:
+    """Anybody on the way can cut a connection: without a length, such a body is not known to be whole."""
+    authority = Authority(tmp_path)
+    handle = sending(framed("end", size), says_so=False)
+    with no_complaint(), BlockingServer(handle, authority.context("127.0.0.1")) as server:
+        async with client(ca_bundle=str(authority.bundle)) as http, asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(3):
+                with pytest.raises(Unavailable, match="before TLS said that the body had ended") as caught:
+                    await way(http, target_of(server.url()))
+                assert f"after {size} bytes" in caught.value.message
+            await eventually(lambda: http.connections == 0)
+
+
+@pytest.mark.parametrize("kind", ["length", "chunks"])
+@pytest.mark.parametrize("says_so", [False, True])
+async def test_a_body_that_is_cut(security: Any, kind: str, says_so: bool) -> None:
+    """Its own framing says that it is not whole, whatever TLS says."""
+    context, options = security
+    handle = sending(framed(kind, 300_000)[:-10], says_so=says_so)
+    with no_complaint(), BlockingServer(handle, context) as server:
+        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+            for way in (streamed, whole, scattered):
+                with pytest.raises(Unavailable, match="in the middle of the body"):
+                    await way(http, target_of(server.url()))
+
+
+# --- what nobody asked for -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [5, 100_000])
+@pytest.mark.parametrize("extra", [FORGED, FORGED[:20], b""], ids=["an answer", "a piece of one", "the end"])
+async def test_what_waits_in_a_kept_connection_is_no_answer(security: Any, size: int, extra: bytes) -> None:
+    """Even if the loop had no chance to see it: the caller computes from one request to the next."""
+    context, options = security
+    may_send, was_sent = threading.Event(), threading.Event()
+
+    def handle(served: socket.socket) -> None:
+        while next_request(served):
+            served.sendall(reply(BODY[:size]))
+            if not may_send.wait(PATIENCE_SECONDS):
+                return
+            if extra:
+                served.sendall(extra)
+            else:
+                served.shutdown(socket.SHUT_WR)
+            was_sent.set()
+
+    with no_complaint(), BlockingServer(handle, context) as server:
+        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+            target = target_of(server.url())
+            for number in range(1, 4):
+                was_sent.clear()
+                assert await whole(http, target) == BODY[:size]
+                may_send.set()
+                assert was_sent.wait(PATIENCE_SECONDS)
+                may_send.clear()
+                assert server.connections == number
+            assert http._runtime.statistics()["transport_stale_connections"] == 0
+
+
+async def test_a_connection_that_says_nothing_is_kept(security: Any) -> None:
+    """However often it is taken."""
+    context, options = security
+
+    def handle(served: socket.socket) -> None:
+        while next_request(served):
+            served.sendall(reply(BODY[:100]))
+
+    with BlockingServer(handle, context) as server:
+        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(50):
+                assert await whole(http, target_of(server.url())) == BODY[:100]
+            assert server.connections == 1
+
+
+# --- who drops an answer ---------------------------------------------------------------------------------------------
+
+
+async def dropped(http: HttpClient, target: Target) -> list[StreamedAnswer]:
+    """An answer whose body has begun."""
+    answer = await http.open(target, b"")
+    await answer.read_chunk()
+    return [answer]
+
+
+class Streaming(Taker):
+    """Leaves the body to whoever reads ``answer``."""
+
+    def __init__(self, http: HttpClient) -> None:
+        super().__init__()
+        self._http = http
+
+    def begin(self, head: Any, connection: Any) -> Any:
+        self.answer = self._http.stream(connection)
+        return self.answer.take_over(head)
+
+
+async def dropped_by_a_receiver(http: HttpClient, target: Target) -> list[StreamedAnswer]:
+    """The same, made by a receiver."""
+    taker = Streaming(http)
+    await http.fetch(target, b"", taker)
+    return [taker.answer]
+
+
+def collect(answers: list[StreamedAnswer]) -> None:
+    """Drop them for good."""
+    answers.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("opening", [dropped, dropped_by_a_receiver])
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_an_answer_that_is_dropped_closes_its_connection(opening: Any, in_thread: bool) -> None:
+    """As a file does, and it says so. Any thread may be the one that collects it."""
+    async with RawServer(answering(reply(BODY))) as server, client(connections_max=1) as http:
+        for _ in range(3):
+            answers = await opening(http, server.target())
+            with pytest.warns(ResourceWarning, match="an answer was not closed"):
+                await asyncio.to_thread(collect, answers) if in_thread else collect(answers)
+            await eventually(lambda: http.connections == 0 and server.open == 0)
+
+
+async def test_an_answer_that_was_read_may_be_dropped() -> None:
+    """It holds nothing, and takes the connection from nobody."""
+    async with RawServer(answering(reply(BODY[:100]))) as server, client() as http:
+        for _ in range(3):
+            answer = await http.open(server.target(), b"")
+            while await answer.read_chunk():
+                pass
+            pieces = answer._pieces
+            del answer
+            gc.collect()
+            pieces.abandon()
+        assert (len(server.peers), http.connections) == (1, 1)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_answer_that_outlives_its_loop_may_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection was closed with the loop."""
+    wire, taker = Wire(), Taker()
+
+    def closed(call: Any) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    monkeypatch.setattr(wire.loop, "call_soon_threadsafe", closed, raising=False)
+    wire.connection.send(b"GET", taker)
+    answers = [StreamedAnswer(wire.connection, lambda connection: None)]
+    answers[0]._done = wire.connection._done
+    with pytest.warns(ResourceWarning, match="an answer was not closed"):
+        collect(answers)

@@ -1,0 +1,364 @@
+"""Places: how many connections there may be, who waits for one and in which order, and that none is ever lost."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from aioprefetch.errors import Closed, Error, TimedOut, Unavailable
+from aioprefetch.testing.oracle import content
+from aioprefetch.transport import Connection, HttpClient
+from aioprefetch.transport.origin import Route
+from tests.unit.transport.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
+
+SHORT_SECONDS = 0.05
+SMALL, LARGE = content(100), content(200_000)
+
+
+class Gate:
+    """A handler that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.permits = asyncio.Semaphore(0)
+
+    def answer(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.permits.release()
+
+    async def __call__(self, peer: Peer) -> None:
+        while await peer.request() is not None:
+            await self.permits.acquire()
+            await peer.send(reply(SMALL))
+
+
+def check(client: HttpClient, *, idle: int) -> None:
+    """Every place is that of an open connection, every idle connection can be used, and nobody waits."""
+    pool = client._pool
+    assert pool.open_count == len(pool._open) == pool.idle_count == idle
+    kept = [connection for connections in pool._idle.values() for connection in connections]
+    assert len(set(kept)) == len(kept)
+    assert all(connection.is_usable and connection.is_idle for connection in kept)
+    assert (pool._waiters, pool._making) == ([], set())
+
+
+async def test_limit_of_one_host() -> None:
+    async with RawServer(answering(reply(LARGE))) as server, client_of(connections_per_host_max=2) as client:
+        bodies = await asyncio.gather(*(get(client, server.target()) for _ in range(20)))
+        assert set(bodies) == {LARGE}
+        assert server.open_max == len(server.peers) == 2
+        check(client, idle=2)
+
+
+async def test_limit_in_total() -> None:
+    async with (
+        RawServer(answering(reply(SMALL))) as one,
+        RawServer(answering(reply(SMALL))) as other,
+        client_of(connections_max=3) as client,
+    ):
+        targets = [one.target(), other.target()]
+        for _ in range(3):
+            await asyncio.gather(*(get(client, targets[number % 2]) for number in range(20)))
+            assert one.open + other.open <= 4  # One that was closed to make room may not be gone at its server.
+        assert client.connections <= 3
+        check(client, idle=client.connections)
+
+
+async def test_an_idle_connection_of_another_host_makes_room() -> None:
+    async with (
+        RawServer(answering(reply(SMALL))) as one,
+        RawServer(answering(reply(SMALL))) as other,
+        client_of(connections_max=1) as client,
+    ):
+        for _ in range(3):
+            await get(client, one.target())
+            await get(client, other.target())
+        assert (len(one.peers), len(other.peers)) == (3, 3)
+        check(client, idle=1)
+
+
+async def test_a_busy_connection_of_another_host_makes_room_when_it_is_done() -> None:
+    gate = Gate()
+    async with (
+        RawServer(gate) as one,
+        RawServer(answering(reply(SMALL))) as other,
+        client_of(connections_max=1) as client,
+    ):
+        first = asyncio.ensure_future(get(client, one.target()))
+        await eventually(lambda: one.requests == 1)
+        second = asyncio.ensure_future(get(client, other.target()))
+        await eventually(lambda: len(client._pool._waiters) == 1)
+        gate.answer()
+        assert await first == await second == SMALL
+        check(client, idle=1)
+
+
+@pytest.mark.parametrize("same_host", [True, False])
+async def test_who_reads_in_a_loop_does_not_overtake_who_waits(same_host: bool) -> None:
+    async def loop() -> None:
+        while True:
+            await get(client, one.target())
+
+    async with (
+        RawServer(answering(reply(SMALL))) as one,
+        RawServer(answering(reply(SMALL))) as another,
+        client_of(connections_max=1) as client,
+    ):
+        greedy = asyncio.ensure_future(loop())
+        await eventually(lambda: one.requests > 3)
+        other = one if same_host else another
+        for _ in range(5):
+            assert await get(client, other.target()) == SMALL
+        greedy.cancel()
+        await asyncio.wait([greedy])
+        await eventually(lambda: client.connections == client._pool.idle_count)
+        check(client, idle=client.connections)
+
+
+async def test_first_come_first_served() -> None:
+    gate = Gate()
+    order: list[int] = []
+
+    async def ask(number: int) -> None:
+        await get(client, server.target())
+        order.append(number)
+
+    async with RawServer(gate) as server, client_of(connections_per_host_max=1) as client:
+        asked = []
+        for number in range(6):
+            asked.append(asyncio.ensure_future(ask(number)))
+            await eventually(lambda: server.requests + len(client._pool._waiters) == len(asked))
+        gate.answer(6)
+        await asyncio.gather(*asked)
+        assert order == list(range(6))
+        check(client, idle=1)
+
+
+async def test_waiting_ends_somewhen() -> None:
+    gate = Gate()
+    async with (
+        RawServer(gate) as server,
+        client_of(connections_per_host_max=1, wait_timeout_seconds=SHORT_SECONDS) as client,
+    ):
+        first = asyncio.ensure_future(get(client, server.target()))
+        await eventually(lambda: server.requests == 1)
+        with pytest.raises(TimedOut, match="no connection became free") as caught:
+            await get(client, server.target())
+        assert caught.value.status == "persistent"
+        gate.answer()
+        assert await first == SMALL
+        check(client, idle=1)
+
+
+def cancel_called(task: asyncio.Task[bytes], client: HttpClient) -> None:
+    future = client._pool._waiters[0].future
+    assert future is not None
+    assert future.done()
+    task.cancel()
+
+
+async def test_a_waiter_that_is_cancelled_takes_nothing_with_it() -> None:
+    """Before it was called, and just after."""
+    gate = Gate()
+    async with RawServer(gate) as server, client_of(connections_per_host_max=1) as client:
+        for was_called in (False, True):
+            asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
+            await eventually(lambda: len(client._pool._waiters) == 2)
+            if was_called:  # In the same turn in which the first request ends, after which it calls the second.
+                (busy,) = (connection for connection in client._pool._open if connection._done is not None)
+                assert busy._done is not None
+                busy._done.add_done_callback(lambda _: cancel_called(asked[1], client))  # noqa: B023
+            else:
+                asked[1].cancel()
+            gate.answer(2)
+            assert await asked[0] == await asked[2] == SMALL
+            with pytest.raises(asyncio.CancelledError):
+                await asked[1]
+            check(client, idle=1)
+
+
+async def test_a_stale_connection_is_replaced_although_every_place_is_taken() -> None:
+    """One that another request brings back meanwhile is closed for it: it must be a new one."""
+
+    async def handle(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply(SMALL))
+        if peer.number == 0:
+            await peer.request()  # And hang up.
+            return
+        while await peer.request() is not None:
+            await peer.send(reply(SMALL))
+
+    async with RawServer(handle) as server, client_of(connections_per_host_max=1) as client:
+        assert await get(client, server.target()) == SMALL
+        bodies = await asyncio.gather(*(get(client, server.target()) for _ in range(5)))
+        assert set(bodies) == {SMALL}
+        check(client, idle=1)
+        route = server.target().route
+        fresh = await client._pool.connect(route, is_fresh=True)  # Closes the idle one.
+        assert (fresh.is_reused, client.connections) == (False, 1)
+        client._pool.release(fresh)
+        check(client, idle=1)
+
+
+async def test_a_connection_is_never_kept_twice() -> None:
+    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
+        await get(client, server.target())
+        (connection,) = client._pool._open
+        client._pool.release(connection)
+        check(client, idle=1)
+
+
+async def test_a_name_that_leads_nowhere_takes_no_place() -> None:
+    async with RawServer(answering(reply(SMALL))) as server:
+        target = server.target()
+    async with client_of(connections_max=1) as client:
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await get(client, target)
+            check(client, idle=0)
+
+
+async def test_closing_in_the_middle_of_everything() -> None:
+    """Requests that wait for a head, a body, a place or a connection, and streams: all end with `Closed`."""
+
+    async def handle(peer: Peer) -> None:
+        await peer.request()
+        await peer.send((b"", reply(LARGE)[:150_000], reply(LARGE)[:500])[peer.number % 3])
+        await peer.gone()
+
+    async with RawServer(handle) as server, client_of(connections_per_host_max=6) as client:
+        asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(9)]
+        asked.append(asyncio.ensure_future(read(client, server)))
+        await eventually(lambda: server.requests == 6 and len(client._pool._waiters) == 4)
+        asked.append(asyncio.ensure_future(get(client, server.target())))
+        await client._runtime.aclose()
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(result) for result in results] == [Closed] * 11
+        check(client, idle=0)
+        await eventually(lambda: server.open == 0)
+        with pytest.raises(Closed):
+            await get(client, server.target())
+        with pytest.raises(Closed):
+            await client.open(server.target(), b"")
+
+
+@pytest.mark.parametrize("turns", range(16))
+async def test_closing_while_connections_are_made(turns: int) -> None:
+    """At whichever moment: everybody gets an answer or `Closed`, and no connection outlives it."""
+    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
+        asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await client._runtime.aclose()
+        for result in await asyncio.gather(*asked, return_exceptions=True):
+            assert result == SMALL or isinstance(result, Closed), repr(result)
+        check(client, idle=0)
+        await eventually(lambda: server.open == 0)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_connection_that_is_lost_before_it_was_used(monkeypatch: pytest.MonkeyPatch, is_reset: bool) -> None:
+    async def handle(peer: Peer) -> None:
+        if is_reset:
+            peer.reset()
+
+    async def connect(route: Route, on_lost: Callable[[Connection], None]) -> Connection:
+        connection = await make(route, on_lost)
+        await eventually(lambda: connection._transport is None)
+        return connection
+
+    async with RawServer(handle) as server, client_of(connections_max=1) as client:
+        make = client._pool._connector.connect
+        monkeypatch.setattr(client._pool._connector, "connect", connect)
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await get(client, server.target())
+            check(client, idle=0)
+
+
+async def test_a_connection_that_is_there_when_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made in the turn before, and whoever asked has not got it yet."""
+    closing: list[asyncio.Task[None]] = []
+
+    async def connect(route: Route, on_lost: Callable[[Connection], None]) -> Connection:
+        connection = await make(route, on_lost)
+        closing.append(asyncio.ensure_future(client._pool.aclose()))
+        return connection
+
+    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
+        make = client._pool._connector.connect
+        monkeypatch.setattr(client._pool._connector, "connect", connect)
+        with pytest.raises(Closed):
+            await get(client, server.target())
+        await closing[0]
+        check(client, idle=0)
+        await eventually(lambda: server.open == 0)
+        assert server.requests == 0
+
+
+async def read(client: HttpClient, server: RawServer) -> bytes:
+    answer = await client.open(server.target(), b"")
+    body = b""
+    while piece := await answer.read_chunk():
+        body += piece
+    return body
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_places_add_up_after_faults(seed: int) -> None:
+    """A hundred requests at once, again and again, of which some fail in every way."""
+    rng = random.Random(seed)
+
+    async def handle(peer: Peer) -> None:
+        while await peer.request() is not None:
+            fault = rng.random()
+            body = rng.choice((SMALL, LARGE))
+            if fault < 0.01:
+                return peer.reset()
+            if fault < 0.02:
+                return await peer.send(reply(body)[: rng.randrange(300)])
+            if fault < 0.03:
+                return await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n")
+            if fault < 0.04:
+                await peer.send(reply(body, b"Connection: close"))
+                return None
+            await peer.send(reply(body) + (b"more" if fault < 0.05 else b""))
+
+    async def ask() -> bool:
+        try:
+            if rng.random() < 0.3:
+                body = await read(client, server)
+            elif rng.random() < 0.9:
+                body = await get(client, server.target())
+            else:
+                await asyncio.wait_for(client.fetch(server.target(), b"", Discard()), rng.choice((0, SHORT_SECONDS)))
+                return True
+        except (Error, TimeoutError):
+            return False
+        assert body in (SMALL, LARGE)
+        return True
+
+    async with RawServer(handle) as server, client_of(connections_per_host_max=20) as client:
+        for _ in range(3):
+            done = await asyncio.gather(*(ask() for _ in range(100)))
+            assert sum(done) >= 70
+            assert client.connections <= 20
+            await eventually(lambda: client.connections == client._pool.idle_count)
+            check(client, idle=client.connections)
+
+
+class Discard:
+    """A receiver for which any body will do."""
+
+    def begin(self, head: object, connection: object) -> "Discard":
+        return self
+
+    def writable(self) -> memoryview:
+        return memoryview(bytearray(10_000))
+
+    def advance(self, count: int) -> None:
+        pass
+
+    def feed(self, chunk: memoryview) -> int:
+        return len(chunk)

@@ -1,0 +1,371 @@
+"""TLS: who the server is gets checked, bodies are exact, and what breaks is a typed error with nothing left open."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aioprefetch.errors import ConfigInvalid, Error, TimedOut, Unavailable
+from aioprefetch.transport import HttpClient, Origin, Proxy, Target, connecting
+from tests.unit.transport.tls_servers import (
+    Authority,
+    Collected,
+    Serve,
+    client,
+    get,
+    get_streamed,
+    ok,
+    serving,
+    target_of,
+)
+
+LARGE = bytes(range(256)) * (8 << 12)  # 8 MiB
+QUICK_SECONDS = 0.1
+LINGER_RESET = struct.pack("ii", 1, 0)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """An authority for one test."""
+    return Authority(tmp_path)
+
+
+def answering(*answers: bytes, log: list[bytes] | None = None) -> Serve:
+    """Give the requests of each connection these answers, one after the other, and hang up after the last."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            request = await reader.readuntil(b"\r\n\r\n")
+            if log is not None:
+                log.append(request)
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    return serve
+
+
+@asynccontextmanager
+async def over_tls(
+    authority: Authority, serve: Serve, name: str = "127.0.0.1"
+) -> AsyncIterator[tuple[HttpClient, int]]:
+    """A server with a certificate for this name, and a client that trusts its authority."""
+    async with serving(serve, ssl=authority.context(name)) as port, client(ca_bundle=str(authority.bundle)) as http:
+        yield http, port
+
+
+Way = Callable[[HttpClient, Target], Awaitable[bytes]]
+
+
+@pytest.mark.parametrize("body", [b"x", bytes(range(256)) * 64, LARGE], ids=["1 B", "16 KiB", "8 MiB"])
+@pytest.mark.parametrize("way", [get, get_streamed])
+async def test_bodies_are_exact(authority: Authority, body: bytes, way: Way) -> None:
+    """And the connection serves the next request."""
+    connections: list[int] = []
+    answer = answering(ok(body), ok(body[::-1]))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        await answer(reader, writer)
+
+    async with over_tls(authority, serve) as (http, port):
+        target = target_of(f"https://127.0.0.1:{port}/k")
+        assert await way(http, target) == body
+        assert await way(http, target) == body[::-1]
+    assert len(connections) == 1
+
+
+async def test_many_at_once(authority: Authority) -> None:
+    """Each on a connection of its own."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+        writer.write(ok(line * 10_000))
+        await writer.drain()
+        await reader.read()
+
+    async with over_tls(authority, serve, "localhost") as (http, port):
+        targets = [target_of(f"https://localhost:{port}/{number}") for number in range(20)]
+        found = await asyncio.gather(*(get(http, target) for target in targets))
+        assert found == [f"/{number}".encode() * 10_000 for number in range(20)]
+
+
+async def refused(http: HttpClient, target: Target, kind: type[Error], match: str) -> Error:
+    """The error of a request, in both ways the same."""
+    for way in (get, get_streamed):
+        with pytest.raises(kind, match=match) as caught:
+            await way(http, target)
+        assert type(caught.value) is kind
+    assert http.connections == 0
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("names", "days", "trusted", "why"),
+    [
+        (("127.0.0.1",), 1, False, "ca_bundle"),
+        (("localhost", "127.0.0.2"), 1, True, "IP address mismatch"),
+        (("127.0.0.1",), -1, True, "expired"),
+    ],
+    ids=["an unknown authority", "another host", "expired"],
+)
+async def test_a_certificate_that_proves_nothing(
+    authority: Authority, tmp_path: Path, names: tuple[str, ...], days: int, trusted: bool, why: str
+) -> None:
+    """For good, and no byte of the request was sent."""
+    log: list[bytes] = []
+    (tmp_path / "other").mkdir()
+    bundle = authority.bundle if trusted else Authority(tmp_path / "other", "another authority").bundle
+    context = authority.context(*names, days=days)
+    async with serving(answering(ok(b"x"), log=log), ssl=context) as port, client(ca_bundle=str(bundle)) as http:
+        error = await refused(http, target_of(f"https://127.0.0.1:{port}/k"), ConfigInvalid, why)
+        assert not error.is_temporary
+        assert f"https://127.0.0.1:{port} is not trusted" in error.message
+    assert log == []
+
+
+async def test_the_systems_authorities_do_not_know_ours(authority: Authority) -> None:
+    async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client() as http:
+        await refused(http, target_of(f"https://127.0.0.1:{port}/k"), ConfigInvalid, "ca_bundle")
+
+
+async def test_a_name_is_checked_as_a_name(authority: Authority) -> None:
+    """A certificate for the address does not speak for the name that led there."""
+    async with over_tls(authority, answering(ok(b"x"))) as (http, port):
+        await refused(http, target_of(f"https://localhost:{port}/k"), ConfigInvalid, "Hostname mismatch")
+
+
+@pytest.mark.parametrize(
+    ("host", "sent"), [("localhost", "localhost"), ("localhost.", "localhost"), ("127.0.0.1", None)]
+)
+async def test_the_server_is_told_which_name_is_meant(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, host: str, sent: str | None
+) -> None:
+    """By SNI; an address is no name, and the dot at the end is none of the certificate's."""
+    real, told = socket.getaddrinfo, []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **kinds: real("127.0.0.1", *more, **kinds))
+    context = authority.context("localhost", "127.0.0.1")
+    context.sni_callback = lambda _, name, __: told.append(name)
+    async with serving(answering(ok(b"x")), ssl=context) as port, client(ca_bundle=str(authority.bundle)) as http:
+        assert await get(http, target_of(f"https://{host}:{port}/k")) == b"x"
+    assert told == [sent]
+
+
+async def test_http_1_1_is_what_is_offered(authority: Authority) -> None:
+    """A server that prefers HTTP/2 must not take us for one that speaks it."""
+    context = authority.context("127.0.0.1")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    chosen: list[str | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        chosen.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
+        await answering(ok(b"x"))(reader, writer)
+
+    async with serving(serve, ssl=context) as port, client(ca_bundle=str(authority.bundle)) as http:
+        assert await get(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x"
+    assert chosen == ["http/1.1"]
+
+
+# --- what breaks before the first byte ---------------------------------------------------------------------------
+
+
+async def test_a_handshake_that_hangs_has_an_end() -> None:
+    """The server accepts, and says nothing."""
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while await reader.read(1000):
+                pass
+        gone.set()
+
+    async with serving(serve) as port, client(connect_timeout_seconds=QUICK_SECONDS) as http:
+        with pytest.raises(TimedOut, match=r"connect_timeout_seconds=0\.1") as caught:
+            await get(http, target_of(f"https://127.0.0.1:{port}/k"))
+        assert caught.value.is_temporary
+        await gone.wait()
+
+
+async def test_a_handshake_that_is_cancelled_closes_its_socket() -> None:
+    greeted, gone = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while await reader.read(1000):
+                greeted.set()
+        gone.set()
+
+    async with serving(serve) as port, client() as http:
+        task = asyncio.ensure_future(get(http, target_of(f"https://127.0.0.1:{port}/k")))
+        await greeted.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await gone.wait()
+        assert http.connections == 0
+
+
+async def test_cancelled_after_any_number_of_turns(authority: Authority) -> None:
+    """From before the socket to after the answer: nothing stays open."""
+    async with serving(answering(ok(b"x" * 100)), ssl=authority.context("127.0.0.1")) as port:
+        for turns in range(60):
+            async with client(ca_bundle=str(authority.bundle)) as http:
+                task = asyncio.ensure_future(get(http, target_of(f"https://127.0.0.1:{port}/k")))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait({task})
+
+
+async def test_a_server_without_tls() -> None:
+    """It answers our greeting with what it takes for an error."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with serving(serve) as port, client() as http:
+        await refused(http, target_of(f"https://127.0.0.1:{port}/k"), ConfigInvalid, "scheme and port")
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_server_that_hangs_up_within_the_handshake(reset: bool) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        if reset:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        writer.transport.abort()
+
+    async with serving(serve) as port, client() as http:
+        error = await refused(http, target_of(f"https://127.0.0.1:{port}/k"), Unavailable, "no connection to https:")
+        assert error.is_temporary
+
+
+async def test_to_read_the_authorities_has_an_end(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may lie on a disk that does not answer, or wait for a thread."""
+    may_go_on = threading.Event()
+    real = connecting.tls_context
+
+    def hanging(ca_bundle: str | None) -> ssl.SSLContext:
+        may_go_on.wait()
+        return real(ca_bundle)
+
+    monkeypatch.setattr(connecting, "tls_context", hanging)
+    limits = {"connect_timeout_seconds": 1.0, "ca_bundle": str(authority.bundle)}
+    async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client(**limits) as http:
+        target = target_of(f"https://127.0.0.1:{port}/k")
+        try:
+            with pytest.raises(TimedOut, match="connect_timeout_seconds=1"):
+                await get(http, target)
+        finally:
+            may_go_on.set()
+        assert await get(http, target) == b"x"
+
+
+@pytest.mark.parametrize("host", [".example.com", "a" * 70 + ".com", "a..b"])
+async def test_a_host_that_no_certificate_could_name(host: str) -> None:
+    """Behind a proxy, where nobody else looks at it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await reader.read()
+
+    async with serving(serve) as port, client() as http:
+        proxy = Proxy(Origin("http", "127.0.0.1", port))
+        error = await refused(http, target_of(f"https://{host}:443/k", proxy), ConfigInvalid, "no name that a certif")
+        assert not error.is_temporary
+
+
+# --- what breaks within the body ---------------------------------------------------------------------------------
+
+
+def cutting(answer: bytes, *, reset: bool) -> Serve:
+    """Send this and cut the connection below TLS, without the word by which TLS ends."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.set_write_buffer_limits(0)  # So that ``drain`` returns when all is in the kernel.
+        writer.write(answer)
+        await writer.drain()
+        if reset:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        writer.transport.abort()
+
+    return serve
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("size", [10, 1 << 20])
+async def test_a_body_that_breaks_off(authority: Authority, reset: bool, size: int) -> None:
+    """What had come before is exact, and the connection is not used again."""
+    answer = ok(LARGE)[: -len(LARGE) + size]
+    async with over_tls(authority, cutting(answer, reset=reset)) as (http, port):
+        receiver = Collected()
+        with pytest.raises(Unavailable, match="in the middle of the body") as caught:
+            await http.fetch(target_of(f"https://127.0.0.1:{port}/k"), b"", receiver)
+        assert caught.value.is_temporary
+        assert receiver.received == size or reset
+        assert receiver.data[: receiver.received] == LARGE[: receiver.received]
+        with pytest.raises(Unavailable):
+            await get_streamed(http, target_of(f"https://127.0.0.1:{port}/k"))
+        assert http.connections == 0
+
+
+async def test_a_body_that_ends_with_the_connection(authority: Authority) -> None:
+    async with (
+        serving(answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 50_000), ssl=authority.context("127.0.0.1")) as port,
+        client(ca_bundle=str(authority.bundle)) as http,
+    ):
+        assert await get_streamed(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x" * 50_000
+
+
+async def test_a_chunked_body(authority: Authority) -> None:
+    chunks = b"".join(b"4e20\r\n%b\r\n" % (b"x" * 20_000) for _ in range(50))
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    async with over_tls(authority, answering(answer, ok(b"next"))) as (http, port):
+        target = target_of(f"https://127.0.0.1:{port}/k")
+        assert await get_streamed(http, target) == b"x" * 1_000_000
+        assert await get(http, target) == b"next"
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_what_follows_a_body_is_no_answer(authority: Authority, size: int) -> None:
+    """An answer that nobody asked for is not taken for that of the next request."""
+    forged = ok(b"forged")
+    async with over_tls(authority, answering(ok(b"x" * size) + forged)) as (http, port):
+        target = target_of(f"https://127.0.0.1:{port}/k")
+        for _ in range(3):
+            assert await get(http, target) == b"x" * size
+
+
+async def test_a_connection_that_the_server_closed_is_replaced(authority: Authority) -> None:
+    """Without anybody's noticing."""
+    async with over_tls(authority, answering(ok(b"x"))) as (http, port):
+        for _ in range(5):
+            assert await get(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x"
+
+
+async def test_a_stream_that_nobody_reads_is_held_back(authority: Authority) -> None:
+    """It takes little memory, and comes exactly when it is read."""
+    async with over_tls(authority, answering(ok(LARGE), ok(b"next"))) as (http, port):
+        target = target_of(f"https://127.0.0.1:{port}/k")
+        answer = await http.open(target, b"")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        data = bytearray()
+        while chunk := await answer.read_chunk():
+            data += chunk
+        answer.close()
+        assert data == LARGE
+        assert await get(http, target) == b"next"
