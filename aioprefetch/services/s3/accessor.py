@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.accessor import check_reply
 from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import (
-    ConditionNotMatch,
     InvalidArgument,
     IsADirectory,
     NotFound,
     PermissionDenied,
-    ProtocolError,
     RangeNotSatisfied,
 )
 from aioprefetch.headers import is_weak, quote_etag, range_header, unquote_etag
@@ -22,11 +19,12 @@ from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.s3 import answers
 from aioprefetch.services.s3.body import S3Body
 from aioprefetch.services.s3.client import Reply, S3Client
+from aioprefetch.services.s3.direct import DirectReads
 from aioprefetch.services.s3.errors import Told
 from aioprefetch.services.s3.multipart import S3WriteBody, put
 from aioprefetch.services.service_accessor import ServiceAccessor
+from aioprefetch.sink import Sink
 from aioprefetch.values import (
-    AnswerHead,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
@@ -34,6 +32,7 @@ from aioprefetch.values import (
     ListRequest,
     Metadata,
     PresignRequest,
+    ReadReply,
     ReadRequest,
     Request,
     StatRequest,
@@ -56,6 +55,14 @@ class S3Accessor(ServiceAccessor):
         super().__init__(service.info, service.capability, runtime)
         self._root = f"{service.prefix}/" if service.prefix else ""
         self._client: S3Client = runtime.shared(("s3", service), lambda: S3Client(service, runtime))
+        # The transport, and aiohttp where it is fallen back on, end what does not go on by themselves.
+        self.stall_seconds = service.read_timeout_seconds
+        self._direct: DirectReads = runtime.shared(
+            ("s3 direct", service),
+            lambda: DirectReads(
+                self._client, runtime, lambda request: self._key(request.path, request), self._open_indirectly
+            ),
+        )
 
     def _key(self, path: str, request: Request) -> str:
         if not path:
@@ -73,20 +80,41 @@ class S3Accessor(ServiceAccessor):
         reply = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
         return answers.metadata_of(reply, request)
 
+    def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
+        # The direct read is handed out itself, so that this is no step on its way.
+        if request.suffix is None and self._direct.is_possible:
+            return self._direct.read(request, sink, range_header(request))
+        return self._read_otherwise(request, sink)
+
+    async def _read_otherwise(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        if not self._direct.is_possible:
+            return await super().read(request, sink)
+        try:
+            return await self._direct.read(request, sink, range_header(request))
+        except RangeNotSatisfied as error:
+            if not _means_whole(request, error) or sink.head is not None:
+                raise
+            return await self._direct.read(request, sink, None)
+
     async def open_read(self, request: ReadRequest) -> ReadBody:
         try:
             return await self._open_read(request, range_header(request))
         except RangeNotSatisfied as error:
-            if request.suffix is None or error.total is not None:
+            if not _means_whole(request, error):
                 raise
-            # Some stores refuse a suffix that is longer than the object, where HTTP and S3 mean the whole of it. The
-            # answer is checked against the suffix all the same, so a longer object is refused at its head.
             return await self._open_read(request, None)
 
     async def _open_read(self, request: ReadRequest, range_text: str | None) -> ReadBody:
+        if self._direct.is_possible:
+            return await self._direct.open_read(request, range_text)
+        return await self._open_indirectly(request, range_text)
+
+    async def _open_indirectly(self, request: ReadRequest, range_text: str | None) -> ReadBody:
+        """The way of aiobotocore."""
         # What cannot be sent is compared when the answer is here: a weak ETag never matches, and some stores answer
         # 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
+        self.runtime.counters["transport_fallbacks"] += 1
         reply = await self._client.call(
             request,
             "get_object",
@@ -98,10 +126,7 @@ class S3Accessor(ServiceAccessor):
         )
         answer = reply["Body"].raw_stream
         try:
-            head = answers.answer_head(reply)
-            answers.check_is_object(head, request)
-            _check_version(request, head)
-            return S3Body(answer, check_reply(request, head), self._client, request)
+            return S3Body(answer, answers.checked(request, answers.answer_head(reply)), self._client, request)
         except BaseException:
             answer.close()
             raise
@@ -190,17 +215,10 @@ class S3Accessor(ServiceAccessor):
         )
 
 
-def _check_version(request: ReadRequest, head: AnswerHead) -> None:
-    if request.version is not None and head.version not in (None, request.version):
-        raise ProtocolError(
-            f"the answer is version {head.version!r}, not {request.version!r}",
-            operation=request.operation,
-            path=request.path,
-        )
-    if request.if_none_match is not None and request.if_none_match in ("*", head.etag):
-        raise ConditionNotMatch(
-            f"the ETag is still {head.etag!r}",
-            operation=request.operation,
-            path=request.path,
-            context={"etag": head.etag},
-        )
+def _means_whole(request: ReadRequest, error: RangeNotSatisfied) -> bool:
+    """Whether a suffix was refused because it is longer than the object.
+
+    HTTP and S3 mean the whole of it then. The answer is checked against the suffix all the same, so that a longer
+    object is refused at its head.
+    """
+    return request.suffix is not None and error.total is None

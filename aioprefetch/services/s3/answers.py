@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
+from aioprefetch.accessor import check_reply
 from aioprefetch.errors import NotFound, ProtocolError
 from aioprefetch.headers import parse_http_date, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, ReadRequest, StatRequest
+from aioprefetch.transport import ResponseHead
+from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest
 
 _NUMBER = re.compile(r"\d{1,19}")
+# Every page of a listing tells one of these, also an empty one. A page of somebody else's, sent with 200, does not.
+_PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
 
 
 def headers_of(reply: Mapping[str, Any]) -> Mapping[str, str]:
@@ -31,17 +36,13 @@ def in_utc(when: object) -> datetime | None:
     return when.astimezone(UTC) if isinstance(when, datetime) else None
 
 
-def check_is_object(answer: AnswerHead, request: ReadRequest) -> None:
-    """``ProtocolError`` for a body that is no object's: each object of S3 has an ETag, error pages have none.
-
-    Without one nothing would tell two versions of an object from one another either.
-    """
-    if answer.etag is None:
-        raise ProtocolError(
-            f"the answer ({answer.status}, {answer.content_type}) carries no ETag: it is not an S3 object's",
-            operation="read",
-            path=request.path,
-        )
+def _no_object(answer: AnswerHead, request: ReadRequest) -> ProtocolError:
+    """Each object of S3 has an ETag, error pages have none; nor could two versions be told from one another."""
+    return ProtocolError(
+        f"the answer ({answer.status}, {answer.content_type}) carries no ETag: it is not an S3 object's",
+        operation="read",
+        path=request.path,
+    )
 
 
 def answer_head(reply: Mapping[str, Any]) -> AnswerHead:
@@ -57,6 +58,45 @@ def answer_head(reply: Mapping[str, Any]) -> AnswerHead:
         last_modified=parse_http_date(headers.get("last-modified")),
         content_type=headers.get("content-type"),
     )
+
+
+def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
+    """The head of a 200 or 206 of our own transport, checked against its request."""
+    get = head.fields.get
+    content_range = get(b"content-range")
+    etag, version, last_modified, content_type = _described(
+        get(b"etag"), get(b"x-amz-version-id"), get(b"last-modified"), get(b"content-type")
+    )
+    answer = AnswerHead(
+        status=head.status,
+        content_range=None if content_range is None else content_range.decode("latin-1"),
+        content_length=head.length,
+        etag=etag,
+        version=version,
+        last_modified=last_modified,
+        content_type=content_type,
+    )
+    return checked(request, answer)
+
+
+@lru_cache(maxsize=1024)  # All ranges of an object say the same.
+def _described(
+    etag: bytes | None, version: bytes | None, modified: bytes | None, content_type: bytes | None
+) -> tuple[str | None, str | None, datetime | None, str | None]:
+    """ETag, version, time and type of an object, out of the headers that tell them."""
+    return (
+        None if etag is None else unquote_etag(etag.decode("latin-1")),
+        None if version is None else version_of(version.decode("latin-1")),
+        None if modified is None else parse_http_date(modified.decode("latin-1")),
+        None if content_type is None else content_type.decode("latin-1"),
+    )
+
+
+def checked(request: ReadRequest, answer: AnswerHead) -> ReadHead:
+    """``check_reply``, and what is particular to S3: each object has an ETag."""
+    if answer.etag is None:
+        raise _no_object(answer, request)
+    return check_reply(request, answer)
 
 
 def metadata_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
@@ -85,6 +125,7 @@ def metadata_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
 
 def directory_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
     """The metadata of a directory, from a listing of at most one entry below it."""
+    _check_is_page(reply, request)
     if not reply.get("Contents") and not reply.get("CommonPrefixes"):
         raise NotFound("there is no such directory", operation=request.operation, path=request.path)
     return Metadata(path=request.path, kind="directory")
@@ -93,15 +134,16 @@ def directory_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
 def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str) -> ListPage:
     """One page, in the order of keys, without the listed directory itself. ``root`` is what our paths lack."""
 
-    def wrong(why: str) -> ProtocolError:
-        return ProtocolError(why, operation=request.operation, path=request.path)
+    def wrong(why: str, **context: object) -> ProtocolError:
+        return ProtocolError(why, operation=request.operation, path=request.path, context=context)
 
+    _check_is_page(reply, request)
     entries = [Entry(path=found["Prefix"], kind="directory") for found in reply.get("CommonPrefixes") or ()]
     entries += [_entry(found, wrong) for found in reply.get("Contents") or ()]
     prefix = root + request.path
     strangers = [entry.path for entry in entries if not entry.path.startswith(prefix)]
     if strangers:
-        raise wrong(f"the listing of {prefix!r} holds {strangers[0]!r}")
+        raise wrong(f"the listing of {prefix!r} holds {strangers[0]!r}", strangers=len(strangers))
     token = reply.get("NextContinuationToken") if reply.get("IsTruncated") else None
     if reply.get("IsTruncated") and not token:
         raise wrong("the page is not the last one and names no next one")
@@ -115,6 +157,11 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str) -> L
         # A directory that comes after its own name, as "a/x" does after "a/", is listed again by S3.
         kept = [entry for entry in kept if entry.path > request.start_after]
     return ListPage(entries=tuple(kept), next_token=token)
+
+
+def _check_is_page(reply: Mapping[str, Any], request: ListRequest | StatRequest) -> None:
+    if not _PAGE_FIELDS & reply.keys():
+        raise ProtocolError("the answer is no page of a listing", operation=request.operation, path=request.path)
 
 
 def _entry(found: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> Entry:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, PermissionDenied
 from aioprefetch.runtime import Runtime
-from aioprefetch.services.s3 import transport
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.options import sse_key_bytes
+from aioprefetch.services.s3.session import answers_closed_on_failure, guard, session_class
 from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.statistics import Timer
 from aioprefetch.telemetry import DURATIONS
@@ -57,8 +57,12 @@ class S3Client:
         self.service = service
         self.runtime = runtime
         self.explainer = Explainer(service)
+        # Counts the clients made anew: what an earlier one signed is not used any more.
+        self.generation = 0
         self._client: Any = None
+        self._retired: list[Any] = []
         self._making: asyncio.Future[Any] | None = None
+        self.ca_bundle: str | None = service.ca_bundle
         self._sse_key: bytes | None = None
         self._closer_known = False
 
@@ -85,7 +89,7 @@ class S3Client:
         self, client: Any, request: Request, method: str, parameters: dict[str, Any], timer: Timer | None
     ) -> Reply:
         try:
-            with transport.answers_closed_on_failure():
+            with answers_closed_on_failure():
                 reply: Reply = await getattr(client, method)(**self._complete(method, parameters))
                 return reply
         except Error:
@@ -139,6 +143,21 @@ class S3Client:
             # Every waiter gets its own, to which its operation and path are added.
             raise copy.copy(error) from error.__cause__
 
+    def renew(self, generation: int) -> None:
+        """The store calls the credentials of that generation expired: ask the provider chain again, once.
+
+        Keys given as literals cannot be asked for again. Calls that are on their way end with the old client.
+        """
+        if generation != self.generation or self._client is None or self._has_literal_keys():
+            return
+        self.generation += 1
+        self._retired.append(self._client)
+        self._client = self._making = None
+
+    def _has_literal_keys(self) -> bool:
+        secret = Secret.of(self.service.access_key_id)
+        return self.service.anonymous or (secret is not None and secret.is_literal)
+
     async def _make(self, made: asyncio.Future[Any]) -> None:
         try:
             client = await self._create()
@@ -154,7 +173,7 @@ class S3Client:
         service = self.service
         keys = self._keys()
         self._sse_key = self._customer_key()
-        session, region = await self.runtime.run_blocking(_load_session, service)
+        session, region, self.ca_bundle = await self.runtime.run_blocking(_load_session, service)
         client = await session.create_client(
             "s3",
             region_name=region,
@@ -169,7 +188,7 @@ class S3Client:
         except BaseException:
             await client.close()
             raise
-        client.meta.events.register_first("needs-retry.s3", transport.guard)
+        client.meta.events.register_first("needs-retry.s3", guard)
         return client
 
     def _keys(self) -> dict[str, str | None]:
@@ -199,9 +218,12 @@ class S3Client:
         return sse_key_bytes(value)
 
     async def _close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        clients = [*self._retired, self._client]
+        self._client = None
+        self._retired.clear()
+        for client in clients:
+            if client is not None:
+                await client.close()
 
 
 def _give_up(making: asyncio.Future[Any]) -> None:
@@ -219,10 +241,14 @@ def revealed(secret: Secret, option: str) -> str | None:
     return value
 
 
-def _load_session(service: S3) -> tuple[Any, str | None]:
-    """The session and the region. Runs in a thread: imports and files together take about half a second."""
+def _load_session(service: S3) -> tuple[Any, str | None, str]:
+    """The session, the region, and the file of authorities that botocore trusts.
+
+    Runs in a thread: imports and files together take about half a second.
+    """
     try:
         from aiobotocore.session import AioSession
+        from botocore.httpsession import get_cert_path
     except ImportError as error:
         raise MissingDependency("the S3 service needs aiobotocore: pip install 'aioprefetch[s3]'") from error
     if service.ca_bundle is not None and not os.path.isfile(service.ca_bundle):
@@ -234,7 +260,8 @@ def _load_session(service: S3) -> tuple[Any, str | None]:
     session.warm_up_loader_caches("s3")
     # Stores other than AWS hardly look at the region, but a signature needs one.
     default = "us-east-1" if service.info.endpoint else None
-    return session, service.region or session.get_config_variable("region") or default
+    bundle = service.ca_bundle or session.get_config_variable("ca_bundle") or get_cert_path(verify=True)
+    return session, service.region or session.get_config_variable("region") or default, bundle
 
 
 @cache
@@ -253,7 +280,7 @@ def _config(service: S3, connections: int) -> Any:
     if service.proxies is not None:
         proxies = {scheme: _proxy(scheme, url) for scheme, url in service.proxies.items()}
     return AioConfig(
-        http_session_cls=transport.session_class(),
+        http_session_cls=session_class(),
         max_pool_connections=connections,
         connect_timeout=service.connect_timeout_seconds,
         read_timeout=service.read_timeout_seconds,

@@ -12,11 +12,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from aioprefetch import errors
 from aioprefetch.errors import Error, Status
 from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.redaction import redact
+from aioprefetch.services.s3.error_body import parse_error
 from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
 
 if TYPE_CHECKING:
@@ -206,7 +209,10 @@ class Told:
         metadata = response.get("ResponseMetadata") or {}
         headers = metadata.get("HTTPHeaders") or {}
         code = str(fields.get("Code") or "")
-        ids = (metadata.get("RequestId"), headers.get("x-amz-request-id"), headers.get("x-amzn-requestid"))
+        ids = (
+            *(metadata.get("RequestId"), headers.get("x-amz-request-id"), headers.get("x-amzn-requestid")),
+            fields.get("RequestId"),
+        )
         return cls(
             code=code if re.fullmatch(r"[\w.-]{1,64}", code) else "",
             http_status=int(metadata.get("HTTPStatusCode") or 0),
@@ -214,6 +220,13 @@ class Told:
             fields=fields,
             headers=headers,
             request_id=next((found for found in ids if found), ""),
+        )
+
+    @classmethod
+    def answered(cls, status: int, headers: Mapping[str, str], body: bytes) -> Told:
+        """Out of an answer as the transport brought it; names of headers are in lower case."""
+        return cls.by(
+            {"Error": parse_error(body), "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
         )
 
     @property
@@ -282,7 +295,10 @@ class Explainer:
         row = _row_of_class(error, inner)
         if row is None:
             return errors.Unexpected(f"{type(error).__name__}: {self.scrub(str(error))}", **facts)
-        text = self._text(row, Told.by({}), str(error), reason=type(inner).__name__)
+        reason = type(inner).__name__
+        if reason == "ClientConnectorDNSError":
+            facts["context"] = {"reason": "dns"}
+        text = self._text(row, Told.by({}), str(error), reason=reason)
         return row.kind(text, status=row.status, **facts)
 
     def _text(self, row: Row, told: Told, said: str, reason: str = "") -> str:
@@ -314,8 +330,10 @@ class Explainer:
     def scrub(self, text: str) -> str:
         """A foreign sentence, short, without the secrets that this process knows."""
         for secret in sorted(self._service.known_secrets(), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text[:MESSAGE_CHARACTERS_MAX]
+            for form in (secret, quote(secret, safe="")):
+                text = text.replace(form, "***")
+        # Before it is cut: half of a signature must not remain.
+        return redact(text)[:MESSAGE_CHARACTERS_MAX]
 
 
 def _condition(told: Told, request: Request, facts: dict[str, Any]) -> Error | None:

@@ -9,9 +9,9 @@ from typing import Literal
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.credentials import Secret
+from aioprefetch.errors import MissingDependency
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import options
-from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.values import Capability, ServiceInfo
 
 # Where botocore looks for an identity and an endpoint when none is configured; the first one set names the principal.
@@ -66,7 +66,8 @@ class S3:
     request_payer
         Agree to pay for requests to a requester-pays bucket.
     connect_timeout_seconds, read_timeout_seconds
-        The longest wait for a connection, and for the next bytes on it.
+        The longest wait for a connection; and for the head of an answer. A body that brings less than 1 KiB a second
+        for the latter has stalled.
     part_bytes
         The size of the parts of a streaming write; up to four are held in memory. At most 10,000 parts make an object.
     connections_max
@@ -90,7 +91,7 @@ class S3:
     sse_customer_key: str | bytes | Secret | None = None
     request_payer: bool = False
     connect_timeout_seconds: float = 5.0
-    read_timeout_seconds: float = 30.0
+    read_timeout_seconds: float = 20.0
     part_bytes: int = 8 << 20
     connections_max: int | None = None
 
@@ -212,6 +213,13 @@ class S3:
                 yield value
 
     def build(self, runtime: Runtime) -> Accessor:
+        try:
+            from aioprefetch.services.s3.accessor import S3Accessor
+        except ImportError as error:
+            raise MissingDependency(
+                "the s3 service needs httptools and aiohappyeyeballs: pip install 'aioprefetch[s3]'",
+                operation="configure",
+            ) from error
         return S3Accessor(self, runtime)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.bodies import ReadBody
@@ -9,6 +10,7 @@ from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.sink import CollectSink
+from aioprefetch.testing.faults import ReceivedRequest
 from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
 
 
@@ -70,3 +72,8 @@ def open_store(server: Any, bucket: str, runtime: Runtime, **options: Any) -> St
     accessor = service.build(runtime)
     client: S3Client = runtime.shared(("s3", service), lambda: S3Client(service, runtime))
     return Store(service, accessor, client, server)
+
+
+def signed_by(request: ReceivedRequest) -> str:
+    """The credential of a request whose URL is signed: key id, day, region, service."""
+    return parse_qs(urlsplit(request.target).query)["X-Amz-Credential"][0]

@@ -17,7 +17,7 @@ from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import FaultServer
 from aioprefetch.values import ReadRequest, StatRequest
-from tests.unit.services.s3.stores import Store, open_store
+from tests.unit.services.s3.stores import Store, open_store, signed_by
 
 OBJECTS = {"bucket/k": b"the object"}
 KEYS: dict[str, Any] = {"access_key_id": "testing", "secret_access_key": "testing"}
@@ -63,7 +63,7 @@ async def test_a_failure_is_not_kept(runtime: Runtime, monkeypatch: pytest.Monke
         monkeypatch.setenv("TEST_KEY_ID", "id")
         monkeypatch.setenv("TEST_KEY", "key")
         assert await opened.get("k") == b"the object"
-        assert "Credential=id/" in server.requests[0].headers["authorization"]
+        assert signed_by(server.requests[0]).startswith("id/")
 
 
 async def test_closing_while_it_is_made(runtime: Runtime) -> None:
@@ -137,8 +137,8 @@ async def test_identities_that_botocore_finds(
     nobody = {"access_key_id": None, "secret_access_key": None}
     async with FaultServer(OBJECTS) as server:
         await store(server, profile="work").get("k")
-        assert "Credential=FROMPROFILE/" in server.requests[-1].headers["authorization"]
-        assert "/eu-west-3/s3/" in server.requests[-1].headers["authorization"]
+        assert signed_by(server.requests[-1]).startswith("FROMPROFILE/")
+        assert "/eu-west-3/s3/" in signed_by(server.requests[-1])
         with pytest.raises(ConfigInvalid, match=r"profile= and AWS_PROFILE.*\(play\)"):
             await store(server, profile="play").get("k")
         with pytest.raises(PermissionDenied, match="no credentials were found: give access_key_id"):
@@ -227,4 +227,4 @@ async def test_literal_keys_survive_a_pickle_in_this_process(store: Callable[...
         body = await again.open_read(ReadRequest(path="k"))
         assert await body.read_chunk() == b"the object"
         await body.aclose()
-        assert f"Credential={server.access_key_id}/" in server.requests[0].headers["authorization"]
+        assert signed_by(server.requests[0]).startswith(f"{server.access_key_id}/")

@@ -70,7 +70,9 @@ async def test_answers(
     async with failing(status, code) as server:
         with pytest.raises(errors.Error) as caught:
             await store(server).get("k", offset=3)
-        server.assert_requests("GET")
+        # An expired token may be another one by now, and a store without presigned URLs is asked in the other way.
+        asked_twice = code in ("ExpiredToken", "RequestTimeTooSkewed", "NotImplemented")
+        server.assert_requests(*["GET"] * (2 if asked_twice else 1))
     assert type(caught.value) is kind
     assert caught.value.is_temporary == temporary
     assert said in str(caught.value)
@@ -152,7 +154,7 @@ async def test_a_head_that_botocore_cannot_parse_takes_no_slot(store: Callable[.
     rule = Rule(fault=Fault(headers={"Last-Modified": "yesterday"}), times=None)
     async with FaultServer({"bucket/big": bytes(32 << 20)}, [rule]) as server:
         with pytest.raises(errors.ProtocolError, match="cannot be understood") as caught:
-            await store(server).get("big")
+            await store(server, signing="header").get("big")
         await server.wait_until_idle()
     assert caught.value.is_temporary
 
@@ -182,7 +184,7 @@ async def test_tls_is_a_matter_of_configuration(s3_server: Any, store: Callable[
         endpoint_url = s3_server.endpoint_url.replace("http:", "https:")
         access_key_id = secret_access_key = "testing"
 
-    with pytest.raises(errors.ConfigInvalid, match="check endpoint_url and ca_bundle") as caught:
+    with pytest.raises(errors.ConfigInvalid, match="check scheme and port") as caught:
         await store(Encrypted()).get("k")
     assert not caught.value.is_temporary
 

@@ -310,6 +310,9 @@ async def test_requests_are_counted(moto: Store) -> None:
         "object_delete_request": 1,
         "stream_read_total_bytes": 8,
         "stream_write_bytes": len(DATA),
+        "transport_requests": 1,
+        "transport_signatures": 1,
+        "transport_connections_opened": 1,
     }
 
 

@@ -60,7 +60,7 @@ async def test_another_version_than_the_one_asked_for(store: Callable[..., Store
     async with FaultServer(OBJECTS, [Rule(fault=Fault(headers={"x-amz-version-id": "other"}))]) as server:
         with pytest.raises(ProtocolError, match="version 'other', not 'mine'"):
             await store(server).get("k", version="mine")
-        assert server.requests[0].target == "/bucket/k?versionId=mine"
+        assert server.requests[0].target.startswith("/bucket/k?versionId=mine&X-Amz-")
 
 
 @pytest.mark.parametrize("size", ["x", "-1", str(1 << 70)])
@@ -113,7 +113,7 @@ async def test_a_chunked_part_is_taken(store: Callable[..., Store]) -> None:
         with pytest.raises(Unavailable, match="after 4000 of 5000 bytes"):
             await opened.get("k", **RANGE)
         server.add(Rule(fault=Fault(chunked=True, body=DATA[1000:6001])))
-        with pytest.raises(ProtocolError, match="more than the 5000 bytes"):
+        with pytest.raises(ProtocolError, match="more bytes than were asked for"):
             await opened.get("k", **RANGE)
 
 

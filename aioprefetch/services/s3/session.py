@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-# The XML of an error has a few hundred bytes. What is longer is no answer of S3, and never fills the memory.
-ERROR_BODY_BYTES_MAX = 64 << 10
+from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
+
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10
 WRITE_CHUNK_BYTES = 256 << 10

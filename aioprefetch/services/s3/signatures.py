@@ -1,0 +1,111 @@
+"""One signature for all ranges of an object: a presigned URL signs the host alone, so ranges and conditions go free.
+
+A URL is used for a few minutes and then made anew, long before it ends; botocore never signs with credentials that
+have less than ten minutes to live, so it does not outlive those either. It is a bearer token and shown nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from aioprefetch.errors import TimedOut
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.s3.client import S3Client
+from aioprefetch.transport import DEFAULT_PORTS, Origin, Target
+from aioprefetch.values import ReadRequest
+
+EXPIRES_SECONDS = 900
+RENEWED_AFTER_SECONDS = 300.0
+OBJECTS_MAX = 10_000
+
+
+class Signed:
+    """A target that may be read, and until when we rely on it."""
+
+    __slots__ = ("generation", "made_at", "target", "until_seconds")
+
+    def __init__(self, target: Target, made_seconds: float, generation: int) -> None:
+        self.target = target
+        self.generation = generation
+        # By the wall's clock, which goes on while the machine sleeps.
+        self.made_at = time.time()
+        self.until_seconds = made_seconds + RENEWED_AFTER_SECONDS
+
+
+class ProxyNeeded(Exception):
+    """The store is to be reached through a proxy, which the transport leaves to aiobotocore."""
+
+
+class Signatures:
+    """The signed targets of one service within a runtime, the least recently used of them forgotten."""
+
+    def __init__(self, client: S3Client, runtime: Runtime) -> None:
+        self._client = client
+        self._runtime = runtime
+        self._now = runtime.loop.time
+        self._signed: OrderedDict[tuple[str, str | None], Signed] = OrderedDict()
+        self._signing = asyncio.Lock()
+
+    def find(self, request: ReadRequest) -> Signed | None:
+        """The target of an object, if it was signed of late."""
+        identity = (request.path, request.version)
+        signed = self._signed.get(identity)
+        if signed is None or signed.until_seconds <= self._now() or signed.generation != self._client.generation:
+            return None
+        if len(self._signed) > OBJECTS_MAX // 2:  # Who is used last matters only when somebody may have to go.
+            self._signed.move_to_end(identity)
+        return signed
+
+    async def sign(self, request: ReadRequest, key: str) -> Signed:
+        """The target of an object, signed now unless somebody else did meanwhile.
+
+        Raises ``ProxyNeeded``, and what botocore raises for missing or expired credentials as errors of ours.
+        """
+        service = self._client.service
+        limit_seconds = service.connect_timeout_seconds + service.read_timeout_seconds
+        try:
+            async with asyncio.timeout(limit_seconds) as limit:
+                # One at a time: it is a millisecond of computing, and who waits for the same object finds it done.
+                async with self._signing:
+                    return self.find(request) or await self._sign(request, key)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimedOut(
+                f"the credentials were not there within {limit_seconds:g} seconds", operation="read", path=request.path
+            ) from None
+
+    async def _sign(self, request: ReadRequest, key: str) -> Signed:
+        generation = self._client.generation
+        url = await self._client.presigned_url(
+            request, "get_object", Key=key, VersionId=request.version, ExpiresIn=EXPIRES_SECONDS
+        )
+        self._runtime.counters["transport_signatures"] += 1
+        signed = Signed(self._target(url), self._runtime.now(), generation)
+        self._signed[request.path, request.version] = signed
+        while len(self._signed) > OBJECTS_MAX:
+            self._signed.popitem(last=False)
+        return signed
+
+    def forget(self, request: ReadRequest, signed: Signed) -> None:
+        """Do not use it again: the store says that it has expired."""
+        if self._signed.get((request.path, request.version)) is signed:
+            del self._signed[request.path, request.version]
+
+    def _target(self, url: str) -> Target:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if self._is_proxied(parts.scheme, host):
+            raise ProxyNeeded
+        origin = Origin(parts.scheme, host, parts.port or DEFAULT_PORTS[parts.scheme])
+        return Target(origin, f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
+
+    def _is_proxied(self, scheme: str, host: str) -> bool:
+        given = self._client.service.proxies
+        if given is not None:
+            return scheme in given
+        return scheme in getproxies() and not proxy_bypass(host)

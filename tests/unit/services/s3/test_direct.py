@@ -1,0 +1,294 @@
+"""Reads over our own transport: one signature for all ranges of an object, renewed, and left where it cannot serve."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import (
+    ClockSkew,
+    ConditionNotMatch,
+    CredentialsExpired,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    TimedOut,
+    Unavailable,
+    Unsupported,
+)
+from aioprefetch.runtime import Runtime
+from aioprefetch.services.s3 import signatures
+from aioprefetch.sink import CollectSink
+from aioprefetch.testing import FaultServer
+from aioprefetch.testing.faults import Fault, Rule
+from aioprefetch.values import ReadRequest
+from tests.unit.services.s3.stores import Store, signed_by
+
+DATA = bytes(range(256)) * 4096
+OBJECTS = {"bucket/k": DATA}
+RANGES = 1000
+
+
+def counted(store: Store) -> tuple[int, int, int]:
+    """Reads over the transport, those that took the other way, and signatures."""
+    counters = store.client.runtime.counters
+    return counters["transport_requests"], counters["transport_fallbacks"], counters["transport_signatures"]
+
+
+def error_body(code: str, message: str = "said so") -> bytes:
+    """As S3 writes it."""
+    return f"<Error><Code>{code}</Code><Message>{message}</Message><RequestId>R1</RequestId></Error>".encode()
+
+
+def refusal(status: int, code: str, message: str = "said so", **rule: Any) -> Rule:
+    """An answer that is an error of S3."""
+    return Rule(fault=Fault(status=status, body=error_body(code, message)), **rule)
+
+
+async def test_one_signature_serves_a_thousand_ranges(bucket: Store) -> None:
+    """On servers that check signatures: moto and rclone."""
+    await bucket.put("k", DATA)
+    before = counted(bucket)
+    starts = [number * 1009 % (len(DATA) - 900) for number in range(RANGES)]
+    parts = await asyncio.gather(*(bucket.get("k", offset=start, size=1 + start % 900) for start in starts))
+    assert all(part == DATA[start : start + 1 + start % 900] for start, part in zip(starts, parts, strict=True))
+    assert [after - earlier for after, earlier in zip(counted(bucket), before, strict=True)] == [RANGES, 0, 1]
+
+
+async def test_a_condition_goes_with_the_same_signature(bucket: Store) -> None:
+    """If-Match is no part of what is signed."""
+    etag = (await bucket.put("k", DATA)).etag
+    assert await bucket.get("k", offset=5, size=5, if_match=etag) == DATA[5:10]
+    with pytest.raises(ConditionNotMatch):
+        await bucket.get("k", offset=5, size=5, if_match="another")
+    assert counted(bucket)[2] == 1
+
+
+async def test_a_signature_is_renewed_in_time(store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before the store would call it expired."""
+    async with FaultServer(OBJECTS) as server:
+        opened = store(server)
+        await opened.get("k", size=10)
+        accessor: Any = opened.accessor
+        known = accessor._direct._signatures
+        now = opened.client.runtime.now
+        monkeypatch.setattr(known, "_now", lambda: now() + signatures.RENEWED_AFTER_SECONDS - 60)
+        await opened.get("k", size=10)
+        assert counted(opened) == (2, 0, 1)
+        monkeypatch.setattr(known, "_now", lambda: now() + signatures.RENEWED_AFTER_SECONDS + 1)
+        await opened.get("k", size=10)
+        assert counted(opened) == (3, 0, 2)
+        assert signatures.RENEWED_AFTER_SECONDS < signatures.EXPIRES_SECONDS / 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [(400, "ExpiredToken", ""), (403, "AccessDenied", "Request has expired"), (403, "RequestTimeTooSkewed", "")],
+)
+async def test_what_has_expired_is_signed_again_once(
+    store: Callable[..., Store], status: int, code: str, message: str
+) -> None:
+    """And then the store is believed."""
+    async with FaultServer(OBJECTS, [refusal(status, code, message)]) as server:
+        opened = store(server)
+        assert await opened.get("k", size=10) == DATA[:10]
+        assert (server.count(), counted(opened)) == (2, (2, 0, 2))
+        server.add(refusal(status, code, message, times=None))
+        with pytest.raises((CredentialsExpired, PermissionDenied, ClockSkew)):
+            await opened.get("k", size=10)
+        assert server.count() == 4
+
+
+async def test_a_403_after_expiry_is_signed_again(store: Callable[..., Store]) -> None:
+    """Whatever the store calls it: by the wall's clock the signature was too old, as after a sleep of the machine."""
+    async with FaultServer(OBJECTS) as server:
+        opened = store(server)
+        await opened.get("k", size=10)
+        accessor: Any = opened.accessor
+        signed = accessor._direct._signatures.find(ReadRequest(path="k"))
+        signed.made_at -= signatures.EXPIRES_SECONDS + 1
+        server.add(refusal(403, "AccessDenied"))
+        assert await opened.get("k", size=10) == DATA[:10]
+        assert (server.count(), counted(opened)[2]) == (3, 2)
+
+
+async def test_one_refusal_of_presigned_urls_is_not_believed(store: Callable[..., Store]) -> None:
+    """Where the other way is refused too, it was about the object, and the next read takes the fast way."""
+    async with FaultServer(OBJECTS, [refusal(501, "NotImplemented", times=2)]) as server:
+        opened = store(server)
+        with pytest.raises(Unsupported):
+            await opened.get("k", size=10)
+        assert await opened.get("k", size=10) == DATA[:10]
+        assert ["authorization" in request.headers for request in server.requests] == [False, True, False]
+
+
+async def test_a_stream_of_a_store_without_presigned_urls(store: Callable[..., Store]) -> None:
+    """It goes the other way as reads do."""
+    async with FaultServer(OBJECTS, [refusal(501, "NotImplemented", index=0)]) as server:
+        opened = store(server)
+        body = await opened.open("k")
+        received = b""
+        while chunk := await body.read_chunk():
+            received += chunk
+        await body.aclose()
+        assert received == DATA
+        assert counted(opened)[:2] == (1, 1)
+
+
+async def test_signing_that_hangs_is_ended_for_all_at_once(
+    store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait for one another: each has its limit from the moment it came."""
+    async with FaultServer(OBJECTS) as server:
+        opened = store(server, connect_timeout_seconds=0.05, read_timeout_seconds=0.05)
+        await opened.client.connected()
+
+        async def hang(*arguments: Any, **parameters: Any) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        monkeypatch.setattr(opened.client, "presigned_url", hang)
+        started = asyncio.get_running_loop().time()
+        results = await asyncio.gather(*(opened.get("k") for _ in range(12)), return_exceptions=True)
+        assert all(isinstance(error, TimedOut) for error in results)
+        assert asyncio.get_running_loop().time() - started < 12 * 0.1
+
+
+async def test_what_a_store_repeats_of_a_signed_url_is_cut_out(store: Callable[..., Store]) -> None:
+    """Signature, credential and token, as they stand in a query and encoded."""
+    query = "X-Amz-Credential=AKIA%2F1&amp;X-Amz-Signature=abc123&X-Amz-Security-Token=to%2Fken"
+    said = f"no: {query} x-amz-security-token: to/ken"
+    async with FaultServer(OBJECTS, [refusal(403, "AccessDenied", said)]) as server:
+        with pytest.raises(PermissionDenied) as caught:
+            await store(server, session_token="to/ken").get("k")
+        for secret in ("abc123", "AKIA", "to%2Fken", "to/ken"):
+            assert secret not in str(caught.value)
+
+
+async def test_a_plain_403_is_one_request(store: Callable[..., Store]) -> None:
+    """The identity may not read it, and no other signature will change that."""
+    async with FaultServer(OBJECTS, [refusal(403, "AccessDenied", times=None)]) as server:
+        with pytest.raises(PermissionDenied) as caught:
+            await store(server).get("k")
+        assert server.count() == 1
+        assert caught.value.context["request_id"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"signing": "header"}, {"sse_customer_key": b"k" * 32}, {"request_payer": True}],
+    ids=["header", "customer key", "requester pays"],
+)
+async def test_what_a_url_cannot_carry_goes_the_other_way(store: Callable[..., Store], options: Any) -> None:
+    """And is counted, so that nobody wonders about speed."""
+    async with FaultServer(OBJECTS) as server:
+        opened = store(server, **options)
+        assert await opened.get("k", offset=7, size=9) == DATA[7:16]
+        assert counted(opened) == (0, 1, 0)
+        assert "authorization" in server.requests[0].headers
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+async def test_a_proxy_is_for_aiobotocore(
+    store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The server plays the proxy: it gets the request for a host that does not exist."""
+    async with FaultServer(OBJECTS) as server:
+
+        class Elsewhere:
+            endpoint_url = "http://store.invalid:1"
+            access_key_id = secret_access_key = "testing"
+
+        options: dict[str, Any] = {"allow_http": True}
+        if way == "option":
+            options["proxies"] = {"http": server.url}
+        else:
+            monkeypatch.setenv("HTTP_PROXY", server.url)
+            monkeypatch.delenv("NO_PROXY", raising=False)
+            monkeypatch.delenv("no_proxy", raising=False)
+        opened = store(Elsewhere(), **options)
+        with pytest.raises(NotFound):
+            await opened.get("k", size=10)
+        assert server.requests[0].target.startswith("http://store.invalid:1/bucket/k")
+        assert counted(opened)[:2] == (0, 1)
+
+
+async def test_a_store_without_presigned_urls_is_remembered(store: Callable[..., Store]) -> None:
+    """One request too many, once."""
+    async with FaultServer(OBJECTS, [refusal(501, "NotImplemented", index=0)]) as server:
+        opened = store(server)
+        assert await opened.get("k", size=10) == DATA[:10]
+        assert await opened.get("k", size=10) == DATA[:10]
+        assert ["authorization" in request.headers for request in server.requests] == [False, True, True]
+        assert counted(opened)[:2] == (1, 2)
+
+
+async def test_anonymous_urls_are_not_signed(store: Callable[..., Store]) -> None:
+    """They go over the transport all the same."""
+    async with FaultServer(OBJECTS) as server:
+        opened = store(server, anonymous=True)
+        assert await opened.get("k", size=10) == DATA[:10]
+        assert server.requests[0].target == "/bucket/k"
+        assert counted(opened)[:2] == (1, 0)
+
+
+async def test_a_body_that_breaks_off_leaves_what_came(store: Callable[..., Store]) -> None:
+    """The error tells how far it got, so that whoever retries goes on there."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(reset_after_bytes=100_000))]) as server:
+        opened = store(server)
+        sink = CollectSink()
+        with pytest.raises(Unavailable, match="in the middle of the body") as caught:
+            await opened.accessor.read(ReadRequest(path="k"), sink)
+        assert caught.value.head is not None
+        assert caught.value.received == sink.received <= 100_000
+        assert opened.client.runtime.counters["stream_read_total_bytes"] == sink.received
+        assert sink.received > 0
+
+
+@pytest.mark.parametrize("etag", ["a\r\nX-Injected: 1", "ä", "\0"])
+async def test_an_etag_cannot_break_the_request(store: Callable[..., Store], etag: str) -> None:
+    """Nothing is sent."""
+    async with FaultServer(OBJECTS) as server:
+        with pytest.raises(InvalidArgument, match="no ETag"):
+            await store(server).get("k", if_match=etag)
+        assert server.count() == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>no</html>", b"", b"<Error><Code>", b'<!DOCTYPE a [<!ENTITY b "c">]><Error><Code>&b;</Code></Error>'],
+    ids=["html", "nothing", "cut", "entities"],
+)
+async def test_bodies_that_explain_nothing(store: Callable[..., Store], body: bytes) -> None:
+    """The status speaks then."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(status=403, body=body))]) as server:
+        with pytest.raises(PermissionDenied) as caught:
+            await store(server).get("k")
+        assert "code" not in caught.value.context
+
+
+async def test_no_signature_is_shown(store: Callable[..., Store]) -> None:
+    """Neither in an error nor in the repr of what holds it."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(reset_after_bytes=10))]) as server:
+        opened = store(server)
+        with pytest.raises(Unavailable) as caught:
+            await opened.get("k")
+        direct: Any = opened.accessor
+        signed = direct._direct._signatures.find(ReadRequest(path="k"))
+        assert signed_by(server.requests[0]).startswith("testing/")
+        for shown in (repr(signed.target), repr(signed.target.route), str(caught.value), repr(caught.value)):
+            assert "X-Amz" not in shown
+
+
+async def test_only_so_many_signatures_are_kept(
+    runtime: Runtime, store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects read last."""
+    monkeypatch.setattr(signatures, "OBJECTS_MAX", 2)
+    async with FaultServer({f"bucket/{name}": b"x" for name in "abc"}) as server:
+        opened = store(server)
+        for name in "abcb":
+            await opened.get(name)
+        assert runtime.counters["transport_signatures"] == 3
+        await opened.get("a")
+        assert runtime.counters["transport_signatures"] == 4
