@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aioprefetch.accessor import check_reply
 from aioprefetch.bodies import ReadBody
-from aioprefetch.errors import ConditionNotMatch, Error, ProtocolError, RangeNotSatisfied, Unsupported
+from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
 from aioprefetch.headers import is_weak, parse_content_range, quote_etag, range_header
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime import Runtime
@@ -19,11 +19,14 @@ from aioprefetch.services.http.answers import (
     is_synthetic,
     metadata_of,
 )
-from aioprefetch.services.http.bodies import BufferedBody, WireBody
-from aioprefetch.services.http.exchange import Exchange, Wire
-from aioprefetch.services.http.wire_answer import Answer
+from aioprefetch.services.http.bodies import BufferedBody
+from aioprefetch.services.http.exchange import Answer, Exchange, ServerTraits
+from aioprefetch.services.http.fields import field_of
 from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.values import AnswerHead, Metadata, ReadHead, ReadRequest, StatRequest
+from aioprefetch.services.streamed_body import StreamedBody
+from aioprefetch.sink import Sink, drain
+from aioprefetch.transport import HttpClient, ResponseHead, StreamedAnswer, encoded_fields
+from aioprefetch.values import AnswerHead, Metadata, ReadHead, ReadReply, ReadRequest, StatRequest
 
 if TYPE_CHECKING:
     from aioprefetch.services.http.recipe import Http
@@ -32,56 +35,87 @@ if TYPE_CHECKING:
 UNSIZED_BYTES_MAX = 64 << 20
 # 403 is on the list because a signed URL is often signed for GET alone.
 HEAD_REFUSED = frozenset({403, 405, 501})
-ONE_BYTE = {"Range": "bytes=0-0"}
+ONE_BYTE = b"Range: bytes=0-0\r\n"
 
 
 class HttpAccessor(ServiceAccessor):
     """Reads and stats objects of one base URL."""
 
-    def __init__(self, recipe: Http, runtime: Runtime, wire: Wire) -> None:
+    def __init__(self, recipe: Http, runtime: Runtime, client: HttpClient, stall_seconds: float) -> None:
         super().__init__(recipe.info, recipe.capability, runtime)
+        # No wait of ours lasts longer: the client watches its connections.
+        self.stall_seconds = stall_seconds
         self._recipe = recipe
-        self._exchange = Exchange(recipe, runtime, wire)
+        self._exchange = Exchange(recipe, runtime, client)
         self._traits = self._exchange.traits
 
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        """As in ``Accessor``. What was asked for, and tells its length, is received straight into the sink."""
+        counters = self.runtime.counters
+        counters["transport_requests"] += 1
+        direct = _DirectRead(request, sink, self._traits)
+        try:
+            answer = await self._send(request, direct)
+        except Error as error:
+            if direct.head is not None:
+                error.head, error.received = direct.head, direct.received
+            raise
+        finally:
+            if direct.head is not None:
+                counters["stream_read_total_bytes"] += direct.received
+        if direct.head is not None:
+            return ReadReply(head=direct.head, received=direct.head.size)
+        body = await self._body_of(request, answer)
+        await drain(body, sink, path=request.path)
+        return ReadReply(head=body.head, received=body.head.size)
+
     async def open_read(self, request: ReadRequest) -> ReadBody:
+        self.runtime.counters["transport_requests"] += 1
+        return await self._body_of(request, await self._send(request))
+
+    async def _send(self, request: ReadRequest, direct: _DirectRead | None = None) -> Answer:
         if request.version is not None:
             self._unsupported(request, "versions")
-        answer = await self._exchange.send(request, "GET", _request_headers(request))
+        take = None if direct is None else direct.take
+        return await self._exchange.send(request, "GET", _request_fields(request), take)
+
+    async def _body_of(self, request: ReadRequest, answer: Answer) -> ReadBody:
+        """The body of an answer that is read piece by piece. Closes the answer if it is not what was asked for."""
+        stream = answer.stream
+        assert stream is not None
         try:
-            if answer.status == 206:
-                return self._ranged(request, answer)
-            if answer.status != 200:
+            if answer.status not in (200, 206):
                 raise await failure_of(request, answer, self._recipe.identity)
-            length = content_length(answer.headers)
-            if length is None:
-                return await self._unsized(request, answer)
+            if _is_ranged(answer.head):
+                head = check_reply(request, answer_head(answer.head))
+                self._traits.obeys_range = True
+                return StreamedBody(self.runtime, request, stream, head)
+            if answer.head.length is None:
+                return await self._unsized(request, answer.head, stream)
             if request.is_whole:
-                return self._body(request, answer, _checked(request, answer_head(answer)))
-            return await self._unranged(request, answer, length)
+                return StreamedBody(self.runtime, request, stream, check_reply(request, answer_head(answer.head)))
+            return await self._unranged(request, answer.head, stream, answer.head.length)
         except BaseException as error:
             answer.close()
             if isinstance(error, Error):
                 error.add_context(operation="read", path=request.path)
             raise
 
-    def _ranged(self, request: ReadRequest, answer: Answer) -> WireBody:
-        head = _checked(request, answer_head(answer))
-        self._traits.obeys_range = True
-        return self._body(request, answer, head)
-
-    async def _unranged(self, request: ReadRequest, answer: Answer, total: int) -> ReadBody:
+    async def _unranged(
+        self, request: ReadRequest, answer: ResponseHead, stream: StreamedAnswer, total: int
+    ) -> ReadBody:
         """The whole object came although a range was asked for: take from it what is wanted, if that is near."""
         bounds = _bounds(request, total)
         head = _checked_part(request, answer_head(answer), bounds, total)
         start, end = bounds
         if start <= self._recipe.skip_bytes_max:
             self._note_ignored_range(request)
-            return self._body(request, answer, head, skip_bytes=start)
-        answer.close()
+            return StreamedBody(self.runtime, request, stream, head, skip_bytes=start)
+        stream.close()
         if request.suffix is not None:
             # Many servers that know ranges do not know those from the end.
-            return await self.open_read(replace(request, offset=start, size=end - start, suffix=None))
+            request = replace(request, offset=start, size=end - start, suffix=None)
+            return await self._body_of(request, await self._send(request))
         if self._traits.obeys_range:
             raise ProtocolError(
                 f"the server sent the whole object for {request.describe()}, although it has obeyed ranges before",
@@ -101,7 +135,7 @@ class HttpAccessor(ServiceAccessor):
             self._traits.obeys_range = False
             self.runtime.events.publish("http.range_ignored", request.path, service=self.info.url)
 
-    async def _unsized(self, request: ReadRequest, answer: Answer) -> BufferedBody:
+    async def _unsized(self, request: ReadRequest, answer: ResponseHead, stream: StreamedAnswer) -> BufferedBody:
         """No length was told (a chunked body, or one that ends with the connection): read ahead to know it."""
         wanted_end = None
         if request.size is not None and request.suffix is None:
@@ -109,7 +143,7 @@ class HttpAccessor(ServiceAccessor):
         data = bytearray()
         complete = False
         while wanted_end is None or len(data) < wanted_end:
-            chunk = await answer.read_chunk()
+            chunk = await stream.read_chunk()
             self.runtime.counters["stream_read_total_bytes"] += len(chunk)
             if not chunk:
                 complete = True
@@ -122,16 +156,13 @@ class HttpAccessor(ServiceAccessor):
                     operation="read",
                     path=request.path,
                 )
-        answer.close()
+        stream.close()
         total = len(data) if complete else None
         bounds = _bounds(request, len(data))
         # Without a total on every answer no ETag can be made up that is the same on each: only a real one counts.
-        described = replace(answer_head(answer), etag=etag_of(answer.headers, None))
+        described = replace(answer_head(answer), etag=etag_of(answer, None))
         head = _checked_part(request, described, bounds, total)
         return BufferedBody(head, memoryview(data)[bounds[0] : bounds[1]])
-
-    def _body(self, request: ReadRequest, answer: Answer, head: ReadHead, *, skip_bytes: int = 0) -> WireBody:
-        return WireBody(self.runtime, request, answer, head, skip_bytes=skip_bytes)
 
     async def stat(self, request: StatRequest) -> Metadata:
         if request.version is not None:
@@ -139,11 +170,11 @@ class HttpAccessor(ServiceAccessor):
         method = self._recipe.stat_method
         if method == "get" or (method == "auto" and self._traits.refuses_head):
             return await self._stat_by_get(request)
-        answer = await self._exchange.send(request, "HEAD", {})
+        answer = await self._exchange.send(request, "HEAD", b"")
         answer.close()
         if answer.status == 200:
-            size = content_length(answer.headers)
-            return metadata_of(request.path, answer, size) if size is not None else await self._stat_by_get(request)
+            size = content_length(answer.head)
+            return await self._stat_by_get(request) if size is None else metadata_of(request.path, answer.head, size)
         if answer.status not in HEAD_REFUSED or method == "head":
             raise await failure_of(request, answer, self._recipe.identity)
         found = await self._stat_by_get(request)
@@ -155,60 +186,84 @@ class HttpAccessor(ServiceAccessor):
         try:
             size: int | None
             if answer.status == 206:
-                parsed = parse_content_range(answer.headers.get("Content-Range", ""))
+                parsed = parse_content_range(field_of(answer.head, b"content-range") or "")
                 if parsed is None or parsed[0] != (0, 1):
                     raise ProtocolError(
                         "the answer to a range of one byte holds something else", operation="stat", path=request.path
                     )
                 size = parsed[1]
             elif answer.status == 200:
-                size = content_length(answer.headers)
+                size = content_length(answer.head)
             elif answer.status == 416:  # Only an empty object has no first byte.
                 size = 0
             else:
                 raise await failure_of(request, answer, self._recipe.identity)
-            return metadata_of(request.path, answer, size)
+            return metadata_of(request.path, answer.head, size)
         finally:
             answer.close()
 
 
-def _request_headers(request: ReadRequest) -> dict[str, str]:
-    headers: dict[str, str] = {}
+class _DirectRead:
+    """Takes an answer straight into a sink, if it is the range that was asked for. ``head`` is set once it does."""
+
+    __slots__ = ("_before", "_request", "_sink", "_traits", "head")
+
+    def __init__(self, request: ReadRequest, sink: Sink, traits: ServerTraits) -> None:
+        self.head: ReadHead | None = None
+        self._request = request
+        self._sink = sink
+        self._traits = traits
+        self._before = sink.received
+
+    @property
+    def received(self) -> int:
+        """Bytes of this answer."""
+        return self._sink.received - self._before
+
+    def take(self, answer: ResponseHead) -> Sink | None:
+        """The sink, begun with the checked head; ``None`` for what takes more than receiving it."""
+        request = self._request
+        if answer.length is None or answer.status not in (200, 206):
+            return None
+        is_ranged = _is_ranged(answer)
+        if not is_ranged and not request.is_whole:
+            return None
+        head = check_reply(request, answer_head(answer))
+        if is_ranged:
+            self._traits.obeys_range = True
+        self._sink.begin(head, path=request.path)
+        self.head = head
+        return self._sink
+
+
+def _is_ranged(answer: ResponseHead) -> bool:
+    """Whether a 200 or 206 claims to hold a range. Some servers answer 200 with a correct Content-Range."""
+    return answer.status == 206 or b"content-range" in answer.fields
+
+
+def _request_fields(request: ReadRequest) -> bytes:
+    """The headers of one read, encoded."""
     wanted = range_header(request)
-    if wanted is not None:
-        headers["Range"] = wanted
+    fields = b"" if wanted is None else f"Range: {wanted}\r\n".encode()
     # A weak ETag never matches in If-Match, and one of our own making matches nothing: those are only compared.
     if request.if_match is not None and not is_weak(request.if_match):
-        headers["If-Match"] = quote_etag(request.if_match)
+        fields += encoded_fields({"If-Match": quote_etag(request.if_match)})
     if request.if_none_match is not None and not is_synthetic(request.if_none_match):
-        headers["If-None-Match"] = quote_etag(request.if_none_match)
-    return headers
-
-
-def _checked(request: ReadRequest, answer: AnswerHead) -> ReadHead:
-    """``check_reply``, and ``if_none_match`` for servers that do not know it."""
-    head = check_reply(request, answer)
-    if request.if_none_match is not None and request.if_none_match in ("*", head.etag):
-        raise ConditionNotMatch(
-            f"the object's ETag is still {head.etag!r}",
-            operation="read",
-            path=request.path,
-            context={"etag": head.etag},
-        )
-    return head
+        fields += encoded_fields({"If-None-Match": quote_etag(request.if_none_match)})
+    return fields
 
 
 def _checked_part(request: ReadRequest, answer: AnswerHead, bounds: tuple[int, int], total: int | None) -> ReadHead:
     """The checked head of a part that we cut out of a whole object ourselves."""
     start, end = bounds
     if start == end:
-        head = _checked(
+        head = check_reply(
             replace(request, offset=0, size=None, suffix=None), replace(answer, status=200, content_length=0)
         )
         return replace(head, start=start, total=total)
     whole = "*" if total is None else total
     part = replace(answer, status=206, content_range=f"bytes {start}-{end - 1}/{whole}", content_length=end - start)
-    return _checked(request, part)
+    return check_reply(request, part)
 
 
 def _bounds(request: ReadRequest, total: int) -> tuple[int, int]:

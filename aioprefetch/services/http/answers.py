@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from collections.abc import Mapping
 
 from aioprefetch.errors import (
     ConditionNotMatch,
@@ -21,11 +20,13 @@ from aioprefetch.errors import (
 )
 from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.services.http.exchange import Answer
+from aioprefetch.services.http.fields import field_of, text_of
 from aioprefetch.services.http.identity import Identity
-from aioprefetch.services.http.wire_answer import Answer
+from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
+from aioprefetch.transport import ResponseHead
 from aioprefetch.values import AnswerHead, Metadata, Request
 
-ERROR_BODY_BYTES_MAX = 64 << 10
 ERROR_BODY_SECONDS_MAX = 2.0
 EXCERPT_LENGTH_MAX = 200
 
@@ -50,9 +51,9 @@ _LENGTH = re.compile(r"\d{1,19}")
 _SYNTHETIC = "W/modified-"
 
 
-def content_length(headers: Mapping[str, str]) -> int | None:
-    """``Content-Length``, ``None`` if there is none. ``ProtocolError`` for what is no length."""
-    text = headers.get("Content-Length")
+def content_length(head: ResponseHead) -> int | None:
+    """``Content-Length``, that of a HEAD too; ``None`` if there is none. ``ProtocolError`` for what is no length."""
+    text = field_of(head, b"content-length")
     if text is None:
         return None
     if not _LENGTH.fullmatch(text.strip()) or int(text) > OFFSET_MAX:
@@ -60,13 +61,13 @@ def content_length(headers: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def etag_of(headers: Mapping[str, str], total: int | None) -> str | None:
+def etag_of(head: ResponseHead, total: int | None) -> str | None:
     """The version of the object: its ETag, or one made of ``Last-Modified`` and size where the server has none."""
-    etag = unquote_etag(headers.get("ETag"))
-    modified = parse_http_date(headers.get("Last-Modified"))
-    if etag is not None or modified is None or total is None:
+    etag = unquote_etag(field_of(head, b"etag"))
+    if etag is not None or total is None:
         return etag
-    return f"{_SYNTHETIC}{int(modified.timestamp()):x}-{total:x}"
+    modified = parse_http_date(field_of(head, b"last-modified"))
+    return None if modified is None else f"{_SYNTHETIC}{int(modified.timestamp()):x}-{total:x}"
 
 
 def is_synthetic(etag: str) -> bool:
@@ -74,41 +75,42 @@ def is_synthetic(etag: str) -> bool:
     return etag.startswith(_SYNTHETIC)
 
 
-def answer_head(answer: Answer) -> AnswerHead:
-    """The head of a 200 or 206, for ``check_reply``."""
-    headers = answer.headers
-    length, content_range = content_length(headers), headers.get("Content-Range")
-    parsed = parse_content_range(content_range or "")
-    total = length if answer.status == 200 else parsed[1] if parsed else None
+def answer_head(head: ResponseHead) -> AnswerHead:
+    """The head of a 200 or 206 to a GET, for ``check_reply``."""
+    content_range = field_of(head, b"content-range")
+    etag = unquote_etag(field_of(head, b"etag"))
+    if etag is None:
+        parsed = parse_content_range(content_range or "")
+        etag = etag_of(head, parsed[1] if parsed else None if content_range or head.status != 200 else head.length)
     return AnswerHead(
-        status=answer.status,
+        status=head.status,
         content_range=content_range,
-        content_length=length,
-        etag=etag_of(headers, total),
-        last_modified=parse_http_date(headers.get("Last-Modified")),
-        content_type=headers.get("Content-Type"),
+        content_length=head.length,
+        etag=etag,
+        last_modified=parse_http_date(field_of(head, b"last-modified")),
+        content_type=text_of(head, b"content-type"),
     )
 
 
-def metadata_of(path: str, answer: Answer, size: int | None) -> Metadata:
+def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
     """The metadata that the head of an answer holds."""
-    headers = answer.headers
     return Metadata(
         path=path,
         size=size,
-        etag=etag_of(headers, size),
-        last_modified=parse_http_date(headers.get("Last-Modified")),
-        content_type=headers.get("Content-Type"),
-        content_encoding=headers.get("Content-Encoding"),
-        content_disposition=headers.get("Content-Disposition"),
-        cache_control=headers.get("Cache-Control"),
+        etag=etag_of(head, size),
+        last_modified=parse_http_date(field_of(head, b"last-modified")),
+        content_type=text_of(head, b"content-type"),
+        content_encoding=text_of(head, b"content-encoding"),
+        content_disposition=text_of(head, b"content-disposition"),
+        cache_control=text_of(head, b"cache-control"),
     )
 
 
 async def failure_of(request: Request, answer: Answer, identity: Identity) -> Error:
     """The error that an answer other than 200 and 206 means. Closes the answer."""
     try:
-        excerpt = await _excerpt(answer, identity)
+        # A proxy may repeat what it was sent, and with it the password in its URL.
+        excerpt = "" if answer.status == 407 else await _excerpt(answer, identity)
     finally:
         answer.close()
     status = answer.status
@@ -118,7 +120,7 @@ async def failure_of(request: Request, answer: Answer, identity: Identity) -> Er
     if answer.redirected_to is not None:
         facts["redirected_to"] = str(answer.redirected_to)
     if status == 416:
-        parsed = parse_content_range(answer.headers.get("Content-Range", ""))
+        parsed = parse_content_range(field_of(answer.head, b"content-range") or "")
         total = parsed[1] if parsed else None
         size = "" if total is None else f" of the object's {total} bytes"
         return RangeNotSatisfied(
@@ -136,7 +138,7 @@ async def failure_of(request: Request, answer: Answer, identity: Identity) -> Er
         operation=request.operation,
         path=request.path,
         context=facts,
-        retry_after_seconds=parse_retry_after(answer.headers.get("Retry-After")),
+        retry_after_seconds=parse_retry_after(field_of(answer.head, b"retry-after")),
     )
 
 
@@ -150,12 +152,13 @@ def _other(status: int) -> tuple[type[Error], str]:
 
 async def _excerpt(answer: Answer, identity: Identity) -> str:
     """A line of an error's text, or nothing. It may fail or take too long without consequence."""
-    if not _TEXT.fullmatch(answer.headers.get("Content-Type", "")):
+    stream = answer.stream
+    if stream is None or not _TEXT.fullmatch(field_of(answer.head, b"content-type") or ""):
         return ""
     body = bytearray()
     try:
         async with asyncio.timeout(ERROR_BODY_SECONDS_MAX):
-            while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await answer.read_chunk()):
+            while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await stream.read_chunk()):
                 body += chunk
     except (Error, TimeoutError):
         return ""

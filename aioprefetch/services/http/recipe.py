@@ -15,10 +15,13 @@ from aioprefetch.errors import ConfigInvalid, MissingDependency
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
-from aioprefetch.services.http.urls import Origin, parse_base_url
+from aioprefetch.services.http.urls import parse_base_url
+from aioprefetch.transport import ClientOptions, HttpClient, Origin
 from aioprefetch.values import Capability, ServiceInfo
 
 StatMethod = Literal["auto", "head", "get"]
+# A client has at least so many connections to one host.
+CONNECTIONS_MIN = 128
 Proxies = tuple[tuple[str, "str | Secret"], ...]
 
 CAPABILITY = Capability(
@@ -53,7 +56,8 @@ class Http:
         URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
         ``{}``: none.
     connect_timeout_seconds, read_timeout_seconds
-        For name resolution, connecting and TLS together; and between two pieces of an answer.
+        For name resolution, connecting, proxy and TLS together; and for the head of an answer, and for the next of its
+        body: one that brings less than 1 KiB a second for so long has stalled.
     skip_bytes_max
         From a server that ignores ranges, so many bytes at most are read and thrown away to reach an offset.
     stat_method
@@ -84,7 +88,7 @@ class Http:
         ca_bundle: str | os.PathLike[str] | None = None,
         proxies: Mapping[str, str | Secret] | None = None,
         connect_timeout_seconds: float = 5.0,
-        read_timeout_seconds: float = 30.0,
+        read_timeout_seconds: float = 20.0,
         skip_bytes_max: int = 8 << 20,
         stat_method: StatMethod = "auto",
     ) -> None:
@@ -138,13 +142,31 @@ class Http:
 
     def build(self, runtime: Runtime) -> Accessor:
         try:
-            from aioprefetch.services.http.wire import WireSession
+            import aiohappyeyeballs  # noqa: F401  # The transport needs them.
+            import httptools  # noqa: F401
         except ImportError as error:
             raise MissingDependency(
-                "the http service needs aiohttp: pip install 'aioprefetch[http]'", operation="configure"
+                f"the http service needs {error.name}: pip install 'aioprefetch[http]'", operation="configure"
             ) from error
-        wire = runtime.shared(("http wire", self), lambda: WireSession(runtime, self))
-        return HttpAccessor(self, runtime, wire)
+        options = self._client_options(runtime)
+        client = runtime.shared(("http client", options), lambda: HttpClient(runtime, options))
+        return HttpAccessor(self, runtime, client, stall_seconds=options.wait_timeout_seconds)
+
+    def _client_options(self, runtime: Runtime) -> ClientOptions:
+        """What of this recipe concerns connections; recipes that agree on it share them."""
+        # How many requests run at once is for ConcurrentLimit to say: a second queue here would come in its way. Twice
+        # as many, because a redirect leads to a second connection.
+        connections = max(CONNECTIONS_MIN, 2 * runtime.options.concurrency)
+        return ClientOptions(
+            connect_timeout_seconds=self.connect_timeout_seconds,
+            first_byte_timeout_seconds=self.read_timeout_seconds,
+            stall_timeout_seconds=self.read_timeout_seconds,
+            wait_timeout_seconds=max(self.connect_timeout_seconds, self.read_timeout_seconds),
+            connections_max=2 * connections,
+            connections_per_host_max=connections,
+            ca_bundle=self.ca_bundle,
+            link_local_host=self.origin.host,
+        )
 
 
 def _checked_seconds(name: str, value: float) -> float:

@@ -11,31 +11,13 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from aioprefetch.errors import ConfigInvalid, RedirectRefused
-
-DEFAULT_PORTS = {"http": 80, "https": 443}
+from aioprefetch.transport import Origin, is_link_local
+from aioprefetch.transport.origin import DEFAULT_PORTS
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 # What may stand unencoded in a path or query that somebody else has encoded already.
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE = _PATH_SAFE + "?"
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Scheme, host and port: what credentials belong to."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @property
-    def netloc(self) -> str:
-        """Host and port as a URL has them; the scheme's own port is left out."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.netloc}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +37,7 @@ def parse_base_url(text: object) -> BaseUrl:
         raise _invalid(f"base_url must be text, not a {type(text).__name__}")
     try:
         parts = urlsplit(text)
-        origin = _origin(parts)
+        origin = origin_of(parts)
     except ValueError as error:
         raise _invalid(f"base_url {_shown(text)!r} is no http(s) URL: {error}") from None
     if parts.fragment:
@@ -82,7 +64,7 @@ def redirect_target(current: str, location: str | None, base: Origin) -> tuple[O
         raise RedirectRefused("the server redirects without saying where (no Location)")
     try:
         parts = urlsplit(urljoin(current, location))
-        origin = _origin(parts)
+        origin = origin_of(parts)
     except ValueError as error:
         raise RedirectRefused(f"the server redirects to {_shown(location)!r}: {error}") from None
     if parts.username is not None or parts.password is not None:
@@ -96,18 +78,8 @@ def redirect_target(current: str, location: str | None, base: Origin) -> tuple[O
     return origin, f"{origin}{path}{query}"
 
 
-def is_link_local(host: str) -> bool:
-    """Whether a host is an address that only this machine's own network segment has (169.254/16, fe80::/10)."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_link_local or (mapped is not None and mapped.is_link_local)
-
-
-def _origin(parts: SplitResult) -> Origin:
-    """Raises ``ValueError`` in words that can follow a colon."""
+def origin_of(parts: SplitResult) -> Origin:
+    """The origin of a URL in parts. Raises ``ValueError`` in words that can follow a colon and show nothing secret."""
     scheme = parts.scheme.lower()
     if scheme not in DEFAULT_PORTS:
         raise ValueError("the scheme must be http or https")
@@ -121,7 +93,11 @@ def _origin(parts: SplitResult) -> Origin:
         ipaddress.IPv6Address(host)
     elif not _HOST_NAME.fullmatch(host):
         raise ValueError("the host is missing or no valid name")
-    return Origin(scheme, host, parts.port or DEFAULT_PORTS[scheme])
+    try:
+        port = parts.port
+    except ValueError:  # Its words show what stands there: half of a password, perhaps.
+        raise ValueError("the port is no number below 65536") from None
+    return Origin(scheme, host, port or DEFAULT_PORTS[scheme])
 
 
 def _shown(text: str) -> str:

@@ -75,14 +75,15 @@ async def test_a_cancelled_redirect_closes_its_connection(servers: Servers, runt
 
 
 async def test_a_half_read_body_is_broken_off(servers: Servers, runtime: Runtime) -> None:
-    """Its rest is not read for the sake of the connection."""
+    """Its rest is not read for the sake of the connection, and its reader is not told that this was the end."""
     server = await servers.start({"base/k": LARGE})
     accessor = accessor_for(server, runtime)
     body = await accessor.open_read(ReadRequest(path="k"))
     assert await body.read_chunk()
     await body.aclose()
     await body.aclose()
-    assert await body.read_chunk() == b""
+    with pytest.raises(errors.Closed):
+        await body.read_chunk()
     await server.wait_until_idle()
     assert server.bytes_sent < len(LARGE)
 

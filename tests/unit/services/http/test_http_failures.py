@@ -1,9 +1,9 @@
 """What goes wrong, as errors that say what to do; and no secret of ours in any of them."""
 
-import asyncio
 import html
 import pickle
 import socket
+import threading
 from contextlib import closing, suppress
 from typing import Any
 
@@ -161,7 +161,7 @@ def everything(error: BaseException) -> str:
 
 @pytest.mark.parametrize("fault", WIRE_FAULTS)
 async def test_no_secret_hangs_on_any_error(servers: Servers, runtime: Runtime, fault: Fault) -> None:
-    """Not on its causes either: aiohttp's exceptions hold the headers of the request."""
+    """Not on its causes either."""
     server = await servers.start(script=[Rule(fault=fault, times=None)])
     options = {"auth": CANARY, "headers": {"X-Api-Key": CANARY}}
     accessor = accessor_for(server, runtime, f"/base/?sig={CANARY}", **options)
@@ -203,10 +203,10 @@ async def test_nobody_listens(runtime: Runtime) -> None:
 
 
 async def test_a_name_that_nobody_knows(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(host: str, port: int, **more: object) -> list[Any]:
+    def resolve(host: str, port: int, **more: object) -> list[Any]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(runtime.loop, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(errors.Unavailable, match="could not be resolved"):
         await read(Http("http://nowhere.example", proxies={}).build(runtime))
 
@@ -214,15 +214,20 @@ async def test_a_name_that_nobody_knows(runtime: Runtime, monkeypatch: pytest.Mo
 async def test_a_connection_that_is_never_made(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name resolution counts too."""
 
-    async def resolve(host: str, port: int, **more: object) -> list[Any]:
-        await asyncio.Event().wait()
+    answered = threading.Event()
+
+    def resolve(host: str, port: int, **more: object) -> list[Any]:
+        answered.wait()
         return []
 
-    monkeypatch.setattr(runtime.loop, "getaddrinfo", resolve)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     accessor = Http("http://slow.example", proxies={}, connect_timeout_seconds=0.02).build(runtime)
-    with pytest.raises(errors.TimedOut, match="connect_timeout_seconds") as caught:
-        await read(accessor)
-    assert caught.value.is_temporary
+    try:
+        with pytest.raises(errors.TimedOut, match="connect_timeout_seconds") as caught:
+            await read(accessor)
+        assert caught.value.is_temporary
+    finally:
+        answered.set()
 
 
 async def test_an_answer_that_never_comes(servers: Servers, runtime: Runtime) -> None:

@@ -207,13 +207,15 @@ async def test_writing_is_not_offered(servers: Servers, runtime: Runtime) -> Non
             await operation()
 
 
-def test_aiohttp_is_loaded_by_the_first_build_alone() -> None:
-    program = "import sys, aioprefetch.services.http; print('aiohttp' in sys.modules)"
+def test_the_extra_is_loaded_by_the_first_build_alone() -> None:
+    names = ("aiohappyeyeballs", "aiohttp", "httptools")
+    program = f"import sys, aioprefetch.services.http; print([name for name in {names} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    assert run.stdout.strip() == "False"
+    assert run.stdout.strip() == "[]"
 
 
-async def test_a_missing_aiohttp_names_the_extra(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aioprefetch.services.http.wire", None)
-    with pytest.raises(errors.MissingDependency, match=r"aioprefetch\[http\]"):
+@pytest.mark.parametrize("name", ["aiohappyeyeballs", "httptools"])
+async def test_a_missing_package_names_the_extra(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(errors.MissingDependency, match=rf"{name}: .*aioprefetch\[http\]"):
         Http("https://host").build(runtime)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import errors
-from aioprefetch.services.http.urls import Origin, encoded_key, is_link_local, parse_base_url, redirect_target
+from aioprefetch.services.http.urls import encoded_key, parse_base_url, redirect_target
+from aioprefetch.transport import Origin, is_link_local
 
 BASE = Origin("https", "a.example", 443)
 
