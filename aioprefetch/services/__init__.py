@@ -5,6 +5,7 @@ from __future__ import annotations
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.http import Http
 from aioprefetch.services.memory import Memory
+from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.s3 import S3
 
-__all__ = ["S3", "Fs", "Http", "Memory"]
+__all__ = ["S3", "Fs", "Http", "Memory", "ObspecStore"]

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import LocalStore, MemoryStore, S3Store
 
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.operator import Operator
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.http import Http
 from aioprefetch.services.memory import Memory
+from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.suite import skipped_tests
@@ -19,12 +21,17 @@ from tests.conformance.stacks import STACKS, EachStack, lacking
 from tests.conformance.test_fs import OnFs
 from tests.conformance.test_http import OnHttp
 from tests.conformance.test_memory import OnMemory
+from tests.conformance.test_obspec import OnObstoreLocal, OnObstoreMemory, OnObstoreS3
 from tests.conformance.test_s3_moto import OnMoto
 from tests.conformance.test_s3_rclone import OnRclone
 from tests.tidy.source_tree import PACKAGE, python_files
 
 NO_VERSIONS = {"test_condition_version"}
 NO_DOUBLE_SLASH = {"test_read_keys_with_several_slashes", "test_stat_keys_are_kept_as_given"}
+NO_EMPTY_DIRECTORIES = {
+    *("test_create_dir_existing_directory_is_no_error", "test_create_dir_name_without_slash_is_refused"),
+    *("test_delete_of_an_empty_directory", "test_list_empty_directory", "test_stat_of_a_created_directory"),
+}
 KEEPS_OLD_BYTES = {"test_condition_if_match_after_a_change", "test_overwritten_object", "test_deleted_object"}
 READ_ONLY = re.compile(r"test_(list|write|copy|delete|create_dir)(_|$)")
 NO_DIRECTORIES = {
@@ -47,6 +54,15 @@ SKIPPED: dict[type[EachStack], set[str]] = {
     | NO_DOUBLE_SLASH
     | {"test_read_version_is_refused_where_there_are_none", "test_write_if_match", "test_write_if_not_exists"}
     | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory"},
+    OnObstoreMemory: NO_VERSIONS | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES,
+    OnObstoreLocal: NO_VERSIONS
+    | NO_DOUBLE_SLASH
+    | NO_EMPTY_DIRECTORIES
+    | {"test_write_content_headers", "test_write_user_metadata", "test_write_if_match"},
+    OnObstoreS3: KEEPS_OLD_BYTES
+    | NO_DOUBLE_SLASH
+    | NO_EMPTY_DIRECTORIES
+    | {"test_read_version_is_refused_where_there_are_none"},
 }
 
 
@@ -59,6 +75,12 @@ def service_of(store: type[EachStack], folder: Path) -> Any:
     nowhere = "http://127.0.0.1:1"
     if store is OnHttp:
         return Http(f"{nowhere}/")
+    if store is OnObstoreMemory:
+        return ObspecStore(MemoryStore())
+    if store is OnObstoreLocal:
+        return ObspecStore(LocalStore(folder))
+    if store is OnObstoreS3:
+        return ObspecStore(S3Store("bucket", endpoint=nowhere, access_key_id="a", secret_access_key="b"))
     return S3(bucket="bucket", endpoint_url=nowhere, region="us-east-1", access_key_id="a", secret_access_key="b")
 
 

@@ -34,6 +34,7 @@ SHOWN = {
     "prefetching": "in order, adaptive: 8 requests, 7 of them ahead",
     "asyncio_service": "bytes=-3 -> 206 bytes 7-9/10 789\n",
     "pandas_over_sync": "parquet: 10000 rows, requests: 1\n",
+    "obstore_stores": "['00010203', '20212223', 'fcfdfeff']\nrequests: 1\n['numbers']\n",
 }
 
 

@@ -1,0 +1,290 @@
+"""The live service over a store: each operation as calls of obspec's methods, each answer checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.errors import (
+    Closed,
+    Error,
+    InvalidArgument,
+    InvalidPath,
+    IsADirectory,
+    NotFound,
+    ProtocolError,
+    RangeNotSatisfied,
+    WrongLoop,
+)
+from aioprefetch.headers import is_weak
+from aioprefetch.runtime import Runtime, fork_generation
+from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
+from aioprefetch.services.obspec import answers
+from aioprefetch.services.obspec.body import ObspecBody, is_cancelled
+from aioprefetch.services.obspec.errors import Explainer
+from aioprefetch.services.obspec.identity import known_secrets
+from aioprefetch.services.obspec.listing import Pages
+from aioprefetch.services.obspec.traits import has, kind_of
+from aioprefetch.services.obspec.writing import ObspecWriteBody, Parts, part_options
+from aioprefetch.services.service_accessor import ServiceAccessor, is_unmodified
+from aioprefetch.values import (
+    CopyRequest,
+    DeleteRequest,
+    ListPage,
+    ListRequest,
+    Metadata,
+    PresignRequest,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
+
+if TYPE_CHECKING:
+    from aioprefetch.services.obspec.recipe import ObspecStore
+
+T = TypeVar("T")
+
+PRESIGN_SECONDS_MAX = 7 * 24 * 3600
+
+# obstore's threads belong to the process that first used it: in a forked child its calls never come back.
+_obstore_generation: list[int] = []
+
+
+class ObspecAccessor(ServiceAccessor):
+    """The live service. ``store`` is used from one runtime only where the recipe has a factory."""
+
+    def __init__(self, service: ObspecStore, store: Any, runtime: Runtime) -> None:
+        super().__init__(service.info, service.capability, runtime)
+        self._store = store
+        self._kind = kind_of(store)
+        self._root = f"{service.prefix}/" if service.prefix else ""
+        self._part_bytes = service.part_bytes
+        self._explainer = Explainer(lambda: known_secrets(store))
+        self._pages = Pages(store, self._root, self._called)
+        # obstore gives ETags in quotes and wants them so; of other stores the first answer tells.
+        self._etags_quoted: bool | None = True if self._kind else None
+
+    def _key(self, path: str, request: Request) -> str:
+        if not path:
+            raise IsADirectory("the root is a directory", operation=request.operation, path=path)
+        room = KEY_BYTES_MAX - len(self._root.encode())
+        key = self._root + checked_key(path, operation=request.operation, bytes_max=room)
+        if "" in key.split("/"):
+            # obstore would take "a/" and "/a" for "a", which is another object.
+            raise InvalidPath(
+                "paths of obspec have no empty segments: no '//', and no '/' at their ends",
+                operation=request.operation,
+                path=path,
+            )
+        return key
+
+    def _method(self, request: Request, name: str) -> Callable[..., Awaitable[Any]]:
+        """A method of the store; ``Unsupported`` where it has none of that name."""
+        if not has(self._store, name):
+            self._unsupported(request)
+        method: Callable[..., Awaitable[Any]] = getattr(self._store, name)
+        return method
+
+    async def _called(self, request: Request, call: Callable[[], Awaitable[T]]) -> T:
+        """What a call of the store returns; every failure is one of ours, with operation and path."""
+        self._check_process(request)
+        self._check_open(request)
+        try:
+            return await call()
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise self._explainer.broken_off(request) from None
+        except Exception as error:
+            explained = self._explainer.explain(error, request)
+            raise explained from explained.__cause__
+
+    def _check_open(self, request: Request) -> None:
+        if self.runtime.closed:
+            raise Closed("the operator is closed", operation=request.operation, path=request.path)
+
+    def _check_process(self, request: Request) -> None:
+        if not self._kind:
+            return
+        if not _obstore_generation:
+            _obstore_generation.append(fork_generation())
+        if _obstore_generation[0] != fork_generation():
+            raise WrongLoop(
+                "obstore was used before this process was forked, and does not work here: start processes by spawn or "
+                "forkserver, or use it in the children alone",
+                operation=request.operation,
+                path=request.path,
+            )
+
+    async def stat(self, request: StatRequest) -> Metadata:
+        if not request.path.strip("/"):
+            return Metadata(path=request.path, kind="directory")
+        key = self._key(request.path, request)
+        with self.runtime.timer("action_http_head_request"):
+            if has(self._store, "head_async") and not self._kind and request.version is None:
+                return answers.metadata_of(
+                    await self._called(request, lambda: self._store.head_async(key)), {}, request
+                )
+            options: dict[str, Any] = {"head": True}
+            if request.version is not None:
+                options["version"] = request.version
+            # Unlike ``head_async`` this brings the content type and the metadata of the user.
+            get = self._method(request, "get_async")
+            result = await self._called(request, lambda: get(key, options=options))
+            return answers.metadata_of(result.meta, answers.attributes_of(result), request)
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        key, get = self._key(request.path, request), self._method(request, "get_async")
+        options = answers.read_options(request) | self._conditions(request)
+        try:
+            return await self._open_read(request, lambda: get(key, options=options or None))
+        except RangeNotSatisfied as error:
+            if request.suffix is None or error.total is not None:
+                raise
+            # Some stores refuse a suffix that is longer than the object, where the whole of it is meant.
+            options.pop("range")
+            return await self._open_read(request, lambda: get(key, options=options or None))
+        except ProtocolError as error:
+            # obstore says so too when a store answers a range of an empty object with all of it.
+            if "range_ignored" not in error.context or await self._size(request) != 0:
+                raise
+            raise RangeNotSatisfied("the object is empty", total=0, operation="read", path=request.path) from None
+
+    def _conditions(self, request: ReadRequest) -> dict[str, str]:
+        """The conditions that can be sent. All are compared again when the answer is here."""
+        conditions = {}
+        if self._etags_quoted is not None:
+            pinned, known = request.if_match, request.if_none_match
+            if pinned not in (None, "*") and not is_weak(pinned or ""):
+                conditions["if_match"] = answers.sent_etag(pinned or "", quoted=self._etags_quoted)
+            if known is not None and not is_weak(known):
+                conditions["if_none_match"] = answers.sent_etag(known, quoted=self._etags_quoted)
+        return conditions
+
+    async def _open_read(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> ObspecBody:
+        with self.runtime.timer("action_http_get_request") as timer:
+            result: Any = None
+            try:
+                result = await self._called(request, get)
+                self._check_open(request)
+                return self._body_of(result, request)
+            except Error as error:
+                if is_unmodified(request, error):
+                    timer.end(None)
+                raise
+            finally:
+                # Whoever keeps the exception must not keep the connection, which ends with the last reference.
+                del result
+
+    def _body_of(self, result: Any, request: ReadRequest) -> ObspecBody:
+        try:
+            meta = result.meta
+            self._note_etag(meta)
+            head = answers.head_of(meta, result.range, answers.attributes_of(result), request)
+            return ObspecBody(result, head, self.runtime, self._explainer, request)
+        except (AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, Error):
+                raise
+            raise ProtocolError(
+                f"the answer of the store cannot be understood: {type(error).__name__}",
+                operation="read",
+                path=request.path,
+            ) from error
+        finally:
+            del result
+
+    def _note_etag(self, meta: Any) -> None:
+        etag = None if self._kind else answers.raw_etag(meta)
+        if etag is not None:
+            self._etags_quoted = etag.startswith('"')
+
+    async def _size(self, request: ReadRequest) -> int | None:
+        found = await self.stat(StatRequest(path=request.path, version=request.version, deadline=request.deadline))
+        return found.size
+
+    async def list_page(self, request: ListRequest) -> ListPage:
+        with self.runtime.timer("object_list_request"):
+            return await self._pages.page(request)
+
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        # In one request, so that a cancelled write leaves nothing behind.
+        return await self._put(request, bytes(data), {"use_multipart": False} if self._kind else {}, len(data))
+
+    async def _put_parts(self, request: WriteRequest, parts: Parts) -> Metadata:
+        written = await self._put(request, parts, part_options(self._kind, self._part_bytes), None)
+        self.runtime.counters["stream_write_bytes"] += parts.sent_bytes
+        return answers.sized(written, parts.sent_bytes)
+
+    async def _put(self, request: WriteRequest, data: Any, options: dict[str, Any], size: int | None) -> Metadata:
+        key, put = self._key(request.path, request), self._method(request, "put_async")
+        attributes = answers.write_attributes(request, self.capability)
+        if attributes:
+            options["attributes"] = attributes
+        if request.if_not_exists:
+            options["mode"] = "create"
+        elif request.if_match is not None:
+            options["mode"] = {"e_tag": answers.sent_etag(request.if_match, quoted=self._etags_quoted is not False)}
+        self.runtime.counters["object_put_request"] += 1
+        result = await self._called(request, lambda: put(key, data, **options))
+        self.runtime.counters["stream_write_bytes"] += size or 0
+        return answers.written(request, result, size)
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        self._key(request.path, request)
+        self._method(request, "put_async")
+        return ObspecWriteBody(self.runtime, request, self._part_bytes, self.write, self._put_parts)
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        source, target = self._key(request.path, request), self._key(request.target, request)
+        copy = self._method(request, "copy_async")
+        self.runtime.counters["object_copy_request"] += 1
+        await self._called(request, lambda: copy(source, target))
+        return Metadata(path=request.target)
+
+    async def delete(self, request: DeleteRequest) -> None:
+        # What ends with a slash is a directory: there is no object that stands for it.
+        keys = [self._key(path, request) for path in request.paths if not path.endswith("/")]
+        if not keys:
+            return
+        try:
+            await self._delete(request, keys)
+        except NotFound:
+            # Some stores refuse what is missing, and nobody knows where in the list they stopped.
+            for key in keys if len(keys) > 1 else ():
+                await self._delete_if_there(request, key)
+
+    async def _delete_if_there(self, request: DeleteRequest, key: str) -> None:
+        try:
+            await self._delete(request, [key])
+        except NotFound:
+            return
+
+    async def _delete(self, request: DeleteRequest, keys: list[str]) -> None:
+        delete = self._method(request, "delete_async")
+        self.runtime.counters["object_delete_request"] += 1
+        await self._called(request, lambda: delete(keys))
+
+    async def presign(self, request: PresignRequest) -> str:
+        if not self.capability.presign or not self._kind:
+            self._unsupported(request, "presigned URLs for this store")
+        if request.version is not None:
+            self._unsupported(request, "presigned URLs of versions")
+        if not 1 <= request.expires_seconds <= PRESIGN_SECONDS_MAX:
+            raise InvalidArgument(
+                f"expires_seconds={request.expires_seconds!r} must lie between 1 and {PRESIGN_SECONDS_MAX}",
+                operation=request.operation,
+                path=request.path,
+            )
+        import obstore
+
+        key, lifetime = self._key(request.path, request), timedelta(seconds=int(request.expires_seconds))
+        url: str = await self._called(request, lambda: obstore.sign_async(self._store, request.method, key, lifetime))
+        return url
+
+    async def aclose(self) -> None:
+        """Forget listings that were left half way; nothing else is held open."""
+        self._pages.clear()

@@ -1,0 +1,132 @@
+"""Both suites over obstore's stores: in memory, of local files, and S3 against moto."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from obstore.store import LocalStore, MemoryStore, S3Store
+
+from aioprefetch.operator import Operator
+from aioprefetch.services.obspec import ObspecStore
+from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.accessor_suite import AccessorSuite
+from aioprefetch.testing.conformance.suite import RequestCounts
+from aioprefetch.testing.reader_suite import ReaderSuite
+from tests.conformance.stacks import EachStack, MotoBucket, get_file, put_file
+
+SECRET = "a-secret-key-of-nobody"
+LACKS = frozenset({"double_slash_keys"})
+
+
+class OnObstoreMemory(EachStack):
+    """Objects in obstore's memory, reached by its blocking calls."""
+
+    lacks = LACKS
+
+    @pytest.fixture
+    def service(self) -> ObspecStore:
+        """A store of its own for each test, with a root."""
+        self.store = MemoryStore()
+        return ObspecStore(self.store, prefix="some/root")
+
+    async def put_directly(self, path: str, data: bytes) -> None:
+        """By obstore."""
+        self.store.put(f"some/root/{path}", data)
+
+    async def get_directly(self, path: str) -> bytes | None:
+        """By obstore."""
+        try:
+            return bytes(self.store.get(f"some/root/{path}").bytes())
+        except FileNotFoundError:
+            return None
+
+
+class OnObstoreLocal(EachStack):
+    """Files below a directory."""
+
+    lacks = LACKS
+
+    @pytest.fixture
+    def service(self, tmp_path: Path) -> ObspecStore:
+        """A directory of its own for each test."""
+        self.folder = tmp_path
+        return ObspecStore(LocalStore(tmp_path))
+
+    async def put_directly(self, path: str, data: bytes) -> None:
+        """By the system."""
+        put_file(self.folder, path, data)
+
+    async def get_directly(self, path: str) -> bytes | None:
+        """By the system."""
+        return get_file(self.folder, path)
+
+
+@pytest.fixture(scope="session")
+def obstore_bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) -> MotoBucket:
+    """One versioned bucket for the session; each test has a prefix of its own."""
+    return MotoBucket(random_name(), versioned=True)
+
+
+class OnObstoreS3(EachStack):
+    """Objects in moto's memory, reached without HTTP."""
+
+    lacks = LACKS | {"replaces_at_once"}  # the bucket has versions
+    secrets: tuple[str, ...] = (SECRET,)
+
+    @pytest.fixture
+    def service(
+        self, s3_server: CountingS3Server, obstore_bucket: MotoBucket, random_name: Callable[[], str]
+    ) -> ObspecStore:
+        """A prefix of its own for each test."""
+        self.s3_server, self.bucket, self.prefix = s3_server, obstore_bucket, random_name()
+        return ObspecStore(
+            S3Store(
+                obstore_bucket.name,
+                endpoint=s3_server.endpoint_url,
+                region="us-east-1",
+                access_key_id="an-access-key",
+                secret_access_key=SECRET,
+                client_options={"allow_http": True},
+                retry_config={"max_retries": 0},
+            ),
+            prefix=self.prefix,
+        )
+
+    async def put_directly(self, path: str, data: bytes) -> None:
+        """Into moto's memory."""
+        self.bucket.put(f"{self.prefix}/{path}", data)
+
+    async def get_directly(self, path: str) -> bytes | None:
+        """Out of moto's memory."""
+        return self.bucket.get(f"{self.prefix}/{path}")
+
+    def request_counts(self, operator: Operator) -> RequestCounts:
+        """From the server's log, of this test's objects."""
+        own = [request for request in self.s3_server.requests if self.prefix in request.target]
+        methods = [request.method for request in own]
+        listings = sum("list-type" in request.query for request in own)
+        return RequestCounts(get=methods.count("GET") - listings, head=methods.count("HEAD"), list=listings)
+
+
+class TestMemoryAccessor(OnObstoreMemory, AccessorSuite):
+    """Operations."""
+
+
+class TestMemoryReader(OnObstoreMemory, ReaderSuite):
+    """Readers."""
+
+
+class TestLocalAccessor(OnObstoreLocal, AccessorSuite):
+    """Operations."""
+
+
+class TestLocalReader(OnObstoreLocal, ReaderSuite):
+    """Readers."""
+
+
+class TestS3Accessor(OnObstoreS3, AccessorSuite):
+    """Operations."""
+
+
+class TestS3Reader(OnObstoreS3, ReaderSuite):
+    """Readers."""
