@@ -15,6 +15,7 @@ It belongs to the event loop it was entered in. Imports the standard library onl
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +40,14 @@ class _Connection:
     number: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    requests: int = 0
+    is_replying: bool = False
 
     async def send(self, data: bytes) -> None:
-        """Hand bytes to the kernel; returns when none are left in this process."""
-        self.writer.write(data)
-        await self.writer.drain()
+        """Hand bytes to the kernel; returns when none are left in this process (64 KiB may be, over TLS)."""
+        for start in range(0, len(data), PIECE_BYTES):
+            self.writer.write(data[start : start + PIECE_BYTES])
+            await self.writer.drain()
 
     def reset(self) -> None:
         """Close with RST instead of FIN."""
@@ -55,15 +59,19 @@ class FaultServer:
     """Serves `objects` and gives each request the fault of the first rule in `script` that applies.
 
     `objects` maps the path without its first slash to the content; it may be changed while the server runs, which
-    changes the ETag too. `requests` is the log, oldest first; a request is in it before anything is sent.
+    changes the ETag too. `requests` is the log, oldest first; a request is in it before anything is sent. With
+    `tls`, a server's context, it speaks https.
     """
 
     region = "us-east-1"
     access_key_id = "testing"
     secret_access_key = "testing"
 
-    def __init__(self, objects: Mapping[str, bytes], script: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self, objects: Mapping[str, bytes], script: Sequence[Rule] = (), *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.objects = dict(objects)
+        self._tls = tls
         self.requests: list[ReceivedRequest] = []
         self.body_bytes_sent: dict[int, int] = {}
         self._rules: list[tuple[Rule, list[int]]] = []
@@ -72,6 +80,7 @@ class FaultServer:
         self._connections_made = 0
         self._released = asyncio.Event()
         self._arrival = asyncio.Condition()
+        self._quiet = asyncio.Event()
         self.add(*script)
 
     def __repr__(self) -> str:
@@ -79,7 +88,7 @@ class FaultServer:
         return f"<FaultServer {state} requests={len(self.requests)} open={self.connections_open}>"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=HEAD_BYTES_MAX, ssl=self._tls)
         return self
 
     async def __aexit__(
@@ -105,7 +114,7 @@ class FaultServer:
     @property
     def url(self) -> str:
         """The address, without a slash at the end; also the endpoint for an S3 client (path style)."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     endpoint_url = url
 
@@ -127,6 +136,10 @@ class FaultServer:
     def add(self, *rules: Rule) -> None:
         """Append rules to the script."""
         self._rules += [(rule, [0]) for rule in rules]
+
+    def behave(self) -> None:
+        """Forget the script: from now on nothing goes wrong."""
+        self._rules.clear()
 
     def release(self) -> None:
         """Let the replies that hang go on, now and from now on."""
@@ -155,16 +168,29 @@ class FaultServer:
         async with asyncio.timeout(timeout_seconds), self._arrival:
             await self._arrival.wait_for(lambda: len(self.requests) >= number)
 
-    async def wait_until_idle(self, *, timeout_seconds: float = 5.0) -> None:
-        """Wait until no connection is open.
+    async def wait_until_idle(self, *, connections_max: int = 0, timeout_seconds: float = 5.0) -> None:
+        """Wait until no connection is open, or no more than so many.
 
         Raises:
-            TimeoutError: a client still holds one after `timeout_seconds`.
+            TimeoutError: a client still holds more after `timeout_seconds`.
         """
-        if self._tasks:
-            _, pending = await asyncio.wait(list(self._tasks), timeout=timeout_seconds)
-            if pending:
-                raise TimeoutError(f"{len(pending)} connections are still open")
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while len(self._tasks) > connections_max:
+                    await asyncio.wait(list(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise TimeoutError(f"{len(self._tasks)} connections are still open") from None
+
+    async def wait_until_quiet(self, *, timeout_seconds: float = 5.0) -> None:
+        """Wait until no reply is on its way: every connection still open is one that is kept for a next request.
+
+        Raises:
+            TimeoutError: a client neither reads nor gives up a reply within `timeout_seconds`.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            while any(connection.is_replying for connection in self._tasks.values()):
+                self._quiet.clear()
+                await self._quiet.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -175,10 +201,13 @@ class FaultServer:
         connection = _Connection(self._connections_made, reader, writer)
         self._connections_made += 1
         self._tasks[task] = connection
-        writer.transport.set_write_buffer_limits(0)  # drain() then means: the kernel has it
+        # drain() then means: the kernel has it. Under TLS a limit of 0 would pause the writing of what is all written,
+        # and for good; and it means that all is encrypted, of which the transport below keeps up to 64 KiB.
+        writer.transport.set_write_buffer_limits(*((0,) if self._tls is None else (1, 0)))
         try:
             while await self._serve_one(connection):
-                pass
+                connection.is_replying = False
+                self._quiet.set()
         except (_Cut, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         except asyncio.CancelledError:
@@ -190,9 +219,11 @@ class FaultServer:
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
             del self._tasks[task]
+            self._quiet.set()
 
     async def _serve_one(self, connection: _Connection) -> bool:
         request = await self._receive(connection)
+        connection.is_replying = True
         self.requests.append(request)
         self.body_bytes_sent[request.index] = 0
         async with self._arrival:
@@ -205,9 +236,17 @@ class FaultServer:
             await self._hang(connection)
         if fault.drop:
             raise _Cut
-        await self._send_body(connection, request, reply, fault)
+        if fault.reset_before_head:
+            connection.reset()
+            raise _Cut
+        if fault.raw is None and fault.raw_body is None:
+            await self._send_body(connection, request, reply, fault)
+        else:
+            await connection.send(reply.head() + (fault.raw_body or b"") if fault.raw is None else fault.raw)
         if fault.extra_body:
             await connection.send(fault.extra_body)
+        if fault.close_after_reply:
+            return False
         return "close" not in (reply.headers.get("Connection", ""), request.headers.get("connection", ""))
 
     async def _receive(self, connection: _Connection) -> ReceivedRequest:
@@ -217,6 +256,7 @@ class FaultServer:
         pairs = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
         await connection.reader.readexactly(int(headers.get("content-length", 0)))
+        connection.requests += 1
         return ReceivedRequest(
             index=len(self.requests),
             method=method,
@@ -224,6 +264,7 @@ class FaultServer:
             path=unquote(target.partition("?")[0]),
             headers=headers,
             connection_id=connection.number,
+            connection_index=connection.requests - 1,
         )
 
     def _fault_for(self, request: ReceivedRequest) -> Fault:

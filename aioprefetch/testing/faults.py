@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedRequest:
-    """One request as it arrived. Header names are lower case; `index` counts from 0 over all connections."""
+    """One request as it arrived. Header names are lower case.
+
+    `index` counts from 0 over all connections, `connection_index` from 0 over the requests of its own.
+    """
 
     index: int
     method: str
@@ -20,6 +23,7 @@ class ReceivedRequest:
     path: str
     headers: Mapping[str, str]
     connection_id: int
+    connection_index: int = 0
 
     @property
     def key(self) -> str:
@@ -39,6 +43,7 @@ class Fault:
     The head:
         status: replaces the status; without `body` the reply then has an S3 error body of code `code` for >= 400.
         headers: set on the reply; a value of None removes the header.
+        header_lines: added at the end as they stand, so that a header may come twice, or be none.
         etag: sent instead of the right one. location: the target of a redirect (with a 3xx `status`).
         content_range: sent instead of the right one; `omit_content_range` sends none; `content_range_shift_bytes`
             moves the announced range while the body stays.
@@ -48,16 +53,19 @@ class Fault:
     The body:
         body: replaces it. short_by_bytes: cut at the end, with a Content-Length that agrees with the cut.
         extra_body: bytes sent after the announced end. flip_byte_at: offset in the body of a byte to invert.
+        raw_body: sent as it stands after the head, however the head frames it. raw: instead of head and body.
     The wire, where counts are bytes of the body:
         delay_head_seconds: pause before the head. hang_before_head: never send it (until `release`).
         hang_after_bytes, close_after_bytes (FIN), reset_after_bytes (RST): what happens after so many bytes.
-        drop: close the connection before the head.
+        drop: close the connection before the head (FIN). reset_before_head: the same with RST.
+        close_after_reply: close it after the whole reply, without having said so.
         drip_bytes, drip_delay_seconds: send the body in pieces of so many bytes with a pause after each.
     """
 
     status: int | None = None
     code: str = "InternalError"
     headers: Mapping[str, str | None] = field(default_factory=dict)
+    header_lines: tuple[str, ...] = ()
     etag: str | None = None
     location: str | None = None
     content_range: str | None = None
@@ -73,6 +81,8 @@ class Fault:
     short_by_bytes: int = 0
     extra_body: bytes = b""
     flip_byte_at: int | None = None
+    raw_body: bytes | None = None
+    raw: bytes | None = None
 
     delay_head_seconds: float = 0.0
     hang_before_head: bool = False
@@ -80,6 +90,8 @@ class Fault:
     close_after_bytes: int | None = None
     reset_after_bytes: int | None = None
     drop: bool = False
+    reset_before_head: bool = False
+    close_after_reply: bool = False
     drip_bytes: int = 0
     drip_delay_seconds: float = 0.0
 

@@ -21,17 +21,21 @@ RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply ready to be sent. `body` is what goes over the wire, before chunking; empty for HEAD."""
+    """A reply ready to be sent. `body` is what goes over the wire, before chunking; empty for HEAD.
+
+    `lines` follow the headers as they stand.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    lines: tuple[str, ...] = ()
 
     def head(self) -> bytes:
         """The status line and headers, as bytes."""
         phrase = PHRASES.get(self.status, "Unknown")
         lines = [f"HTTP/1.1 {self.status} {phrase}", *(f"{name}: {value}" for name, value in self.headers.items())]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        return ("\r\n".join([*lines, *self.lines]) + "\r\n\r\n").encode("latin-1")
 
 
 def etag_of(data: bytes) -> str:
@@ -51,9 +55,8 @@ def plan_reply(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fa
         body = body[:at] + bytes([body[at] ^ 0xFF]) + body[at + 1 :]
     headers |= _framing(status, len(body), fault)
     _bend(headers, fault)
-    if request.method == "HEAD" or status in {204, 304}:
-        return Reply(status=status, headers=headers, body=b"")
-    return Reply(status=status, headers=headers, body=body)
+    bodiless = request.method == "HEAD" or status in {204, 304}
+    return Reply(status=status, headers=headers, body=b"" if bodiless else body, lines=fault.header_lines)
 
 
 def _answer(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> tuple[int, dict[str, str], bytes]:

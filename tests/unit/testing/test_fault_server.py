@@ -215,6 +215,52 @@ async def test_framing_faults() -> None:
             await client.get()
 
 
+async def test_what_is_sent_as_it_stands() -> None:
+    """Headers that come twice, a body that its head does not frame, and bytes that are no HTTP."""
+    lines = Fault(header_lines=("Content-Length: 5", "no header"))
+    async with faulty(lines, Fault(chunked=True, raw_body=b"zz"), Fault(raw=b"SSH-2.0\r\n\r\n")) as (server, client):
+        client.writer.write(b"HEAD /bucket/key HTTP/1.1\r\n\r\n")
+        head = await client.reader.readuntil(b"\r\n\r\n")
+        assert head.count(b"Content-Length: ") == 2
+        assert head.endswith(b"\r\nno header\r\n\r\n")
+        _, headers = await client.ask("GET", "/bucket/key")
+        assert headers["transfer-encoding"] == "chunked"
+        assert await client.reader.readexactly(2) == b"zz"
+        client.writer.write(b"GET /bucket/key HTTP/1.1\r\n\r\n")
+        assert await client.reader.readexactly(11) == b"SSH-2.0\r\n\r\n"
+        assert [request.connection_index for request in server.requests] == [0, 1, 2]
+        server.behave()
+        assert (await client.get())[2] == DATA
+
+
+async def test_connections_that_end_before_or_after_a_reply() -> None:
+    """RST instead of a head, and FIN after a reply that had not announced it."""
+    async with faulty(Fault(reset_before_head=True)) as (_, client):
+        client.writer.write(b"GET /bucket/key HTTP/1.1\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await client.reader.readexactly(1)
+    async with faulty(Fault(close_after_reply=True)) as (_, client):
+        _, headers, body = await client.get()
+        assert "connection" not in headers
+        assert body == DATA
+        assert await client.reader.read() == b""
+
+
+async def test_waiting_for_quiet_and_for_few_connections() -> None:
+    """A kept connection is quiet, one whose reply hangs is not."""
+    async with faulty(Fault(hang_after_bytes=5)) as (server, client), connect(server) as second:
+        await client.ask("GET", "/bucket/key")
+        assert (await second.get())[2] == DATA
+        with pytest.raises(TimeoutError):
+            await server.wait_until_quiet(timeout_seconds=0.01)
+        with pytest.raises(TimeoutError, match="2 connections"):
+            await server.wait_until_idle(connections_max=1, timeout_seconds=0.01)
+        await server.wait_until_idle(connections_max=2)
+        server.release()
+        await server.wait_until_quiet()
+        assert server.connections_open == 2
+
+
 async def test_drip_and_delay_take_time() -> None:
     """A slow head and a slow body."""
     fault = Fault(delay_head_seconds=0.02, drip_bytes=256, drip_delay_seconds=0.01)

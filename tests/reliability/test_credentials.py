@@ -1,0 +1,155 @@
+"""Credentials that end, in the middle of reads and while nobody gives new ones; signatures that are made in time."""
+
+import asyncio
+import datetime as dt
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from aioprefetch.errors import CredentialsExpired, TimedOut
+from aioprefetch.operator import Operator
+from aioprefetch.services.s3 import S3
+from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
+from aioprefetch.testing.oracle import assert_same_bytes, content
+from tests.reliability.scripted import NO_PAUSES, SIZE, Serve, once
+
+CUT = 20_000
+EXPIRED = Fault(status=400, code="ExpiredToken")
+# Botocore asks for new credentials a quarter of an hour before the old ones end, and insists from ten minutes on.
+SOON_SECONDS = 12 * 60
+BOUND_SECONDS = 0.3
+
+
+def keys_of(number: int, *, seconds: int = 3600) -> bytes:
+    """The answer of a credential endpoint: the keys of a generation, which end in so many seconds."""
+    end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
+    told = {"AccessKeyId": f"key{number}", "SecretAccessKey": "secret", "Token": f"token{number}"}
+    return json.dumps({**told, "Expiration": end.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode()
+
+
+def signed_with(number: int) -> Callable[[ReceivedRequest], bool]:
+    """Whether a request carries the session token of a generation, in its URL or in its headers."""
+    return lambda request: f"token{number}" in request.target + request.headers.get("x-amz-security-token", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Renewing:
+    """A store, an Operator for it, and a credential endpoint on the same server."""
+
+    server: FaultServer
+    operator: Operator
+
+    @property
+    def renewals(self) -> int:
+        """How often credentials were asked for."""
+        return sum(request.key == "credentials" for request in self.server.requests)
+
+    def gets(self) -> list[ReceivedRequest]:
+        """The requests for objects."""
+        return [request for request in self.server.requests if request.key != "credentials"]
+
+    async def read(self, key: str = "k") -> None:
+        """The whole of an object, to the byte."""
+        assert_same_bytes(await self.operator.read(key), self.server.objects[f"bucket/{key}"])
+
+
+@asynccontextmanager
+async def renewing(
+    monkeypatch: pytest.MonkeyPatch, *, seconds: int = 3600, concurrency: int = 8
+) -> AsyncIterator[Renewing]:
+    """Serve two objects, and the first generation of credentials as a container has them."""
+    objects = {"bucket/k": content(SIZE), "bucket/other": content(SIZE, version=1)}
+    async with FaultServer({**objects, "credentials": keys_of(1, seconds=seconds)}) as server:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/credentials")
+        service = S3(bucket="bucket", endpoint_url=server.url, region=server.region, proxies={})
+        async with Operator(service, concurrency=concurrency).layer(NO_PAUSES) as operator:
+            yield Renewing(server, operator)
+            server.behave()
+            server.release()
+            async with asyncio.timeout(10):
+                await operator.read("k", offset=0, size=10)
+        await server.wait_until_idle()
+
+
+async def test_s51_keys_that_end_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New ones are asked for once, and the read goes on where it was."""
+    async with renewing(monkeypatch) as store:
+
+        def renewed(request: ReceivedRequest) -> bool:
+            store.server.objects["credentials"] = keys_of(2)
+            return True
+
+        cut = Rule(fault=Fault(close_after_bytes=CUT), key="bucket/k", matches=renewed)
+        store.server.add(cut, Rule(fault=EXPIRED, key="bucket/k", matches=signed_with(1), times=None))
+        await store.read()
+        first, refused, resumed = store.gets()
+        assert signed_with(2)(resumed)
+        assert first.range is None
+        assert refused.range == resumed.range == f"bytes={CUT}-{SIZE - 1}"
+        assert resumed.headers["if-match"]
+        assert store.renewals == 2
+
+
+async def test_s51_many_reads_ask_for_new_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with renewing(monkeypatch) as store:
+        await store.read()
+        store.server.add(Rule(fault=EXPIRED, matches=signed_with(1), times=None))
+        store.server.objects["credentials"] = keys_of(2)
+        await asyncio.gather(*(store.read(key) for key in ("k", "other") * 4))
+        assert store.renewals == 2
+        assert len(store.gets()) <= 1 + 2 * 8
+
+
+async def test_s51_new_keys_that_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for once, and then it is told."""
+    async with renewing(monkeypatch) as store:
+        store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
+        with pytest.raises(CredentialsExpired) as caught:
+            await store.operator.read("k")
+        assert caught.value.status == "permanent"
+        assert len(store.gets()) <= 2
+        assert store.renewals <= 2
+
+
+async def test_s52_an_endpoint_that_hangs_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that needs new credentials waits as long as its caller allows; bodies that arrive go on arriving."""
+    async with renewing(monkeypatch, seconds=SOON_SECONDS) as store:
+        store.server.objects["credentials"] = keys_of(1, seconds=SOON_SECONDS)
+        store.server.add(Rule(fault=Fault(hang_after_bytes=CUT), key="bucket/k"))
+        streaming = asyncio.create_task(store.read())
+        await store.server.wait_for_requests(2)
+        store.server.add(Rule(fault=Fault(hang_before_head=True), key="credentials", times=None))
+        with pytest.raises(TimedOut):
+            await store.operator.read("other", timeout_seconds=BOUND_SECONDS)
+        assert not streaming.done()
+        assert all(request.key != "bucket/other" for request in store.server.requests)
+        store.server.objects["credentials"] = keys_of(2)
+        store.server.release()
+        await streaming
+        await store.read("other")
+
+
+async def test_s53_a_request_is_signed_when_it_is_sent(serve_s3: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when it began to wait for a slot."""
+    import botocore.auth
+
+    now = dt.datetime.now(dt.UTC)
+    async with serve_s3(once(Fault(hang_before_head=True))) as scripted:
+        scripted.server.objects["bucket/other"] = b"other"
+        holding = asyncio.create_task(scripted.operator.read("other"))
+        await scripted.server.wait_for_requests(1)
+        queued = asyncio.create_task(scripted.read())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        later = now + dt.timedelta(minutes=20)
+        monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_, **__: later)
+        scripted.server.release()
+        assert await holding == b"other"
+        await queued
+        request = scripted.server.requests[1]
+        sent = request.target + request.headers.get("x-amz-date", "")
+        assert later.strftime("%Y%m%dT%H%M%SZ") in sent
+        monkeypatch.undo()

@@ -1,0 +1,247 @@
+"""Objects that change, vanish or cannot be told apart while they are read: never bytes of two versions."""
+
+from collections.abc import Callable
+
+import pytest
+
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    NotFound,
+    ObjectChanged,
+    ProtocolError,
+    RangeNotSatisfied,
+    Unavailable,
+)
+from aioprefetch.operator import Operator
+from aioprefetch.testing import CountingS3Server, Fault, ReceivedRequest, Rule
+from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.oracle import assert_same_bytes, content
+from tests.reliability.scripted import LENGTH, OFFSET, SIZE, Scripted, Serve, always, once
+
+CUT = 20_000
+LAST = OFFSET + LENGTH - 1
+BLOCK_BYTES = 16 << 10
+NEW = content(SIZE, version=1)
+BLOCKS = {"operator_options": {"concurrency": 1, "block_bytes": BLOCK_BYTES}}
+
+
+def before_request(index: int, act: Callable[[], object]) -> Rule:
+    """A rule that changes the store when a request arrives, and the answer not at all. It goes before others."""
+
+    def matches(request: ReceivedRequest) -> bool:
+        if request.index == index:
+            act()
+        return False
+
+    return Rule(fault=Fault(), matches=matches, times=None)
+
+
+def overwrite(scripted: Scripted, data: bytes = NEW) -> None:
+    """Replace the object, and so its ETag."""
+    scripted.server.objects["bucket/k"] = data
+
+
+async def test_s21_another_total_than_that_of_the_pinned_version(serve: Serve) -> None:
+    """The first answer tells the size; a later one that tells another is of another object, whatever its ETag."""
+    async with serve(**BLOCKS) as scripted, scripted.operator.reader("k", policy="random") as reader:
+        await reader.read_at(0, 10)
+        scripted.server.add(always(Fault(content_range=f"bytes {OFFSET}-{LAST}/{SIZE + 1}")))
+        with pytest.raises(ObjectChanged):
+            await reader.read_at(OFFSET, LENGTH)
+        scripted.server.assert_requests("GET", "GET")
+
+
+async def test_s21_another_total_in_the_middle_of_a_read(serve: Serve) -> None:
+    """Even with the same ETag."""
+    other = Fault(content_range=f"bytes {OFFSET + CUT}-{LAST}/{SIZE + 1}")
+    async with serve(once(Fault(close_after_bytes=CUT)), once(other, 1)) as scripted:
+        await scripted.fail(ObjectChanged, requests=2)
+
+
+@pytest.mark.parametrize("size", [SIZE + 1, 1 << 40])
+async def test_s63_a_head_that_tells_too_large_a_size(serve: Serve, size: int) -> None:
+    """A size that a reader is told may be too small, and never too large; nothing is allocated for it."""
+    lie = Rule(fault=Fault(headers={"Content-Length": str(size)}), times=None, method="HEAD")
+    async with serve(lie) as scripted:
+        meta = await scripted.operator.stat("k")
+        assert meta.size == size
+        async with scripted.operator.reader("k", size=meta.size, etag=meta.etag) as reader:
+            with pytest.raises(RangeNotSatisfied):
+                await reader.read_exactly_at(0, size)
+        scripted.server.assert_requests("HEAD", "GET")
+
+
+async def test_s63_a_head_that_tells_another_size_than_the_answers(serve: Serve) -> None:
+    """Where a reader learns the size by itself it comes from the bytes' own answer, and no HEAD is believed."""
+    lie = Rule(fault=Fault(headers={"Content-Length": "10"}), times=None, method="HEAD")
+    async with serve(lie) as scripted, scripted.operator.reader("k") as reader:
+        assert await reader.ensure_size() == SIZE
+        assert_same_bytes(await reader.read(), scripted.data)
+
+
+async def test_s27_an_object_that_vanishes_before_its_first_byte(serve: Serve) -> None:
+    async with serve() as scripted:
+        await scripted.operator.stat("k")
+        scripted.server.add(always(Fault(status=404, code="NoSuchKey")))
+        async with scripted.operator.reader("k") as reader:
+            with pytest.raises(NotFound) as caught:
+                await reader.read_at(OFFSET, LENGTH)
+        assert (caught.value.operation, caught.value.path) == ("read", "k")
+        scripted.server.assert_requests("HEAD", "GET")
+
+
+async def test_s27_an_object_that_vanishes_between_two_blocks(serve: Serve) -> None:
+    async with serve(**BLOCKS) as scripted, scripted.operator.reader("k", prefetch_enabled=False) as reader:
+        await reader.read_at(0, 10)
+        scripted.server.add(always(Fault(status=404, code="NoSuchKey")))
+        with pytest.raises(ObjectChanged):
+            await reader.read_at(SIZE - 10, 10)
+        scripted.server.assert_requests("GET", "GET")
+
+
+@checks("opendal:R32")
+@pytest.mark.parametrize("status", [404, 412])
+async def test_s27_s29_the_rest_of_a_body_is_gone(serve: Serve, status: int) -> None:
+    """Deleted or overwritten: told once, and not asked for again."""
+    async with serve(once(Fault(close_after_bytes=CUT))) as scripted:
+        old = scripted.data
+
+        def change() -> None:
+            if status == 404:
+                del scripted.server.objects["bucket/k"]
+            else:
+                overwrite(scripted)
+
+        scripted.server.add(before_request(1, change))
+        error = await scripted.fail(ObjectChanged, requests=2)
+        assert error.received == CUT
+        assert isinstance(error, ObjectChanged)
+        assert error.expected_etag != error.actual_etag
+        assert error.status == "permanent"
+        overwrite(scripted, old)
+
+
+@checks("opendal:R32")
+async def test_s30_the_rest_of_a_body_is_of_another_version(serve: Serve) -> None:
+    """The server ignores If-Match: the ETag of its answer is compared."""
+    async with serve() as scripted:
+        replaced = before_request(1, lambda: overwrite(scripted))
+        scripted.server.add(replaced, once(Fault(close_after_bytes=CUT)), once(Fault(ignore_if_match=True), 1))
+        error = await scripted.fail(ObjectChanged, requests=2)
+        assert error.received == CUT
+        assert scripted.server.requests[1].headers["if-match"]
+
+
+@pytest.mark.parametrize("ignore", [False, True], ids=["s29-412", "s30-ignored"])
+async def test_s29_s30_an_object_overwritten_between_two_blocks(serve: Serve, ignore: bool) -> None:
+    """The old reader fails and keeps its bytes; a new one reads the new version."""
+    fault = Fault(ignore_if_match=ignore)
+    async with serve(always(fault), **BLOCKS) as scripted:
+        old = scripted.data
+        async with scripted.operator.reader("k", prefetch_enabled=False) as reader:
+            assert_same_bytes(await reader.read_at(0, 10), old[:10])
+            overwrite(scripted)
+            with pytest.raises(ObjectChanged):
+                await reader.read_at(SIZE - 10, 10)
+            assert scripted.server.count("GET") == 2
+            async with scripted.operator.reader("k", prefetch_enabled=False) as anew:
+                assert_same_bytes(await anew.read_at(0, SIZE), NEW)
+            await reader.reopen()
+            assert_same_bytes(await reader.read_at(0, SIZE), NEW)
+
+
+@pytest.mark.parametrize("fields", [{}, {"Last-Modified": None}], ids=["with time", "without time"])
+async def test_s31_no_etag_over_s3(serve_s3: Serve, fields: dict[str, None]) -> None:
+    """Every object of S3 has one, and so an answer without is none."""
+    async with serve_s3(always(Fault(headers={"ETag": None, **fields}))) as scripted:
+        await scripted.fail(ProtocolError, requests=2)
+
+
+async def test_s31_no_etag_over_http(serve_http: Serve) -> None:
+    """The time of the last change and the size stand in for it, where there is one."""
+    no_etag = Fault(headers={"ETag": None})
+    cut = Fault(headers={"ETag": None}, close_after_bytes=CUT)
+    async with serve_http(once(cut), always(no_etag)) as scripted:
+        await scripted.read()
+        assert scripted.ranges() == [(OFFSET, LAST), (OFFSET + CUT, LAST)]
+        scripted.server.behave()
+        index = len(scripted.server.requests)
+        other_time = {"ETag": None, "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}
+        scripted.server.add(once(cut, index), always(Fault(headers=other_time)))
+        await scripted.fail(ObjectChanged, requests=2)
+
+
+async def test_s31_neither_etag_nor_time_over_http(serve_http: Serve) -> None:
+    """One answer is read; one that broke off is not gone on with, since it could be of another version."""
+    nothing = {"ETag": None, "Last-Modified": None}
+    async with serve_http(always(Fault(headers=nothing))) as scripted:
+        await scripted.read()
+        scripted.server.behave()
+        scripted.server.add(always(Fault(headers=nothing, close_after_bytes=CUT)))
+        error = await scripted.fail(Unavailable, requests=1)
+        assert (error.received, error.status) == (CUT, "persistent")
+
+
+ETAGS = {"weak": 'W/"abc"', "unquoted": "abc", "multipart": '"0123456789abcdef-5"', "odd": "\"a, b 'c'\""}
+
+
+@pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
+async def test_s32_etags_of_every_shape_are_compared(serve: Serve, etag: str) -> None:
+    """What is no strong ETag is not sent, since no server may match it."""
+    cut = Fault(etag=etag, close_after_bytes=CUT)
+    async with serve(once(cut), always(Fault(etag=etag, ignore_if_match=True))) as scripted:
+        await scripted.read()
+        assert scripted.ranges() == [(OFFSET, LAST), (OFFSET + CUT, LAST)]
+        sent = scripted.server.requests[1].headers.get("if-match")
+        assert sent == (None if etag.startswith("W/") else f'"{etag.strip(chr(34))}"')
+
+
+@pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
+async def test_s32_etags_of_every_shape_tell_versions_apart(serve: Serve, etag: str) -> None:
+    cut = Fault(etag=etag, close_after_bytes=CUT)
+    async with serve(once(cut), always(Fault(etag='"other"', ignore_if_match=True))) as scripted:
+        await scripted.fail(ObjectChanged, requests=2)
+
+
+async def test_s33_replicas_that_do_not_agree(serve: Serve) -> None:
+    """Two ETags of the same bytes: the safe side is that they are two versions."""
+    flapping = [once(Fault(etag=f'"{"ab"[n % 2]}"', ignore_if_match=True, close_after_bytes=CUT), n) for n in range(4)]
+    async with serve(*flapping) as scripted:
+        error = await scripted.fail(ObjectChanged, requests=2)
+        assert isinstance(error, ObjectChanged)
+        assert (error.expected_etag, error.actual_etag) == ("a", "b")
+
+
+async def test_s33_replicas_that_do_not_agree_between_blocks(serve: Serve) -> None:
+    flapping = [once(Fault(etag=f'"{"ab"[n % 2]}"', ignore_if_match=True), n) for n in range(8)]
+    async with (
+        serve(*flapping, **BLOCKS) as scripted,
+        scripted.operator.reader("k", prefetch_enabled=False) as reader,
+    ):
+        await reader.read_at(0, 10)
+        with pytest.raises(ObjectChanged):
+            await reader.read_at(SIZE - 10, 10)
+
+
+async def test_s29_a_condition_of_the_caller_stays_one(serve: Serve) -> None:
+    """It did not hold before the first byte: that is an answer, and not a change."""
+    async with serve() as scripted:
+        await scripted.fail(ConditionNotMatch, requests=1, if_match="other")
+
+
+async def test_s34_a_version_stays_readable(s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
+    """Over moto, which keeps versions."""
+    from tests.conformance.stacks import MotoBucket
+
+    bucket = MotoBucket(random_name(), versioned=True)
+    keys = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}
+    uri = f"s3://{bucket.name}"
+    async with Operator.from_uri(uri, endpoint_url=s3_server.endpoint_url, region="us-east-1", **keys) as operator:
+        old, new = content(SIZE), NEW
+        version = (await operator.write("k", old)).version
+        await operator.write("k", new)
+        assert version is not None
+        assert_same_bytes(await operator.read("k", version=version), old)
+        async with operator.reader("k", version=version) as reader:
+            assert_same_bytes(await reader.read_at(OFFSET, LENGTH), old[OFFSET : OFFSET + LENGTH])
+        assert_same_bytes(await operator.read("k"), new)

@@ -1,0 +1,244 @@
+"""Servers that let one wait: silence before and within an answer, bytes that drip, connections never made, TLS."""
+
+import asyncio
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from aioprefetch.errors import ConfigInvalid, Error, Stalled, TimedOut, Unavailable
+from aioprefetch.layers import RetryLayer
+from aioprefetch.layers.retry_attempts import NAME_FAILURES_MAX, NAME_FAILURES_SECONDS_MAX
+from aioprefetch.operator import Operator
+from aioprefetch.testing import Fault, FaultServer
+from aioprefetch.testing.oracle import content
+from tests.reliability.scripted import (
+    ATTEMPTS,
+    HANG_SECONDS,
+    LENGTH,
+    NO_PAUSES,
+    OFFSET,
+    SERVICES,
+    Serve,
+    Service,
+    always,
+    once,
+    service_for,
+)
+
+LAST = OFFSET + LENGTH - 1
+QUICK = {"read_timeout_seconds": HANG_SECONDS, "connect_timeout_seconds": HANG_SECONDS}
+# Far longer than all that is waited for here, on a machine that is busy.
+PATIENCE_SECONDS = 10
+
+
+def operator_for(kind: Service, url: str, **options: Any) -> Operator:
+    """An Operator whose attempts follow each other at once."""
+    return Operator(service_for(kind, url, **{**QUICK, **options}), concurrency=1).layer(NO_PAUSES)
+
+
+async def test_s35_an_answer_that_does_not_begin_is_asked_for_again(serve: Serve) -> None:
+    async with serve(once(Fault(hang_before_head=True)), **QUICK) as scripted:
+        await scripted.read()
+        first, second = scripted.server.requests
+        assert second.connection_id != first.connection_id
+        assert scripted.operator.statistics["retries_timed_out"] == 1
+
+
+async def test_s35_answers_that_never_begin(serve: Serve) -> None:
+    """Each attempt has its own limit, and they are counted."""
+    async with serve(always(Fault(hang_before_head=True)), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
+        error = await scripted.fail(TimedOut, requests=ATTEMPTS)
+        assert (error.status, error.received) == ("persistent", 0)
+
+
+async def test_s35_the_deadline_holds_over_all_attempts(serve: Serve) -> None:
+    """Long before any limit of an attempt."""
+    async with serve(always(Fault(hang_before_head=True))) as scripted, asyncio.timeout(PATIENCE_SECONDS):
+        await scripted.operator.stat("k")  # What a service loads for its first request takes longer than the deadline.
+        error = await scripted.fail(TimedOut, requests=1, timeout_seconds=HANG_SECONDS)
+        assert error.status == "permanent"
+
+
+@pytest.mark.parametrize("cut", [0, 100, LENGTH - 1], ids=["s36-after-the-head", "s37-early", "s37-late"])
+async def test_s36_s37_a_body_that_stops_goes_on_elsewhere(serve: Serve, cut: int) -> None:
+    async with serve(once(Fault(hang_after_bytes=cut)), **QUICK) as scripted:
+        await scripted.read()
+        first, second = scripted.server.requests
+        assert second.connection_id != first.connection_id
+        assert scripted.ranges() == [(OFFSET, LAST), (OFFSET + cut, LAST)]
+        assert second.headers.get("if-match")
+        assert scripted.server.bytes_sent == LENGTH
+
+
+async def test_s36_s37_bodies_that_always_stop(serve: Serve) -> None:
+    async with serve(always(Fault(hang_after_bytes=100)), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
+        error = await scripted.fail(Stalled, requests=ATTEMPTS)
+        assert (error.received, error.status) == (100 * ATTEMPTS, "persistent")
+
+
+DRIP = Fault(drip_bytes=1, drip_delay_seconds=HANG_SECONDS / 10)
+
+
+async def test_s38_a_body_that_drips_goes_on_elsewhere(serve: Serve) -> None:
+    """A byte now and then is no progress; what came is kept."""
+    async with serve(once(DRIP), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
+        await scripted.read()
+        first, second = scripted.server.requests
+        assert second.connection_id != first.connection_id
+        (_, last), (resumed, again) = scripted.ranges()
+        assert last == again == LAST
+        assert OFFSET < resumed < OFFSET + 1000
+        assert scripted.operator.statistics["retries_timed_out"] == 1
+
+
+async def test_s38_bodies_that_always_drip(serve: Serve) -> None:
+    async with serve(always(DRIP), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
+        error = await scripted.fail(Stalled, requests=ATTEMPTS)
+        assert 0 < error.received < 1000
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+async def test_s41_a_name_that_does_not_resolve(kind: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice at most, and within five seconds however long the pauses are; the error says what to look at."""
+    lookups = []
+    real = socket.getaddrinfo
+
+    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
+        if host not in ("nowhere.example", b"nowhere.example"):
+            return real(host, *rest, **more)
+        lookups.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    options = {"allow_http": True} if kind == "s3" else {}
+    async with operator_for(kind, "http://nowhere.example", **options) as operator, asyncio.timeout(PATIENCE_SECONDS):
+        for operation, call in (("read", operator.read), ("stat", operator.stat)):
+            with pytest.raises(Unavailable, match="resolve") as caught:
+                await call("k")
+            error = caught.value
+            assert (error.operation, error.path, error.status) == (operation, "k", "persistent")
+            assert (error.context["reason"], error.context["attempts"]) == ("dns", NAME_FAILURES_MAX)
+        assert 2 <= len(lookups) <= 2 * NAME_FAILURES_MAX
+        with pytest.raises(Unavailable) as caught:
+            # A pause that is longer than the time allowed is not begun.
+            await operator.layer(RetryLayer(base_seconds=3600, cap_seconds=3600)).read("k")
+        assert caught.value.context["gave_up"] == f"{NAME_FAILURES_SECONDS_MAX:g} seconds to resolve the name"
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+async def test_s42_a_refused_connection_is_tried_again(kind: Service) -> None:
+    """The server that comes back is found."""
+    with closing(socket.socket()) as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with operator_for(kind, url) as operator:
+            with pytest.raises(Unavailable) as caught:
+                await operator.read("k")
+            assert (caught.value.status, caught.value.context["attempts"]) == ("persistent", ATTEMPTS)
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """An address at which nobody ever answers: the queue of its socket is full."""
+    with closing(socket.socket()) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address = listening.getsockname()
+        waiting = []
+        try:
+            for _ in range(4):
+                one = socket.socket()
+                one.setblocking(False)
+                one.connect_ex(address)
+                waiting.append(one)
+            yield f"http://127.0.0.1:{address[1]}"
+        finally:
+            for one in waiting:
+                one.close()
+
+
+@pytest.mark.parametrize("kind", SERVICES)
+async def test_s43_a_connection_that_is_never_made(kind: Service) -> None:
+    """Each attempt has its own limit; other hosts do not wait with it."""
+    async with FaultServer({"bucket/k": b"there"}) as server:
+        with black_hole() as url:
+            async with (
+                operator_for(kind, url) as operator,
+                operator_for(kind, server.url) as other,
+                asyncio.timeout(PATIENCE_SECONDS),
+            ):
+                reading = asyncio.create_task(operator.read("k"))
+                assert await other.read("k") == b"there"
+                with pytest.raises(TimedOut, match="connect_timeout_seconds") as caught:
+                    await reading
+                assert (caught.value.status, caught.value.context["attempts"]) == ("persistent", ATTEMPTS)
+        await other.aclose()
+        await server.wait_until_idle()
+
+
+def self_signed(folder: Path, address: str, *, days: int) -> Path:
+    """A certificate for an address that ends in so many days, with its key in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=10))
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+# The address and the days of a certificate for 127.0.0.1, and whether its authority is trusted.
+CERTIFICATES = {
+    "right": ("127.0.0.1", 1, True),
+    "wrong-host": ("127.0.0.2", 1, True),
+    "expired": ("127.0.0.1", -1, True),
+    "self-signed": ("127.0.0.1", 1, False),
+}
+
+
+@pytest.mark.parametrize("name", CERTIFICATES)
+@pytest.mark.parametrize("kind", SERVICES)
+async def test_s44_certificates_are_checked(kind: Service, name: str, tmp_path: Path) -> None:
+    """A wrong one is a matter of configuration: no other attempt, and none without TLS."""
+    address, days, trusted = CERTIFICATES[name]
+    certificate = self_signed(tmp_path, address, days=days)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    options = {"ca_bundle": str(certificate)} if trusted else {}
+    # A handshake takes longer than an answer.
+    limits = {"read_timeout_seconds": 5.0, "connect_timeout_seconds": 5.0}
+    async with FaultServer({"bucket/k": content(1000)}, tls=context) as server:
+        async with operator_for(kind, server.url, **options, **limits) as operator:
+            if name == "right":
+                assert await operator.read("k") == content(1000)
+            else:
+                with pytest.raises(Error) as caught:
+                    await operator.read("k")
+                assert type(caught.value) is ConfigInvalid
+                assert caught.value.status == "permanent"
+                assert server.requests == []
+                assert server.connections_made <= 1
+        await server.wait_until_idle()
