@@ -34,8 +34,8 @@ docs: $(DEV_STAMP) ## Run the code in the documentation
 examples: $(DEV_STAMP) ## Run the examples
 	$(BIN)/python -m pytest tests/examples $(ARGS)
 
-bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ARGS="sequential --rounds 9")
-	$(BIN)/python -m tests.benchmarks.run $(ARGS)
+bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits)
+	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(ARGS)
 
 clean: ## Remove the environment and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -31,6 +31,12 @@ class Request:
     range: str
     sent_bytes: int
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether less than the range that was asked for went out."""
+        first, _, last = self.range.removeprefix("bytes=").partition("-")
+        return bool(first and last) and self.status == 206 and self.sent_bytes < int(last) - int(first) + 1
+
     @classmethod
     def parse(cls, line: str) -> Self:
         """Read a line of the log."""
@@ -86,7 +92,7 @@ def most_at_once(requests: Sequence[Request]) -> tuple[int, float]:
 
 
 class AccessLog:
-    """The log file of a running server, read in pieces: each call gives what came since the last."""
+    """The log file of a running server, read in pieces: each call gives the whole lines that came since the last."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,8 +100,8 @@ class AccessLog:
 
     def take(self) -> list[Request]:
         """The requests that ended since the last call, in the order of their ends."""
-        with self._path.open(encoding="utf-8") as file:
+        with self._path.open("rb") as file:
             file.seek(self._position)
-            lines = file.read()
-            self._position = file.tell()
-        return [Request.parse(line) for line in lines.splitlines()]
+            lines, newline, _ = file.read().rpartition(b"\n")
+        self._position += len(lines) + len(newline)
+        return [Request.parse(line) for line in lines.decode().splitlines()]

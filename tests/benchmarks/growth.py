@@ -122,14 +122,15 @@ def wasted(sample: Sample, requests: Sequence[Request], conditions: Conditions) 
     return {"wasted_bytes": unread, "wasted_percent": 100 * unread / useful}
 
 
-def growth_job(pattern: Pattern, *, size_bytes: int, quick_size_bytes: int) -> Job:
-    """A job for a pattern."""
+def growth_job(pattern: Pattern, *, size_bytes: int, quick_size_bytes: int, quick: Sequence[str]) -> Job:
+    """A job for a pattern; ``quick`` are the strategies that go in quick mode."""
     return Job(
         name=f"growth-{pattern.__name__}",
         title=(pattern.__doc__ or "").rstrip("."),
         conditions=AT_A_DISTANCE,
         size_bytes=size_bytes,
         quick_size_bytes=quick_size_bytes,
+        quick_contestants=quick,
         contestants={name: timed_pattern(pattern, options) for name, options in STRATEGIES.items()},
         columns=(
             WALL,
@@ -145,8 +146,8 @@ def growth_job(pattern: Pattern, *, size_bytes: int, quick_size_bytes: int) -> J
 
 
 GROWTH = (
-    growth_job(sequential, size_bytes=256 * MIB, quick_size_bytes=32 * MIB),
-    growth_job(runs, size_bytes=256 * MIB, quick_size_bytes=64 * MIB),
-    growth_job(interleaved, size_bytes=256 * MIB, quick_size_bytes=32 * MIB),
-    growth_job(mixed, size_bytes=256 * MIB, quick_size_bytes=64 * MIB),
+    growth_job(sequential, size_bytes=256 * MIB, quick_size_bytes=32 * MIB, quick=("geometric",)),
+    growth_job(runs, size_bytes=256 * MIB, quick_size_bytes=32 * MIB, quick=()),
+    growth_job(interleaved, size_bytes=256 * MIB, quick_size_bytes=32 * MIB, quick=()),
+    growth_job(mixed, size_bytes=256 * MIB, quick_size_bytes=32 * MIB, quick=("stall", "prefetch off")),
 )

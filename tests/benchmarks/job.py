@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.access_log import Request, Traffic
+from tests.benchmarks.content import write_object
 from tests.benchmarks.simulator import BUCKET, Conditions, Pacing, Simulator
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ OBJECT = "object"
 # imports are not what is measured.
 WARM_OBJECT = "warm"
 WARM_BYTES = 64 << 10
+# The object again under another key: what is read of it to compare every byte is not counted as traffic.
+CHECK_OBJECT = "check"
+UNCOUNTED = (f"/{WARM_OBJECT}", f"/{CHECK_OBJECT}")
 SAMPLE_SECONDS_MAX = 600
 
 # What a sample says: numbers to compare, and lists (a time line, marks) that ``Job.derive`` makes numbers of.
@@ -37,7 +42,8 @@ class Target:
     """What a contestant is told: where the object is, how long, and whether each byte shall be compared.
 
     ``scratch`` is an empty directory for this sample alone. It goes away when the contestant's process has ended, so
-    that a thread which still writes there disturbs nobody.
+    that a thread which still writes there disturbs nobody. ``ca_bundle`` is the certificate to trust, empty without
+    TLS; ``server_pid`` the process that serves; ``prefix`` is before every key.
     """
 
     endpoint_url: str = ""
@@ -46,6 +52,9 @@ class Target:
     every_byte: bool = False
     bucket: str = BUCKET
     scratch: str = ""
+    ca_bundle: str = ""
+    server_pid: int = 0
+    prefix: str = ""
 
 
 Contestant = Callable[[Target], Coroutine[Any, Any, Sample]]
@@ -64,12 +73,42 @@ class Column:
     ratio: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A further ratio: ``number`` of each contestant over that of ``base``, round by round; or the difference."""
+
+    number: str
+    base: str
+    is_difference: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in the numbers."""
+        return f"{self.number} {'beyond' if self.is_difference else 'over'} {self.base}"
+
+    def column(self, heading: str, *, unit: float = 1.0, digits: int = 2) -> Column:
+        """Its column."""
+        return Column(name=self.name, heading=heading, unit=unit, digits=digits)
+
+    def of(self, one: Numbers, base: Numbers) -> float | None:
+        """The figure for a sample; None where there is none, or where it would be divided by nothing."""
+        number = self.number
+        if number not in one or number not in base:
+            return None
+        if self.is_difference:
+            return one[number] - base[number]
+        return one[number] / base[number] if base[number] else None
+
+
 WALL = Column(name="wall_seconds", heading="wall s", ratio=True)
 CPU = Column(name="cpu_seconds", heading="CPU s", ratio=True)
 GETS = Column(name="gets", heading="GETs", digits=0)
 OTHERS = Column(name="others", heading="HEADs", digits=0)
 SENT = Column(name="sent_bytes", heading="MiB sent", unit=1 << 20, digits=1)
 IN_FLIGHT = Column(name="in_flight", heading="in flight", digits=0)
+SHARE = Column(name="server_share", heading="nginx busy")
+PEAK = Column(name="memory_peak_bytes", heading="peak MiB", unit=1 << 20, digits=0)
+PEAK_RATIO = replace(PEAK, ratio=True)
 MEMORY = Column(name="memory_growth_bytes", heading="RSS + MiB", unit=1 << 20, digits=0)
 
 
@@ -82,8 +121,12 @@ def nothing_derived(sample: Sample, requests: Sequence[Request], conditions: Con
 class Job:
     """What is measured. Without ``conditions`` there is no store.
 
-    ``derive`` makes numbers of a sample and of the requests that the server saw meanwhile; ``remark`` says in a
-    sentence or two what the medians mean. The first contestant is the base of the ratios.
+    ``write`` makes the object in a file, of about the size it is told. ``derive`` makes numbers of a sample and of the
+    requests that the server saw meanwhile; ``remark`` says in a sentence or two what the medians mean. The first
+    contestant is the base of the ratios, and ``comparisons`` are ratios against others. ``quick_contestants`` are those
+    that go in quick mode, None for all; without any the job is left out there. ``links`` are further keys of the
+    object. ``rounds_max`` bounds the rounds of a job that takes long. A job whose contestants ``compare_all`` in each
+    sample needs no unmeasured round for that.
     """
 
     name: str
@@ -94,6 +137,12 @@ class Job:
     size_bytes: int = 0
     quick_size_bytes: int = 0
     copies: int = 0
+    write: Callable[[Path, int], None] = write_object
+    rounds_max: int | None = None
+    compare_all: bool = False
+    links: Sequence[str] = ()
+    comparisons: Sequence[Comparison] = ()
+    quick_contestants: Sequence[str] | None = None
     derive: Callable[[Sample, Sequence[Request], Conditions], Numbers] = nothing_derived
     remark: Callable[[Mapping[str, Numbers]], str] = lambda medians: ""
 
@@ -108,12 +157,23 @@ class Result:
     failures: dict[str, str] = field(default_factory=dict)
 
     def median(self, name: str, number: str) -> float:
-        """The median over the rounds."""
-        return statistics.median(one[number] for one in self.samples[name])
+        """The median over the rounds; not a number where none has it, as a ratio whose base did not run."""
+        found = [one[number] for one in self.samples[name] if number in one]
+        return statistics.median(found) if found else math.nan
 
     def medians(self) -> dict[str, Numbers]:
         """Every number of every contestant."""
         return {name: {key: self.median(name, key) for key in rounds[0]} for name, rounds in self.samples.items()}
+
+    def compare(self) -> None:
+        """Add the comparisons of the job to the samples, round by round."""
+        for comparison in self.job.comparisons:
+            base = self.samples.get(comparison.base, [])
+            for rounds in self.samples.values():
+                for one, other in zip(rounds, base, strict=False):
+                    found = comparison.of(one, other)
+                    if found is not None:
+                        one[comparison.name] = found
 
     def ratio(self, name: str, number: str) -> float | None:
         """The median over the rounds of what this contestant needed against the base; None without a base."""
@@ -134,20 +194,32 @@ def run_job(job: Job, *, rounds: int, quick: bool, pacing: Pacing, only: Sequenc
     about whether all works, in the measured ones.
     """
     result = Result(job=job, quick=quick)
+    rounds = min(rounds, job.rounds_max or rounds)
     names = [name for name in job.contestants if not only or any(part in name for part in only)]
+    if quick and job.quick_contestants is not None and not only:
+        names = [name for name in names if name in job.quick_contestants]
     if job.conditions is None:
         _run_rounds(result, names, rounds, lambda name: sample(job.name, name, Target()))
         return result
     size_bytes = job.quick_size_bytes if quick else job.size_bytes
     with Simulator(job.conditions, pacing=pacing) as simulator:
-        simulator.put(OBJECT, size_bytes)
+        size_bytes = simulator.put(OBJECT, size_bytes, write=job.write)
         simulator.put(WARM_OBJECT, WARM_BYTES)
         for number in range(job.copies):
             simulator.link(f"{OBJECT}-{number}", OBJECT)
-        target = Target(endpoint_url=simulator.endpoint_url, size_bytes=size_bytes, every_byte=quick)
-        if not quick:
+        for key in (CHECK_OBJECT, *job.links):
+            simulator.link(key, OBJECT)
+        target = Target(
+            endpoint_url=simulator.endpoint_url,
+            size_bytes=size_bytes,
+            every_byte=quick,
+            ca_bundle=simulator.authority,
+            server_pid=simulator.worker_pid,
+        )
+        if not quick and not job.compare_all:
             _check_bytes(result, names, simulator, replace(target, every_byte=True))
         _run_rounds(result, names, rounds, lambda name: _sample_with_traffic(job, name, simulator, target))
+    result.compare()
     return result
 
 
@@ -170,6 +242,8 @@ def _run_rounds(result: Result, names: Sequence[str], rounds: int, one_sample: C
             except ContestantFailed as failure:
                 result.failures[name] = str(failure)
                 result.samples.pop(name, None)
+        # Whoever goes first after a pause of the machine, or after a heavy neighbour, is not always the same.
+        names = names[::-1]
 
 
 def _sample_with_traffic(job: Job, name: str, simulator: Simulator, target: Target) -> Numbers:
@@ -178,23 +252,40 @@ def _sample_with_traffic(job: Job, name: str, simulator: Simulator, target: Targ
     server_seconds = simulator.cpu_seconds()
     found = sample(job.name, name, target)
     server_seconds = simulator.cpu_seconds() - server_seconds
-    requests = [one for one in simulator.take_requests() if not one.uri.endswith(f"/{WARM_OBJECT}")]
+    requests = [one for one in simulator.take_requests() if not one.uri.endswith(UNCOUNTED)]
     traffic = asdict(Traffic.of(requests))
     derived = job.derive(found, requests, job.conditions)
     numbers = {key: value for key, value in found.items() if isinstance(value, (int, float))}
     return {**numbers, **traffic, "server_cpu_seconds": server_seconds, **derived}
 
 
+def environment_of(runner: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a contestant: that of whoever runs this, without settings of stores and proxies."""
+    kept = {
+        key: value
+        for key, value in runner.items()
+        if not key.startswith(("AWS_", "AIOPREFETCH_")) and not key.lower().endswith("_proxy")
+    }
+    return {**kept, "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+
+
 def sample(job: str, name: str, target: Target) -> Sample:
     """Run a contestant once, in a process of its own."""
-    # Settings of whoever runs this must not reach the contestants.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "AIOPREFETCH_"))}
     with tempfile.TemporaryDirectory(prefix="aioprefetch-bench-") as scratch:
         told = json.dumps(asdict(replace(target, scratch=scratch)))
         command = [sys.executable, "-m", "tests.benchmarks.sample", job, name, told]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SAMPLE_SECONDS_MAX, check=False, cwd=ROOT, env=environment
-        )
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=SAMPLE_SECONDS_MAX,
+                check=False,
+                cwd=ROOT,
+                env=environment_of(os.environ),
+            )
+        except subprocess.TimeoutExpired:
+            raise ContestantFailed(f"no end within {SAMPLE_SECONDS_MAX} s") from None
     if done.returncode != 0:
         raise ContestantFailed((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
     found: Sample = json.loads(done.stdout.splitlines()[-1])

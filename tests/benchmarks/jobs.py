@@ -1,29 +1,73 @@
-"""All jobs, in the order they run."""
+"""All jobs, in the order they run, in the groups in which they are shown."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from tests.benchmarks.checksums import CHECKSUMS
 from tests.benchmarks.disk_tier import TIERS
+from tests.benchmarks.first_byte import FIRST_BYTE
 from tests.benchmarks.growth import GROWTH
 from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
-from tests.benchmarks.many_readers import READERS_JOB
+from tests.benchmarks.many_readers import MEMORY_JOBS
+from tests.benchmarks.parquet_jobs import PARQUET
 from tests.benchmarks.random_reads import RANDOM
+from tests.benchmarks.range_jobs import RANGE_JOBS, TLS_JOBS
 from tests.benchmarks.ranges import RANGES
+from tests.benchmarks.reset_jobs import RESET_JOBS
 from tests.benchmarks.simulator_check import SIMULATOR, SIMULATOR_SPEED
-from tests.benchmarks.streaming import RAMP, SEQUENTIAL
+from tests.benchmarks.stack_jobs import STACK_JOBS
+from tests.benchmarks.streaming import RAMP, SEQUENTIAL, STREAM
 
-ALL = (
-    HITS,
-    SIMULATOR,
-    SIMULATOR_SPEED,
-    SEQUENTIAL,
-    RAMP,
-    RANGES,
-    RANDOM,
-    *GROWTH,
-    READERS_JOB,
-    TIERS,
-    CHECKSUMS,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Jobs that are shown together: a heading of the page, a plot."""
+
+    name: str
+    title: str
+    jobs: Sequence[Job]
+
+
+GROUPS = (
+    Group(name="ranges", title="Ranges without delay", jobs=(*RANGE_JOBS, STREAM, RANGES)),
+    Group(name="stack", title="What each part of us adds", jobs=STACK_JOBS),
+    Group(name="tls", title="The same over TLS", jobs=TLS_JOBS),
+    Group(name="resets", title="Bodies that break off", jobs=RESET_JOBS),
+    Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP)),
+    Group(name="random", title="Random reads", jobs=(RANDOM,)),
+    Group(name="parquet", title="Parquet files", jobs=PARQUET),
+    Group(name="hits", title="Bytes that are in memory", jobs=(HITS,)),
+    Group(name="memory", title="Memory under many readers", jobs=MEMORY_JOBS),
+    Group(name="cold", title="A cold process", jobs=(FIRST_BYTE,)),
+    Group(name="growth", title="How windows grow", jobs=GROWTH),
+    Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),
+    Group(name="simulator", title="How right the simulator is", jobs=(SIMULATOR, SIMULATOR_SPEED)),
 )
-JOBS: dict[str, Job] = {job.name: job for job in ALL}
+JOBS: dict[str, Job] = {job.name: job for group in GROUPS for job in group.jobs}
+
+
+class UnknownJob(Exception):
+    """There is no such job; the text says which there are."""
+
+
+def chosen(names: Sequence[str]) -> list[Job]:
+    """The jobs of these names, all without any, in their order. Each may be a list with commas.
+
+    A name is that of a group, of a job, or the beginning of some jobs' names; the first that there is.
+
+    Raises:
+        UnknownJob: a name is none of these.
+    """
+    wanted = [name for listed in names for name in listed.split(",") if name]
+    groups = {group.name: [job.name for job in group.jobs] for group in GROUPS}
+    found: set[str] = set()
+    for name in wanted:
+        matching = groups.get(name) or [job for job in JOBS if job == name]
+        matching = matching or [job for job in JOBS if job.startswith(name)]
+        if not matching:
+            raise UnknownJob(f"there is no job {name!r}; there are: {', '.join(JOBS)}; groups: {', '.join(groups)}")
+        found.update(matching)
+    return [job for name, job in JOBS.items() if name in found or not wanted]

@@ -1,22 +1,32 @@
-"""The job ``readers``: 200 readers at once on 200 objects, and what memory they take together."""
+"""The jobs ``memory-*``: 1, 16 and 100 readers at once, each on an object of its own, and what memory they take."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.clients import aioprefetch_operator, obstore_store
+from tests.benchmarks.clients import (
+    aioprefetch_operator,
+    boto3_client,
+    obstore_store,
+    opendal_operator,
+    pyarrow_filesystem,
+    s3fs_filesystem,
+)
 from tests.benchmarks.content import MIB, check
 from tests.benchmarks.job import (
     CPU,
     GETS,
     IN_FLIGHT,
     MEMORY,
+    PEAK_RATIO,
     SENT,
+    WALL,
     WARM_OBJECT,
     Column,
     Contestant,
@@ -31,11 +41,19 @@ from tests.benchmarks.streaming import RATE
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-READERS = 200
+READERS = (1, 16, 100)
 MEMORY_BYTES = 256 * MIB
+# Each peer goes in one of the quick runs.
+QUICK = (
+    ("aioprefetch, 256 MiB", "obstore reader", "opendal", "smart_open"),
+    ("aioprefetch, 256 MiB", "s3fs readahead", "s3fs adaptive", "pyarrow input stream"),
+    ("aioprefetch, 64 MiB",),
+)
 
 # Opens the object of a key and reads it in order, without an end: who reads knows its size.
 OpenKey = Callable[[str], "AsyncGenerator[ReadableBuffer]"]
+# Opens a file of a library that blocks, by path (``bucket/key``), when its client is warm.
+OpenFile = Callable[[str], Any]
 
 
 @dataclass(slots=True)
@@ -46,7 +64,7 @@ class Waits:
     longest: float = 0.0
 
 
-async def read_all(open_key: OpenKey, target: Target, waits: Waits) -> None:
+async def read_all(open_key: OpenKey, readers: int, target: Target, waits: Waits) -> None:
     """Every object from start to end, all at once."""
 
     async def read(key: str) -> None:
@@ -59,32 +77,32 @@ async def read_all(open_key: OpenKey, target: Target, waits: Waits) -> None:
                 waits.longest = max(waits.longest, now - before)
                 offset += check(chunk, offset, every_byte=target.every_byte)
                 before = now
-                del chunk  # 200 readers that hold a mebibyte each would be our memory, not the library's
+                del chunk  # readers that hold a mebibyte each would be our memory, not the library's
                 if offset >= target.size_bytes:
                     break
         assert offset == target.size_bytes, f"read {offset} bytes of {target.size_bytes} of {key}"
 
     async with asyncio.TaskGroup() as group:
-        for number in range(READERS):
+        for number in range(readers):
             group.create_task(read(f"{target.key}-{number}"))
 
 
-async def measured(open_key: OpenKey, target: Target) -> Sample:
+async def measured(open_key: OpenKey, readers: int, target: Target) -> Sample:
     """The usage, the throughput of all together, and the waits."""
     waits = Waits()
     meter = Meter()
-    await read_all(open_key, target, waits)
+    await read_all(open_key, readers, target, waits)
     usage = meter.stop()
     return {
         **usage,
-        "bytes_per_second": READERS * target.size_bytes / usage["wall_seconds"],
+        "bytes_per_second": readers * target.size_bytes / usage["wall_seconds"],
         "first_seconds": max(waits.first),
         "longest_seconds": waits.longest,
         "peak_bytes": 0,
     }
 
 
-def aioprefetch_readers(memory_bytes: int) -> Contestant:
+def aioprefetch_readers(readers: int, memory_bytes: int) -> Contestant:
     """Readers of one operator, with this budget."""
 
     async def run(target: Target) -> Sample:
@@ -96,48 +114,137 @@ def aioprefetch_readers(memory_bytes: int) -> Contestant:
                     while True:  # without a name for the chunk, which would hold it while the next one is read
                         yield await reader.read(MIB)
 
-            sample = await measured(open_key, target)
+            sample = await measured(open_key, readers, target)
             return {**sample, "peak_bytes": operator.runtime().budget.peak_bytes}
 
     return run
 
 
-async def obstore_readers(target: Target) -> Sample:
+def obstore_readers(readers: int) -> Contestant:
     """obstore's readers: no budget, a buffer of 1 MiB each, no look-ahead."""
-    import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    async def run(target: Target) -> Sample:
+        import obstore
 
-    async def open_key(key: str) -> AsyncGenerator[ReadableBuffer]:
-        reader = await obstore.open_reader_async(store, key)
-        while True:
-            yield await reader.read(MIB)
+        store = obstore_store(target)
+        await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
 
-    return await measured(open_key, target)
+        async def open_key(key: str) -> AsyncGenerator[ReadableBuffer]:
+            reader = await obstore.open_reader_async(store, key)
+            while True:
+                yield await reader.read(MIB)
+
+        return await measured(open_key, readers, target)
+
+    return run
 
 
-READERS_JOB = Job(
-    name="readers",
-    title=f"{READERS} readers at once, each through an object of its own, 1 MiB at a time",
-    conditions=AT_A_DISTANCE,
-    size_bytes=24 * MIB,
-    quick_size_bytes=4 * MIB,
-    copies=READERS,
-    contestants={
-        "aioprefetch, 256 MiB": aioprefetch_readers(MEMORY_BYTES),
-        "aioprefetch, 64 MiB": aioprefetch_readers(MEMORY_BYTES // 4),
-        "obstore reader": obstore_readers,
-    },
-    columns=(
-        RATE,
-        CPU,
-        Column(name="peak_bytes", heading="gauge MiB", unit=MIB, digits=1),
-        MEMORY,
-        GETS,
-        SENT,
-        IN_FLIGHT,
-        Column(name="first_seconds", heading="last first s"),
-        Column(name="longest_seconds", heading="longest wait s"),
-    ),
-)
+def opendal_readers(readers: int) -> Contestant:
+    """OpenDAL's asynchronous files: a stream each."""
+
+    async def run(target: Target) -> Sample:
+        operator = opendal_operator(target)
+        await operator.read(WARM_OBJECT)
+
+        async def open_key(key: str) -> AsyncGenerator[ReadableBuffer]:
+            file: Any = await operator.open(key, "rb")
+            async with file:
+                while True:
+                    yield await file.read(MIB)
+
+        return await measured(open_key, readers, target)
+
+    return run
+
+
+def files_in_threads(readers: int, opener: Callable[[Target], OpenFile]) -> Contestant:
+    """Files of a library that blocks: a thread for each reader, which is how one has many of them at once."""
+
+    async def run(target: Target) -> Sample:
+        open_file = opener(target)
+        with open_file(f"{target.bucket}/{WARM_OBJECT}") as file:
+            file.read()
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(readers) as threads:
+
+            async def open_key(key: str) -> AsyncGenerator[ReadableBuffer]:
+                file = await loop.run_in_executor(threads, open_file, f"{target.bucket}/{key}")
+                with file:
+                    while True:
+                        yield await loop.run_in_executor(threads, file.read, MIB)
+
+            return await measured(open_key, readers, target)
+
+    return run
+
+
+def s3fs_opener(cache_type: str, readers: int) -> Callable[[Target], OpenFile]:
+    """s3fs with one of fsspec's caches, and a connection for each reader."""
+
+    def opener(target: Target) -> OpenFile:
+        filesystem = s3fs_filesystem(target, connections=readers)
+        return lambda path: filesystem.open(path, "rb", cache_type=cache_type)
+
+    return opener
+
+
+def smart_open_opener(readers: int) -> Callable[[Target], OpenFile]:
+    """smart_open, with a connection for each reader."""
+
+    def opener(target: Target) -> OpenFile:
+        import smart_open
+
+        parameters = {"client": boto3_client(target, connections=readers)}
+        return lambda path: smart_open.open(f"s3://{path}", "rb", transport_params=parameters)
+
+    return opener
+
+
+def pyarrow_opener(readers: int) -> Callable[[Target], OpenFile]:
+    """Arrow's input stream, with a connection for each reader."""
+
+    def opener(target: Target) -> OpenFile:
+        filesystem = pyarrow_filesystem(target, connections=readers)
+        return lambda path: filesystem.open_input_stream(path)
+
+    return opener
+
+
+def memory_job(readers: int) -> Job:
+    """So many readers at once."""
+    return Job(
+        name=f"memory-{readers}",
+        title="one reader" if readers == 1 else f"{readers} readers at once, each through an object of its own",
+        conditions=AT_A_DISTANCE,
+        size_bytes=16 * MIB,
+        quick_size_bytes=2 * MIB,
+        copies=readers,
+        rounds_max=3,
+        quick_contestants=QUICK[READERS.index(readers)],
+        contestants={
+            "aioprefetch, 256 MiB": aioprefetch_readers(readers, MEMORY_BYTES),
+            "aioprefetch, 64 MiB": aioprefetch_readers(readers, MEMORY_BYTES // 4),
+            "obstore reader": obstore_readers(readers),
+            "opendal": opendal_readers(readers),
+            "s3fs readahead": files_in_threads(readers, s3fs_opener("readahead", readers)),
+            "s3fs adaptive": files_in_threads(readers, s3fs_opener("adaptive", readers)),
+            "smart_open": files_in_threads(readers, smart_open_opener(readers)),
+            "pyarrow input stream": files_in_threads(readers, pyarrow_opener(readers)),
+        },
+        columns=(
+            PEAK_RATIO,
+            MEMORY,
+            Column(name="peak_bytes", heading="gauge MiB", unit=MIB, digits=1),
+            RATE,
+            WALL,
+            CPU,
+            GETS,
+            SENT,
+            IN_FLIGHT,
+            Column(name="first_seconds", heading="last first s"),
+            Column(name="longest_seconds", heading="longest wait s"),
+        ),
+    )
+
+
+MEMORY_JOBS = tuple(memory_job(readers) for readers in READERS)

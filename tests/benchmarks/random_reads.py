@@ -8,8 +8,10 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tests.benchmarks import range_clients
 from tests.benchmarks.access_log import Request, Traffic
 from tests.benchmarks.clients import aioprefetch_operator, obstore_store, pyarrow_filesystem, s3fs_filesystem
 from tests.benchmarks.content import MIB, check
@@ -100,17 +102,36 @@ async def pyarrow_read_at(target: Target) -> AsyncIterator[Read]:
         yield lambda start: asyncio.to_thread(file.read_at, READ_BYTES, start)
 
 
+def s3fs_file(cache_type: str) -> Client:
+    @contextlib.asynccontextmanager
+    async def client(target: Target) -> AsyncIterator[Read]:
+        filesystem = s3fs_filesystem(target)
+        with filesystem.open(f"{target.bucket}/{target.key}", "rb", cache_type=cache_type) as file:
+
+            async def read(start: int) -> bytes:
+                file.seek(start)
+                found: bytes = file.read(READ_BYTES)
+                return found
+
+            yield read
+
+    return client
+
+
 @contextlib.asynccontextmanager
-async def s3fs_adaptive(target: Target) -> AsyncIterator[Read]:
-    filesystem = s3fs_filesystem(target)
-    with filesystem.open(f"{target.bucket}/{target.key}", "rb", cache_type="adaptive") as file:
+async def ranged(client: range_clients.Client, target: Target) -> AsyncIterator[Read]:
+    """One of the clients of the range jobs."""
+    async with client(target, 1, READ_BYTES) as get:
+        await get(WARM_OBJECT, 0, 1)
+        yield lambda start: get(target.key, start, start + READ_BYTES)
 
-        async def read(start: int) -> bytes:
-            file.seek(start)
-            found: bytes = file.read(READ_BYTES)
-            return found
 
-        yield read
+@contextlib.asynccontextmanager
+async def threaded(client: range_clients.BlockingClient, target: Target) -> AsyncIterator[Read]:
+    """One of those that block, in a thread."""
+    with client(target, 1, READ_BYTES) as get:
+        get(WARM_OBJECT, 0, 1)
+        yield lambda start: asyncio.to_thread(get, target.key, start, start + READ_BYTES)
 
 
 RANDOM = Job(
@@ -120,13 +141,20 @@ RANDOM = Job(
     size_bytes=256 * MIB,
     quick_size_bytes=256 * MIB,
     contestants={
-        "plain ranged GETs": timed_reads(plain),
-        "policy random": timed_reads(reader("random")),
-        "policy adaptive": timed_reads(reader("adaptive")),
+        "aioprefetch plain GETs": timed_reads(plain),
+        "aioprefetch random": timed_reads(reader("random")),
+        "aioprefetch adaptive": timed_reads(reader("adaptive")),
         "obstore get_range": timed_reads(obstore_get_range),
         "pyarrow read_at": timed_reads(pyarrow_read_at),
-        "s3fs adaptive": timed_reads(s3fs_adaptive),
+        "s3fs adaptive": timed_reads(s3fs_file("adaptive")),
+        "s3fs none": timed_reads(s3fs_file("none")),
+        "opendal read": timed_reads(partial(ranged, range_clients.opendal)),
+        "aiobotocore": timed_reads(partial(ranged, range_clients.aiobotocore)),
+        "aiohttp": timed_reads(partial(ranged, range_clients.aiohttp)),
+        "boto3": timed_reads(partial(threaded, range_clients.boto3)),
+        "smart_open": timed_reads(partial(threaded, range_clients.smart_open)),
     },
+    quick_contestants=("aioprefetch adaptive", "obstore get_range"),
     columns=(
         WALL,
         CPU,

@@ -118,6 +118,7 @@ RANGES = Job(
         "aioprefetch reader, 1 MiB reads": timed(aioprefetch_reader()),
         "aioprefetch stream": timed(aioprefetch_stream),
     },
+    quick_contestants=("obstore get_ranges", "aioprefetch view_ranges"),
     columns=(
         Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0, ratio=True),
         CPU,

@@ -1,117 +1,144 @@
-"""Results as a table for the terminal, as Markdown for the documentation, and as JSON."""
+"""Records as a table for the terminal, and as Markdown for the documentation; and what they say of us and the peers."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
-from collections.abc import Sequence
-from dataclasses import asdict
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks.job import Result
+from tests.benchmarks.records import Record, columns_of, median_of
 
-PACKAGES = ("aioprefetch", "obstore", "opendal", "s3fs", "smart_open", "pyarrow", "boto3", "aiobotocore", "aiohttp")
+# How names tell who is who: our contestants begin so, and what is no peer says so.
+OURS = "aioprefetch"
+NO_PEERS = ("(floor)", "(tuned)", "by hand", "bare protocol")
+# We lose where the best peer is better by more than what two runs differ.
+NOTICEABLE = 1.05
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+def is_ours(name: str) -> bool:
+    """Whether a contestant is aioprefetch."""
+    return name.startswith(OURS)
+
+
+def is_peer(name: str) -> bool:
+    """Whether a contestant is a library with its defaults: neither ours, nor a floor, nor told what to do."""
+    return not is_ours(name) and not any(mark in name for mark in NO_PEERS)
+
+
+def is_rate(number: str) -> bool:
+    """Whether more of it is better."""
+    return number.endswith("_per_second")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How contestants stand against the best peer in one number.
+
+    ``times`` says how many times as good a contestant is as that peer: twice the throughput, or half the time, is 2.
+    """
+
+    number: str
+    best_peer: str
+    times: Mapping[str, float]
+
+
+def standing(record: Record, number: str) -> Standing | None:
+    """How contestants stand in a number, round by round; None where nobody of ours or no peer has it."""
+    samples = {name: numbers[number] for name, numbers in record["samples"].items() if all(numbers.get(number, [None]))}
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    peers = [name for name in medians if is_peer(name)]
+    if not peers or not any(is_ours(name) for name in medians):
+        return None
+    best = (max if is_rate(number) else min)(peers, key=lambda name: medians[name])
+    times = {}
+    for name, values in samples.items():
+        pairs = list(zip(values, samples[best], strict=False))
+        times[name] = statistics.median(own / peer if is_rate(number) else peer / own for own, peer in pairs)
+    return Standing(number=number, best_peer=best, times=times)
+
+
+def losses(record: Record) -> list[str]:
+    """Where the best peer is noticeably better than one of ours, a sentence for each number that is compared."""
+    said = []
+    for index, column in enumerate(columns_of(record)):
+        found = standing(record, column.name) if column.ratio or index == 0 else None
+        if found is None:
             continue
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-        "packages": versions,
-    }
+        behind = {name: 1 / times for name, times in found.times.items() if is_ours(name) and times * NOTICEABLE < 1}
+        if behind:
+            how_much = ", ".join(f"{times:.1f} × as good as {name}" for name, times in behind.items())
+            said.append(f"{column.heading}: {found.best_peer} is {how_much}")
+    return said
 
 
-def machine_line() -> str:
-    """The same in a line."""
-    facts = machine()
-    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
-    return f"Python {facts['python']}, {facts['system']}, {facts['cores']} cores; {packages}"
+def circumstances_line(measured: Mapping[str, Any]) -> str:
+    """What a record depends on, in a line."""
+    packages = ", ".join(f"{name} {version}" for name, version in measured["packages"].items())
+    machine = ", ".join(part for part in (measured["processor"], f"{measured['cores']} cores") if part)
+    server = f", nginx {measured['nginx']}" if measured["nginx"] else ""
+    commit = f" at {measured['commit']}" if measured["commit"] else ""
+    return f"{measured['date']}{commit}; {measured['python']}, {measured['kernel']}, {machine}; {packages}{server}"
 
 
-def cells(result: Result) -> list[list[str]]:
+def cells(record: Record) -> list[list[str]]:
     """The table, its heading first: medians, and ratios against the base where a column wants them."""
-    columns = result.job.columns
+    columns = columns_of(record)
     heading = ["contestant"]
     for column in columns:
         heading += [column.heading, "ratio"] if column.ratio else [column.heading]
     rows = [heading]
-    for name in result.samples:
+    for name in record["samples"]:
         row = [name]
         for column in columns:
-            row.append(f"{result.median(name, column.name) / column.unit:.{column.digits}f}")
+            median = median_of(record, name, column.name)
+            row.append("–" if median is None else f"{median / column.unit:.{column.digits}f}")
             if column.ratio:
-                ratio = result.ratio(name, column.name)
+                ratio = record["ratios"][name].get(column.name)
                 row.append("–" if ratio is None else f"{ratio:.2f}")
         rows.append(row)
     return rows
 
 
-def text(result: Result) -> str:
+def text(record: Record) -> str:
     """For the terminal."""
-    rows = cells(result)
+    rows = cells(record)
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = [_title(result), ""]
+    lines = [title(record), ""]
     for row in rows:
         name, *numbers = row
         padded = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *padded]))
-    return "\n".join(lines + _remarks(result))
+    return "\n".join([*lines, *_with_space(remarks(record))])
 
 
-def markdown(result: Result) -> str:
+def markdown(record: Record) -> str:
     """For a page of the documentation."""
-    heading, *rows = cells(result)
-    lines = [f"**{_title(result)}**", "", _line(heading), _line(["---", *["---:"] * (len(heading) - 1)])]
+    heading, *rows = cells(record)
+    lines = [f"**{title(record)}**", "", _line(heading), _line(["---", *["---:"] * (len(heading) - 1)])]
     lines += [_line(row) for row in rows]
-    return "\n".join(lines + _remarks(result))
+    return "\n".join([*lines, *_with_space(remarks(record))])
 
 
-def as_json(results: Sequence[Result]) -> dict[str, Any]:
-    """Everything: samples, medians, ratios, failures, and the machine."""
-    return {"machine": machine(), "jobs": [_job_as_json(result) for result in results]}
+def title(record: Record) -> str:
+    """What was measured, where, and how often."""
+    conditions, rounds = record["conditions"], record["rounds"]
+    where = f"; {conditions['text']}" if conditions else ""
+    how_often = "one round" if rounds == 1 else f"medians of {rounds} rounds"
+    quick = "; quick: with every byte compared meanwhile, not to be quoted" if record["quick"] and conditions else ""
+    return f"{record['job']}: {record['title']}{where}; {how_often}{quick}"
 
 
-def _job_as_json(result: Result) -> dict[str, Any]:
-    job = result.job
-    ratios = {
-        name: {column.name: result.ratio(name, column.name) for column in job.columns if column.ratio}
-        for name in result.samples
-    }
-    return {
-        "job": job.name,
-        "title": job.title,
-        "conditions": asdict(job.conditions) if job.conditions else None,
-        "medians": result.medians(),
-        "ratios": ratios,
-        "samples": result.samples,
-        "failures": result.failures,
-        "remark": job.remark(result.medians()),
-    }
-
-
-def _title(result: Result) -> str:
-    job = result.job
-    quick = "; quick: with every byte compared meanwhile, not to be quoted" if result.quick and job.conditions else ""
-    rounds = max((len(samples) for samples in result.samples.values()), default=0)
-    where = f"; {job.conditions}" if job.conditions else ""
-    return f"{job.name}: {job.title}{where}; {'one round' if rounds == 1 else f'medians of {rounds} rounds'}{quick}"
+def remarks(record: Record) -> list[str]:
+    """What the medians mean, where we lose, and who failed."""
+    failures = [f"{name} failed: {why}" for name, why in record["failures"].items()]
+    lost = "; ".join(losses(record))
+    return [line for line in (record["remark"], f"We lose. {lost}." if lost else "", *failures) if line]
 
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _remarks(result: Result) -> list[str]:
-    remark = result.job.remark(result.medians())
-    failures = [f"{name} failed: {why}" for name, why in result.failures.items()]
-    lines = [line for line in (remark, *failures) if line]
+def _with_space(lines: Sequence[str]) -> list[str]:
     return ["", *lines] if lines else []

@@ -1,58 +1,112 @@
 """Runs benchmarks for us and the peers in turn, each in a process of its own, and prints medians and ratios.
 
-The machines are noisy: quote the ratios. ``make bench ARGS="--quick"``, ``make bench ARGS="sequential --rounds 9"``.
+The machines are noisy: quote the ratios. ``make bench ARGS="--quick"``, ``make bench ONLY=hits ARGS="--rounds 9"``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks import report
-from tests.benchmarks.job import Result, run_job
-from tests.benchmarks.jobs import JOBS
-from tests.benchmarks.simulator import Unavailable, end_with_sigterm
+from tests.benchmarks import page, records, report
+from tests.benchmarks.job import ROOT, Job, run_job
+from tests.benchmarks.jobs import GROUPS, JOBS, UnknownJob, chosen
+from tests.benchmarks.nginx_install import Unavailable, install_nginx
+from tests.benchmarks.records import Record
+from tests.benchmarks.simulator import end_with_sigterm
+
+# Of a job that is for the page.
+ROUNDS = 5
+# Where results lie that are not for the page: of a quick run, of fewer rounds, or of a part of the contestants.
+SCRATCH = ROOT / "build" / "benchmarks"
 
 
-def arguments() -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument(
-        "jobs", nargs="*", metavar="JOB", help=f"the beginning of a name; default all: {', '.join(JOBS)}"
+    groups = "; ".join(f"{group.name}: {', '.join(job.name for job in group.jobs)}" for group in GROUPS)
+    made = argparse.ArgumentParser(prog="make bench", description=__doc__, epilog=f"Jobs by group: {groups}.")
+    made.add_argument("jobs", nargs="*", metavar="JOB", help="jobs or groups, or the beginning of a name; default all")
+    made.add_argument(
+        "--rounds",
+        type=int,
+        help="how often each contestant goes (default 5, with --quick 1)",
     )
-    parser.add_argument("--rounds", type=int, help="how often each contestant goes (default 5, with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="smaller objects, one round: does everything still work?")
-    parser.add_argument("--only", action="append", default=[], metavar="PART", help="contestants with this in the name")
-    parser.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel", help="who limits the bandwidth")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
-    return parser.parse_args()
+    made.add_argument("--quick", action="store_true", help="smaller objects, one round: does everything still work?")
+    made.add_argument("--only", action="append", default=[], metavar="PART", help="contestants with this in the name")
+    made.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel", help="who limits the bandwidth")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write every number of this run there as well")
+    made.add_argument("--output", type=Path, metavar="DIR", help="where results.json and the plots go")
+    made.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    made.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show these records")
+    made.add_argument("--page", action="store_true", help="measure nothing: fill docs/performance.md in again")
+    return made
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen jobs; 1 when a contestant failed, 2 when nothing could be measured."""
-    options = arguments()
-    end_with_sigterm()
-    rounds = options.rounds or (1 if options.quick else 5)
-    chosen = [job for name, job in JOBS.items() if not options.jobs or name.startswith(tuple(options.jobs))]
-    if not chosen:
-        print(f"no job begins with {' or '.join(options.jobs)}; there are: {', '.join(JOBS)}", file=sys.stderr)
+    options = parser().parse_args(arguments)
+    try:
+        jobs = chosen(options.jobs)
+        if options.source or options.page:
+            return show(options, jobs)
+        if any(job.conditions for job in jobs):
+            install_nginx()
+        end_with_sigterm()
+        return measure(options, jobs)
+    except (UnknownJob, Unavailable) as problem:
+        print(problem, file=sys.stderr)
         return 2
-    print(report.machine_line(), flush=True)
-    results: list[Result] = []
-    for job in chosen:
-        try:
-            result = run_job(job, rounds=rounds, quick=options.quick, pacing=options.pacing, only=options.only)
-        except Unavailable as problem:
-            print(problem, file=sys.stderr)
-            return 2
-        print("\n" + (report.markdown if options.markdown else report.text)(result), flush=True)
-        results.append(result)
+
+
+def show(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
+    """Show what was measured before: print the tables, or fill the page in."""
+    source = options.source or page.RESULTS
+    names = list(JOBS) if options.page else [job.name for job in jobs]
+    found = records.merged([], [record for record in records.load(source) if record["job"] in names], order=names)
+    if not found:
+        print(f"there are no results in {source}", file=sys.stderr)
+        return 2
+    if options.page:
+        write_results(page.PLOTS, found)
+    else:
+        print("\n\n".join((report.markdown if options.markdown else report.text)(record) for record in found))
+    return 0
+
+
+def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
+    """Run jobs, print each as it ends, and keep the results; 1 when a contestant failed."""
+    group_of = {job.name: group.name for group in GROUPS for job in group.jobs}
+    rounds = options.rounds or (1 if options.quick else ROUNDS)
+    is_part = options.quick or options.only or rounds < ROUNDS
+    directory = options.output or (SCRATCH if is_part else page.PLOTS)
+    left_out = [job for job in jobs if options.quick and not options.only and job.quick_contestants == ()]
+    measured = records.circumstances()
+    began = time.monotonic()
+    found: list[Record] = []
+    print(report.circumstances_line(measured), flush=True)
+    for job in [job for job in jobs if job not in left_out]:
+        result = run_job(job, rounds=rounds, quick=options.quick, pacing=options.pacing, only=options.only)
+        found.append(records.record_of(result, group=group_of[job.name], measured=measured))
+        print("\n" + (report.markdown if options.markdown else report.text)(found[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps(report.as_json(results), indent=1))
-    return 1 if any(result.failures for result in results) else 0
+            records.save(options.json, found)
+        # After each job: a run that is ended has not been in vain.
+        write_results(directory, records.merged(records.load(directory / "results.json"), found, order=list(JOBS)))
+    if left_out:
+        print(f"\nnot in quick runs: {', '.join(job.name for job in left_out)}")
+    print(f"\n{time.monotonic() - began:.0f} s; results and plots: {directory}", flush=True)
+    return 1 if any(record["failures"] for record in found) else 0
+
+
+def write_results(directory: Path, found: Sequence[Record]) -> None:
+    """Keep what is shown of records, and their plots, in a directory; the page shows those that are its own."""
+    records.save(directory / "results.json", [records.trimmed(record) for record in found])
+    page.write_plots(directory, found)
+    if directory == page.PLOTS:
+        page.write_page(found)
 
 
 if __name__ == "__main__":

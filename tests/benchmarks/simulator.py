@@ -9,6 +9,9 @@ module, before each answer. The bandwidth is one of two:
 * ``nginx``: ``limit_rate``. nginx sleeps in whole milliseconds between pieces of ``sendfile_max_chunk`` bytes and
   never makes up for a late timer, so that a connection is about 5 % too slow, and 15 to 25 % beside eight others.
 
+Of the bodies of keys below ``cut-5/``, 5 % are cut in the middle, by turns with a reset and with a plain close; any
+other percentage likewise. Over TLS it shows a certificate of an authority of its own.
+
 ``python -m tests.benchmarks.simulator`` serves until Ctrl-C. How right it is: the job ``simulator`` of the benchmarks.
 """
 
@@ -16,9 +19,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,18 +29,21 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
 from tests.benchmarks.access_log import LOG_FORMAT, AccessLog, Request
+from tests.benchmarks.certificates import write_certificates
 from tests.benchmarks.content import write_object
+from tests.benchmarks.nginx_configuration import configuration
+from tests.benchmarks.nginx_install import MODULES, Unavailable, install_nginx
+from tests.benchmarks.process_usage import cpu_seconds_of
 
 Pacing = Literal["kernel", "nginx"]
 
 BUCKET = "bench"
-PACKAGES = ("nginx-light", "libnginx-mod-http-lua", "lua-resty-core")
-MODULES = Path("/usr/lib/nginx/modules")
 # The socket module of Python 3.11 does not name it; the number is the same on x86 and ARM.
 SO_MAX_PACING_RATE = 47
 # nginx logs a request when its last byte is in the socket. A small buffer keeps that close to when it leaves.
@@ -45,45 +51,9 @@ SEND_BUFFER_BYTES = 128 << 10
 # With limit_rate: a piece for every five milliseconds. Smaller ones are late more often, larger ones are bursts.
 PIECES_PER_SECOND = 200
 WAIT_SECONDS = 10.0
-
-CONFIGURATION = """
-load_module {modules}/ndk_http_module.so;
-load_module {modules}/ngx_http_lua_module.so;
-daemon off;
-worker_processes 1;
-pid nginx.pid;
-error_log stderr warn;
-{user}
-events {{ worker_connections 4096; }}
-http {{
-    lua_package_path "/usr/share/lua/5.1/?.lua;;";
-    log_format requests escape=json '{log_format}';
-    client_body_temp_path temp; proxy_temp_path temp; fastcgi_temp_path temp; uwsgi_temp_path temp; scgi_temp_path temp;
-    sendfile on;
-    tcp_nodelay on;
-    etag on;
-    max_ranges 1;
-    keepalive_timeout 300s;
-    keepalive_requests 1000000;
-    default_type application/octet-stream;
-    server {{
-        listen {address}:{port};
-        access_log off;
-        error_page 404 @missing;
-        location /{bucket}/ {{
-            root {root};
-            access_log requests.log requests;
-            access_by_lua_block {{ {delay} }}
-            {limit}
-        }}
-        location = /active {{ stub_status; }}
-        location @missing {{
-            default_type application/xml;
-            return 404 '<?xml version="1.0" encoding="UTF-8"?><Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message></Error>';
-        }}
-    }}
-}}
-"""  # noqa: E501 - the line of XML cannot be broken
+# The server is on this machine, whatever proxy the environment names.
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+POLL_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +62,7 @@ class Conditions:
 
     first_byte_seconds: float = 0.030
     bandwidth: int | None = 90_000_000
+    tls: bool = False
 
     def request_seconds(self, size_bytes: float) -> float:
         """How long a GET of ``size_bytes`` takes at best."""
@@ -99,33 +70,12 @@ class Conditions:
 
     def __str__(self) -> str:
         rate = f"{self.bandwidth / 1e6:g} MB/s per connection" if self.bandwidth else "no limit of bandwidth"
-        return f"first byte after {self.first_byte_seconds * 1e3:g} ms, {rate}"
+        return f"first byte after {self.first_byte_seconds * 1e3:g} ms, {rate}{', TLS' if self.tls else ''}"
 
 
 AT_A_DISTANCE = Conditions()
 LOOPBACK = Conditions(first_byte_seconds=0.0, bandwidth=None)
-
-
-class Unavailable(Exception):
-    """There is no server; the text says why."""
-
-
-def install_nginx() -> None:
-    """Make sure that nginx and its Lua module are there, by apt-get where we are root.
-
-    Raises:
-        Unavailable: they are missing and cannot be installed; the text says how to.
-    """
-    if shutil.which("nginx") and (MODULES / "ngx_http_lua_module.so").exists():
-        return
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise Unavailable(
-            f"the simulator needs nginx with its Lua module; on Debian or Ubuntu: sudo {' '.join(command)}"
-        )
-    subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(command, check=True, capture_output=True, env=environment)
+LOOPBACK_TLS = Conditions(first_byte_seconds=0.0, bandwidth=None, tls=True)
 
 
 class Simulator:
@@ -135,9 +85,11 @@ class Simulator:
         self.conditions = conditions
         self._pacing = pacing
         self._stack = contextlib.ExitStack()
+        self._marks = itertools.count()
+        self.authority = ""  # the path of the certificate to trust; empty without TLS
 
     def __enter__(self) -> Self:
-        install_nginx()
+        self._program = install_nginx()
         try:
             self._start()
         except BaseException:
@@ -157,16 +109,25 @@ class Simulator:
         (self._prefix / "temp").mkdir()
         self._bucket = data / BUCKET
         self._bucket.mkdir()
-        with self._listen() as listener:
-            address, port = listener.getsockname()
-            self.endpoint_url = f"http://{address}:{port}"
-            (self._prefix / "nginx.conf").write_text(self._configuration(data, address, port))
+        with contextlib.ExitStack() as listeners:
+            plain = listeners.enter_context(self._listen())
+            ours = [plain]
+            if self.conditions.tls:
+                ours.append(listeners.enter_context(self._listen()))
+                self.authority = str(write_certificates(self._prefix))
+            address, port = plain.getsockname()
+            # What the harness itself asks for goes unencrypted.
+            self._control_url = f"http://{address}:{port}"
+            self.endpoint_url = (
+                f"https://{address}:{ours[-1].getsockname()[1]}" if self.authority else self._control_url
+            )
+            (self._prefix / "nginx.conf").write_text(self._configuration(data, ours))
             with self._complaints.open("wb") as complaints:
                 self._process = subprocess.Popen(
-                    ["nginx", "-p", str(self._prefix), "-c", "nginx.conf"],
+                    [self._program, "-p", str(self._prefix), "-c", "nginx.conf"],
                     # nginx takes over listening sockets whose numbers it finds here; so that the kernel chose the port.
-                    env={**os.environ, "NGINX": f"{listener.fileno()};"},
-                    pass_fds=[listener.fileno()],
+                    env={**os.environ, "NGINX": "".join(f"{one.fileno()};" for one in ours)},
+                    pass_fds=[one.fileno() for one in ours],
                     stdin=subprocess.DEVNULL,
                     stdout=complaints,
                     stderr=complaints,
@@ -175,29 +136,44 @@ class Simulator:
         self._log = AccessLog(self._prefix / "requests.log")
         self._wait_until_idle()
 
-    def put(self, key: str, size_bytes: int) -> None:
-        """Make an object."""
+    def put(self, key: str, size_bytes: int, write: Callable[[Path, int], None] = write_object) -> int:
+        """Make an object by ``write``, and return its size."""
         path = self._bucket / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_object(path, size_bytes)
+        write(path, size_bytes)
+        return path.stat().st_size
 
     def link(self, key: str, existing: str) -> None:
         """Give an object another key, which costs no memory."""
+        (self._bucket / key).parent.mkdir(parents=True, exist_ok=True)
         os.link(self._bucket / existing, self._bucket / key)
 
     def take_requests(self) -> list[Request]:
         """What was asked since the last call, when the last connection has gone: end the client first."""
         self._wait_until_idle()
-        return self._log.take()
+        # nginx keeps a part of its log in memory, and writes it when it is told to open the file anew. The log is
+        # complete when this request, the last one, is in it.
+        mark = f"/mark/{next(self._marks)}"
+        with DIRECTLY.open(f"{self._control_url}{mark}", timeout=WAIT_SECONDS):
+            self._process.send_signal(signal.SIGUSR1)
+        found: list[Request] = []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not found or found[-1].uri != mark:
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the log of nginx is not complete after {WAIT_SECONDS:g} s")
+            time.sleep(POLL_SECONDS)
+            found += self._log.take()
+        return found[:-1]
+
+    @property
+    def worker_pid(self) -> int:
+        """The process that serves."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        return int(children[0])
 
     def cpu_seconds(self) -> float:
         """The CPU time of the server so far."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        ticks = 0
-        for process in children:
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds_of(self.worker_pid)
 
     def _directory(self, parent: Path | None) -> Path:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="aioprefetch-bench-", dir=parent)))
@@ -212,20 +188,23 @@ class Simulator:
         listener.listen(1024)
         return listener
 
-    def _configuration(self, data: Path, address: str, port: int) -> str:
-        seconds, bandwidth = self.conditions.first_byte_seconds, self.conditions.bandwidth
+    def _configuration(self, data: Path, listeners: list[socket.socket]) -> str:
+        bandwidth = self.conditions.bandwidth
         limit = ""
         if bandwidth and self._pacing == "nginx":
             limit = f"limit_rate {bandwidth}; sendfile_max_chunk {bandwidth // PIECES_PER_SECOND};"
-        return CONFIGURATION.format(
-            modules=MODULES,
+        address, port = listeners[0].getsockname()
+        return configuration(
+            modules=str(MODULES),
             user="user root;" if os.geteuid() == 0 else "",
             log_format=LOG_FORMAT,
             address=address,
             port=port,
+            tls_port=listeners[1].getsockname()[1] if len(listeners) > 1 else None,
             bucket=BUCKET,
-            root=data,
-            delay=f"ngx.sleep({seconds})" if seconds else "",
+            root=str(data),
+            delay_seconds=self.conditions.first_byte_seconds,
+            paced=bandwidth is not None,
             limit=limit,
         )
 
@@ -240,7 +219,7 @@ class Simulator:
                 raise Unavailable(f"nginx ended at once:\n{self._complaints.read_text()}")
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{self.endpoint_url}/active", timeout=WAIT_SECONDS) as answer,
+                DIRECTLY.open(f"{self._control_url}/active", timeout=WAIT_SECONDS) as answer,
             ):
                 if re.search(rb"Active connections: 1\b", answer.read()):
                     return
@@ -269,13 +248,17 @@ def main() -> None:
     )
     parser.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel")
     parser.add_argument("--size-mib", type=int, default=256)
+    parser.add_argument("--tls", action="store_true", help="by a certificate of an authority of its own")
     options = parser.parse_args()
-    conditions = Conditions(first_byte_seconds=options.first_byte_ms / 1e3, bandwidth=options.bandwidth or None)
+    conditions = Conditions(
+        first_byte_seconds=options.first_byte_ms / 1e3, bandwidth=options.bandwidth or None, tls=options.tls
+    )
     end_with_sigterm()
     with Simulator(conditions, pacing=options.pacing) as simulator:
         simulator.put("object", options.size_mib << 20)
         print(
-            f"{simulator.endpoint_url}/{BUCKET}/object, {options.size_mib} MiB, {conditions}; Ctrl-C ends it",
+            f"{simulator.endpoint_url}/{BUCKET}/object, {options.size_mib} MiB, {conditions}"
+            f"{', to be trusted: ' if options.tls else ''}{simulator.authority}; Ctrl-C ends it",
             flush=True,
         )
         with contextlib.suppress(KeyboardInterrupt):

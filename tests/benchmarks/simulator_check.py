@@ -106,6 +106,7 @@ SIMULATOR = Job(
         "9 connections, 8 MiB": gets(9, 8 * MIB, 8),
         "16 connections, 8 MiB": gets(16, 8 * MIB, 8),
     },
+    quick_contestants=("1 connection, 1 byte", "1 connection, 8 MiB", "9 connections, 8 MiB"),
     columns=(
         Column(name="nominal_seconds", heading="nominal ms", unit=1e-3, digits=1),
         Column(name="request_seconds", heading="measured ms", unit=1e-3, digits=1),

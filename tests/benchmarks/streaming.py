@@ -15,16 +15,19 @@ from tests.benchmarks.job import (
     IN_FLIGHT,
     MEMORY,
     OTHERS,
+    PEAK_RATIO,
     SENT,
+    SHARE,
     WALL,
     WARM_OBJECT,
     Column,
+    Comparison,
     Job,
     Numbers,
     Sample,
     Target,
 )
-from tests.benchmarks.simulator import AT_A_DISTANCE, Conditions
+from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, Conditions
 from tests.benchmarks.streams import (
     BLOCK_BYTES,
     PEERS,
@@ -32,21 +35,25 @@ from tests.benchmarks.streams import (
     Stream,
     aioprefetch_reader,
     aioprefetch_stream,
+    floor_blocks,
     timed,
 )
 
 OURS = "aioprefetch reader"
 RATE = Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0)
+OVER = {name: Comparison(number="bytes_per_second", base=name) for name in PEERS}
 WINDOW_REQUESTS = 9
+# One of each kind: a stream, a reader, and the best cache.
+QUICK_PEERS = ("obstore stream", "opendal", "s3fs adaptive")
 
 
 def beside_the_best(medians: Mapping[str, Numbers]) -> str:
-    """Our throughput over that of the fastest peer with default options."""
+    """Our throughput over that of the fastest peer with default options: the median of the ratios of the rounds."""
     peers = {name: medians[name]["bytes_per_second"] for name in PEERS if name in medians}
     if not peers or OURS not in medians:
         return ""
     best = max(peers, key=lambda name: peers[name])
-    ratio = medians[OURS]["bytes_per_second"] / peers[best]
+    ratio = medians[OURS][OVER[best].name]
     return f"{OURS} has {ratio:.1f} times the throughput of {best}, the fastest peer with default options."
 
 
@@ -61,8 +68,48 @@ SEQUENTIAL = Job(
         "aioprefetch stream": timed(aioprefetch_stream),
         **{name: timed(chunks) for name, chunks in {**PEERS, **TUNED_PEERS}.items()},
     },
+    quick_contestants=(OURS, *QUICK_PEERS),
     columns=(RATE, WALL, CPU, GETS, OTHERS, SENT, IN_FLIGHT, MEMORY),
+    comparisons=tuple(OVER.values()),
     remark=beside_the_best,
+)
+
+
+# Of the peers those whose way of reading is not that of another one here.
+NEAR = (
+    "obstore reader",
+    "opendal",
+    "s3fs none",
+    "s3fs readahead",
+    "pyarrow input stream",
+    "boto3 body",
+    "aiohttp body",
+)
+
+STREAM = Job(
+    name="stream",
+    title="sequential reads of 1 MiB without delay",
+    conditions=LOOPBACK,
+    size_bytes=512 * MIB,
+    quick_size_bytes=64 * MIB,
+    contestants={
+        "obstore stream": timed(PEERS["obstore stream"]),
+        "aioprefetch stream": timed(aioprefetch_stream),
+        OURS: timed(aioprefetch_reader()),
+        "bare protocol, GETs of 8 MiB": timed(floor_blocks),
+        **{name: timed(PEERS[name]) for name in NEAR},
+    },
+    quick_contestants=("obstore stream", "aioprefetch stream", OURS),
+    columns=(
+        Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0, ratio=True),
+        Column(name="cpu_per_gib", heading="CPU s/GiB", ratio=True),
+        WALL,
+        GETS,
+        OTHERS,
+        SENT,
+        SHARE,
+        PEAK_RATIO,
+    ),
 )
 
 

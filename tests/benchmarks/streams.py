@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.clients import (
+    aiobotocore_client,
     aioprefetch_operator,
     boto3_client,
     obstore_store,
@@ -19,6 +20,7 @@ from tests.benchmarks.clients import (
     s3fs_filesystem,
 )
 from tests.benchmarks.content import MIB, check
+from tests.benchmarks.floor import FloorClient
 from tests.benchmarks.job import WARM_OBJECT, Chunks, Contestant, Sample, Target
 from tests.benchmarks.process_usage import Meter
 
@@ -37,7 +39,7 @@ def timed(chunks: Chunks) -> Contestant:
         timeline: list[tuple[float, int]] = []
         async with contextlib.aclosing(chunks(target)) as stream:
             await anext(stream)
-            meter = Meter()
+            meter = Meter(target.server_pid)
             async for chunk in stream:
                 offset += check(chunk, offset, every_byte=target.every_byte)
                 timeline.append((time.time(), offset))
@@ -46,7 +48,8 @@ def timed(chunks: Chunks) -> Contestant:
             usage = meter.stop()
         assert offset == target.size_bytes, f"read {offset} bytes of {target.size_bytes}"
         rate = offset / usage["wall_seconds"]
-        return {**usage, "bytes_per_second": rate, "timeline": timeline}
+        cpu_per_gib = usage["cpu_seconds"] * (1 << 30) / offset
+        return {**usage, "bytes_per_second": rate, "cpu_per_gib": cpu_per_gib, "timeline": timeline}
 
     return run
 
@@ -152,6 +155,40 @@ async def boto3_body(target: Target) -> Stream:
             yield chunk
 
 
+async def aiobotocore_body(target: Target) -> Stream:
+    """One GET by aiobotocore, its body read piece by piece."""
+    async with aiobotocore_client(target) as client:
+        async with (await client.get_object(Bucket=target.bucket, Key=WARM_OBJECT))["Body"] as body:
+            await body.read()
+        yield b""
+        async with (await client.get_object(Bucket=target.bucket, Key=target.key))["Body"] as body:
+            while chunk := await body.read(MIB):
+                yield chunk
+
+
+async def aiohttp_body(target: Target) -> Stream:
+    """One GET by aiohttp, its body as it comes."""
+    from aiohttp import ClientSession
+
+    async with ClientSession(f"{target.endpoint_url}/{target.bucket}/", auto_decompress=False) as session:
+        async with session.get(WARM_OBJECT) as answer:
+            await answer.read()
+        yield b""
+        async with session.get(target.key) as answer:
+            async for chunk in answer.content.iter_any():
+                yield chunk
+
+
+async def floor_blocks(target: Target) -> Stream:
+    """The bare protocol: a GET for each 8 MiB, one after another, into one buffer."""
+    client = await FloorClient.connect(target, 1, BLOCK_BYTES)
+    await client.get(WARM_OBJECT, 0, 1)
+    yield b""
+    for start in range(0, target.size_bytes, BLOCK_BYTES):
+        yield await client.get(target.key, start, min(start + BLOCK_BYTES, target.size_bytes))
+    client.close()
+
+
 async def pyarrow_stream(target: Target) -> Stream:
     """``open_input_stream``, without a buffer as by default."""
     filesystem = pyarrow_filesystem(target)
@@ -178,6 +215,8 @@ PEERS: dict[str, Callable[[Target], Stream]] = {
     "obstore reader": obstore_reader,
     "obstore stream": obstore_stream,
     "opendal": opendal_file(),
+    "s3fs none": s3fs_file("none"),
+    "s3fs bytes": s3fs_file("bytes"),
     "s3fs readahead": s3fs_file("readahead"),
     "s3fs background": s3fs_file("background"),
     "s3fs adaptive": s3fs_file("adaptive"),
@@ -185,6 +224,8 @@ PEERS: dict[str, Callable[[Target], Stream]] = {
     "pyarrow input stream": pyarrow_stream,
     "pyarrow input file": pyarrow_file,
     "boto3 body": boto3_body,
+    "aiobotocore body": aiobotocore_body,
+    "aiohttp body": aiohttp_body,
 }
 # Told by hand how many requests of which size to send, which is what our reader finds by itself.
 TUNED_PEERS: dict[str, Callable[[Target], Stream]] = {

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import job as job_module
 from tests.benchmarks.access_log import AccessLog, Request, Traffic, most_at_once
+from tests.benchmarks.clients import check_transport, over_our_transport
 from tests.benchmarks.content import MIB, PAGE_BYTES, check, expected, write_object
-from tests.benchmarks.job import CPU, WALL, Job, Result
+from tests.benchmarks.hit_latency import OBJECT_BYTES, READ_BYTES, measure
+from tests.benchmarks.job import (
+    CPU,
+    WALL,
+    ContestantFailed,
+    Job,
+    Result,
+    Target,
+    environment_of,
+    run_job,
+    sample,
+)
 from tests.benchmarks.ranges import batches
+from tests.benchmarks.records import record_of
 from tests.benchmarks.report import cells
 from tests.benchmarks.simulator import Conditions
-from tests.benchmarks.streaming import after_the_ramp
+from tests.benchmarks.streaming import OURS, SEQUENTIAL, after_the_ramp
 
 
 def a_get(start: float, end: float, sent_bytes: int = 8 * MIB) -> Request:
@@ -89,6 +106,79 @@ def test_a_stream_that_fills_its_window_reaches_the_bound() -> None:
     assert numbers["whole_of_bound"] == 0.5
 
 
+def test_every_second_round_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[str] = []
+
+    def one_sample(job: str, name: str, target: object) -> dict[str, float]:
+        gone.append(name)
+        return {"wall_seconds": len(gone)}
+
+    async def nothing(target: object) -> dict[str, float]:
+        return {}
+
+    monkeypatch.setattr(job_module, "sample", one_sample)
+    job = Job(name="j", title="t", contestants=dict.fromkeys("abc", nothing), columns=(WALL,))
+    result = run_job(job, rounds=3, quick=False, pacing="kernel")
+    assert "".join(gone) == "abccbaabc"
+    assert list(result.samples) == ["a", "b", "c"]
+    assert [one["wall_seconds"] for one in result.samples["a"]] == [1, 6, 7]
+
+
+def test_a_contestant_without_an_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "SAMPLE_SECONDS_MAX", 0.01)
+    with pytest.raises(ContestantFailed, match=r"^no end within 0.01 s$"):
+        sample("checksums", "hashlib.sha256", Target())
+
+
+def test_no_setting_of_whoever_runs_this_reaches_a_contestant() -> None:
+    unwanted = ("AWS_PROFILE", "AIOPREFETCH_CONCURRENCY", "http_proxy", "HTTPS_PROXY", "All_Proxy", "no_proxy")
+    assert environment_of({"PATH": "/bin", **dict.fromkeys(unwanted, "x")}) == {
+        "PATH": "/bin",
+        "AWS_CONFIG_FILE": "/dev/null",
+        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    }
+
+
+def test_reads_that_take_another_way_than_our_transport_fail_the_sample() -> None:
+    check_transport({"transport_fallbacks": 0, "transport_requests": 1})
+    with pytest.raises(AssertionError, match=r"^2 reads did not go over our own transport"):
+        check_transport({"transport_fallbacks": 2, "transport_requests": 1})
+    with pytest.raises(AssertionError, match=r"^nothing went over our own transport"):
+        check_transport({"transport_fallbacks": 0, "transport_requests": 0})
+
+
+async def test_a_stream_that_is_left_at_its_last_byte_is_checked_too() -> None:
+    """Over a store in memory nothing goes over the transport."""
+    import aioprefetch as ap
+
+    async def chunks() -> AsyncGenerator[bytes]:
+        async with over_our_transport(ap.Operator.from_uri("memory://bench")):
+            yield b"all there is"
+
+    with pytest.raises(AssertionError, match=r"^nothing went over"):
+        async with aclosing(chunks()) as stream:
+            await anext(stream)
+
+
+async def test_hits_are_compared() -> None:
+    data = bytes(range(256)) * (OBJECT_BYTES // 256)
+
+    async def shifted(position: int) -> bytes:
+        return data[position + 1 :][:READ_BYTES]
+
+    with pytest.raises(AssertionError, match=r"^other bytes at 0"):
+        await measure(shifted, data)
+
+
+def test_the_fastest_peer_is_beaten_by_the_median_of_the_ratios() -> None:
+    job = replace(SEQUENTIAL, contestants={name: SEQUENTIAL.contestants[name] for name in (OURS, "opendal")})
+    result = Result(job=job, quick=False)
+    result.samples[OURS] = [{"bytes_per_second": rate} for rate in (10.0, 90.0, 100.0)]
+    result.samples["opendal"] = [{"bytes_per_second": rate} for rate in (1.0, 50.0, 50.0)]
+    result.compare()
+    assert job.remark(result.medians()).startswith("aioprefetch reader has 2.0 times the throughput of opendal")
+
+
 def test_ratios_are_taken_round_by_round() -> None:
     """A round in which the machine is slow is slow for both."""
 
@@ -99,7 +189,7 @@ def test_ratios_are_taken_round_by_round() -> None:
     result = Result(job=job, quick=False)
     result.samples["us"] = [{"wall_seconds": wall, "cpu_seconds": 0.0} for wall in (1.0, 10.0, 2.0)]
     result.samples["them"] = [{"wall_seconds": wall, "cpu_seconds": 1.0} for wall in (3.0, 30.0, 6.0)]
-    assert cells(result) == [
+    assert cells(record_of(result, group="g", measured={})) == [
         ["contestant", "wall s", "ratio", "CPU s", "ratio"],
         ["us", "2.00", "1.00", "0.00", "–"],
         ["them", "6.00", "3.00", "1.00", "–"],

@@ -1,0 +1,281 @@
+"""What a cold process does: import a library, and read the first bytes of an object. The job ``import-first-byte``.
+
+Run as a script, in a process of its own, so that nothing is loaded but what the library loads:
+``python -P cold_process.py NAME STARTED ENDPOINT BUCKET KEY REGION ACCESS_KEY_ID SECRET_ACCESS_KEY``. It prints a line
+of JSON. STARTED is the monotonic clock when its parent started it.
+
+Each contestant is a generator: it imports, yields, and yields the first bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is not loaded: that would be a part of what is measured
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+READ_BYTES = 4096
+
+
+class Place:
+    """Where the object is, and how to get there."""
+
+    def __init__(self, endpoint_url: str, bucket: str, key: str, region: str, key_id: str, secret: str) -> None:
+        self.endpoint_url = endpoint_url
+        self.bucket, self.key = bucket, key
+        self.region, self.key_id, self.secret = region, key_id, secret
+
+
+def http_client(place: Place) -> Iterator[Any]:
+    """The standard library, without a signature: the floor."""
+    import http.client
+
+    yield None
+    connection = http.client.HTTPConnection(place.endpoint_url.removeprefix("http://"))
+    connection.request("GET", f"/{place.bucket}/{place.key}", headers={"Range": f"bytes=0-{READ_BYTES - 1}"})
+    yield connection.getresponse().read()
+
+
+def aioprefetch_read(place: Place) -> Iterator[Any]:
+    """``Operator.read``."""
+    import asyncio
+
+    import aioprefetch as ap
+
+    yield None
+
+    async def read() -> bytes:
+        async with aioprefetch_operator(ap, place) as operator:
+            return bytes(await operator.read(place.key, offset=0, size=READ_BYTES))
+
+    yield asyncio.run(read())
+
+
+def aioprefetch_file(place: Place) -> Iterator[Any]:
+    """``ap.sync.open``, whose first request is a block."""
+    import aioprefetch as ap
+
+    yield None
+    with ap.sync.open(place.key, operator=aioprefetch_operator(ap, place)) as file:
+        yield file.read(READ_BYTES)
+
+
+def aioprefetch_operator(ap: Any, place: Place) -> Any:
+    """An operator for the bucket."""
+    return ap.Operator.from_uri(
+        f"s3://{place.bucket}",
+        endpoint_url=place.endpoint_url,
+        region=place.region,
+        access_key_id=place.key_id,
+        secret_access_key=place.secret,
+        allow_http=True,
+    )
+
+
+def obstore(place: Place) -> Iterator[Any]:
+    """``get_range``."""
+    import obstore
+    from obstore.store import S3Store
+
+    yield None
+    store = S3Store(
+        place.bucket,
+        endpoint=place.endpoint_url,
+        region=place.region,
+        access_key_id=place.key_id,
+        secret_access_key=place.secret,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+    yield obstore.get_range(store, place.key, start=0, length=READ_BYTES)
+
+
+def opendal(place: Place) -> Iterator[Any]:
+    """The blocking operator, ``open`` and ``read``."""
+    import opendal
+
+    yield None
+    operator = opendal.Operator(
+        "s3",
+        bucket=place.bucket,
+        endpoint=place.endpoint_url,
+        region=place.region,
+        access_key_id=place.key_id,
+        secret_access_key=place.secret,
+        disable_config_load="true",
+        disable_ec2_metadata="true",
+    )
+    yield operator.read(place.key, offset=0, size=READ_BYTES)
+
+
+def s3fs(place: Place) -> Iterator[Any]:
+    """``open`` with the default cache."""
+    import s3fs
+
+    yield None
+    filesystem = s3fs.S3FileSystem(
+        key=place.key_id,
+        secret=place.secret,
+        endpoint_url=place.endpoint_url,
+        client_kwargs={"region_name": place.region},
+        config_kwargs={"s3": {"addressing_style": "path"}},
+    )
+    yield filesystem.open(f"{place.bucket}/{place.key}", "rb").read(READ_BYTES)
+
+
+def boto3_client(place: Place) -> Any:
+    """A client of boto3."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "s3",
+        endpoint_url=place.endpoint_url,
+        region_name=place.region,
+        aws_access_key_id=place.key_id,
+        aws_secret_access_key=place.secret,
+        config=Config(s3={"addressing_style": "path"}),
+    )
+
+
+def boto3(place: Place) -> Iterator[Any]:
+    """``get_object``."""
+    import boto3  # noqa: F401 - boto3_client uses it
+
+    yield None
+    client = boto3_client(place)
+    yield client.get_object(Bucket=place.bucket, Key=place.key, Range=f"bytes=0-{READ_BYTES - 1}")["Body"].read()
+
+
+def smart_open(place: Place) -> Iterator[Any]:
+    """``open``, over boto3."""
+    import boto3  # noqa: F401 - smart_open imports it for s3
+    import smart_open
+
+    yield None
+    parameters = {"client": boto3_client(place)}
+    yield smart_open.open(f"s3://{place.bucket}/{place.key}", "rb", transport_params=parameters).read(READ_BYTES)
+
+
+def aiobotocore(place: Place) -> Iterator[Any]:
+    """``get_object``."""
+    import asyncio
+
+    from aiobotocore.session import get_session
+
+    yield None
+
+    async def read() -> bytes:
+        async with get_session().create_client(
+            "s3",
+            endpoint_url=place.endpoint_url,
+            region_name=place.region,
+            aws_access_key_id=place.key_id,
+            aws_secret_access_key=place.secret,
+        ) as client:
+            answer = await client.get_object(Bucket=place.bucket, Key=place.key, Range=f"bytes=0-{READ_BYTES - 1}")
+            return bytes(await answer["Body"].read())
+
+    yield asyncio.run(read())
+
+
+def aiohttp(place: Place) -> Iterator[Any]:
+    """A GET without a signature."""
+    import asyncio
+
+    import aiohttp
+
+    yield None
+
+    async def read() -> bytes:
+        url = f"{place.endpoint_url}/{place.bucket}/{place.key}"
+        headers = {"Range": f"bytes=0-{READ_BYTES - 1}"}
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+            return await answer.read()
+
+    yield asyncio.run(read())
+
+
+def pyarrow(place: Place) -> Iterator[Any]:
+    """``open_input_file``."""
+    from pyarrow.fs import S3FileSystem
+
+    yield None
+    filesystem = S3FileSystem(
+        endpoint_override=place.endpoint_url.removeprefix("http://"),
+        scheme="http",
+        region=place.region,
+        access_key=place.key_id,
+        secret_key=place.secret,
+    )
+    yield filesystem.open_input_file(f"{place.bucket}/{place.key}").read(READ_BYTES)
+
+
+def polars(place: Place) -> Iterator[Any]:
+    """The schema of the file: it reads nothing smaller."""
+    import polars as pl
+
+    yield None
+    options = {
+        "aws_endpoint_url": place.endpoint_url,
+        "aws_region": place.region,
+        "aws_access_key_id": place.key_id,
+        "aws_secret_access_key": place.secret,
+        "aws_allow_http": "true",
+    }
+    schema = pl.scan_parquet(f"s3://{place.bucket}/{place.key}", storage_options=options).collect_schema()
+    assert len(schema) == 12, schema
+    yield b"PAR1".ljust(READ_BYTES)
+
+
+CONTESTANTS: dict[str, Callable[[Place], Iterator[Any]]] = {
+    "aioprefetch read": aioprefetch_read,
+    "aioprefetch file": aioprefetch_file,
+    "obstore": obstore,
+    "opendal": opendal,
+    "s3fs": s3fs,
+    "smart_open": smart_open,
+    "pyarrow S3FileSystem": pyarrow,
+    "polars (schema)": polars,
+    "boto3": boto3,
+    "aiobotocore": aiobotocore,
+    "aiohttp, unsigned": aiohttp,
+    "http.client, unsigned (floor)": http_client,
+}
+
+
+def status_bytes(field: str) -> int:
+    """A figure of /proc/self/status."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) << 10
+    raise LookupError(field)
+
+
+def main(name: str, started: str, *place: str) -> int:
+    """Import, read, print; 0 when the bytes were right."""
+    first_line = time.perf_counter()
+    steps = CONTESTANTS[name](Place(*place))
+    next(steps)
+    imported, imported_bytes = time.perf_counter(), status_bytes("VmRSS")
+    data = next(steps)
+    read, cpu_seconds = time.perf_counter(), time.process_time()
+    assert len(data) == READ_BYTES and bytes(data)[:4] == b"PAR1", bytes(data)[:20]  # noqa: PT018
+    print(
+        f'{{"wall_seconds": {read - float(started)}, "cpu_seconds": {cpu_seconds},'
+        f' "import_seconds": {imported - first_line}, "first_byte_seconds": {read - imported},'
+        f' "imported_bytes": {imported_bytes}, "peak_bytes": {status_bytes("VmHWM")}}}',
+        flush=True,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(*sys.argv[1:])
+    # Nothing is measured any more; some runtimes take long to end, or abort.
+    os._exit(status)
