@@ -18,6 +18,7 @@ from aioprefetch.testing import CountingS3Server, RcloneS3Server, VirtualClockLo
 THREADS_ALLOWED = (
     "aioprefetch-",  # the servers of aioprefetch.testing and the one loop thread of ap.sync live on purpose
     "asyncio_",  # the loop's default executor; the loop's runner joins it after the test
+    "uvloop_",  # the same of uvloop's
     "AnyIO worker thread",  # anyio reuses them and ends them with the loop's root task
 )
 JOIN_SECONDS_MAX = 2.0

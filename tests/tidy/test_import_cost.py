@@ -5,7 +5,10 @@ import sys
 
 from tests.tidy.source_tree import ROOT
 
-FORBIDDEN = ("aiobotocore", "aiohttp", "botocore", "pyarrow", "numpy", "pyspark", "fsspec", "pytest")
+FORBIDDEN = (
+    *("aiobotocore", "aiohappyeyeballs", "aiohttp", "botocore", "fsspec", "httptools", "numpy", "pyarrow", "pyspark"),
+    "pytest",
+)
 PROGRAM = f"import sys; import aioprefetch; print([name for name in {FORBIDDEN!r} if name in sys.modules])"
 
 

@@ -9,27 +9,30 @@ from tests.tidy.source_tree import PACKAGE, ROOT, Import, imports_of, python_fil
 
 # Lowest first; names on one line do not import each other. The order is that of the design, section 4.
 ORDER: tuple[tuple[str, ...], ...] = (
+    ("redaction",),
     ("errors",),
     ("values",),
     ("ranges",),
     ("headers",),
+    ("buffers",),
+    ("budget",),
     ("bodies",),
     ("sink",),
     ("credentials",),
     ("telemetry",),
     ("statistics",),
-    ("budget",),
     ("supervisor",),
     ("runtime",),
     ("blocks",),
     ("transport",),
+    ("reply_check",),
     ("accessor",),
     ("services",),
     ("layers",),
     ("reader",),
     ("scheduler",),
     ("open_file",),
-    ("listing", "configuration", "merged_read", "paths"),
+    ("listing", "configuration", "merged_read", "paths", "streamed_write"),
     ("recipe",),
     ("operator",),
     ("sync",),
@@ -52,8 +55,9 @@ LAZY = {
 }
 # Packages of extras: they load on first use.
 OPTIONAL = {
-    *("aiobotocore", "aiohttp", "botocore", "fsspec", "hypothesis", "moto", "numpy", "obspec", "obstore", "opendal"),
-    *("opentelemetry", "pandas", "polars", "pyarrow", "pyspark", "pytest", "rich", "uvloop", "werkzeug", "zarr"),
+    *("aiobotocore", "aiohappyeyeballs", "aiohttp", "botocore", "fsspec", "httptools", "hypothesis", "moto", "numpy"),
+    *("obspec", "obstore", "opendal", "opentelemetry", "pandas", "polars", "pyarrow", "pyspark", "pytest", "rich"),
+    *("uvloop", "werkzeug", "zarr"),
 }
 
 PURE = (
