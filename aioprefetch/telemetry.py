@@ -106,6 +106,8 @@ DURATIONS: Mapping[str, str] = {
 }
 
 GAUGES: Mapping[str, str] = {
+    "transport_connections_open": "connections of the transport that are open or being made",
+    "transport_connections_idle": "those of them that wait for a request",
     "stream_read_active_prefetch_operations": "prefetches in flight",
     "stream_read_blocks_in_cache": "blocks in memory, of which something is resident or on its way",
     "stream_read_active_memory_in_use": "bytes of memory in use or reserved",

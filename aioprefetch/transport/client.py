@@ -21,11 +21,16 @@ class HttpClient:
         self._runtime = runtime
         self._pool = Pool(runtime, options or ClientOptions())
         runtime.supervisor.on_close(self._pool.aclose)
+        runtime.gauges.append(self._gauged)
 
     @property
     def connections(self) -> int:
         """Connections open or being made."""
         return self._pool.open_count
+
+    def _gauged(self) -> dict[str, int]:
+        pool = self._pool
+        return {"transport_connections_open": pool.open_count, "transport_connections_idle": pool.idle_count}
 
     async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
         """Send a request; ``receiver`` gets the answer. Returns how many seconds its head took.

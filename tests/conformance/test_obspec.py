@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
-from aioprefetch.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.accessor_suite import AccessorSuite
-from aioprefetch.testing.conformance.suite import RequestCounts
 from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.conformance.stacks import EachStack, MotoBucket, get_file, put_file
+from tests.conformance.test_s3_moto import OnMoto
 
 SECRET = "a-secret-key-of-nobody"
 LACKS = frozenset({"double_slash_keys"})
@@ -67,11 +66,10 @@ def obstore_bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) 
     return MotoBucket(random_name(), versioned=True)
 
 
-class OnObstoreS3(EachStack):
-    """Objects in moto's memory, reached without HTTP."""
+class OnObstoreS3(OnMoto):
+    """Objects in moto's memory, by obstore's client of S3."""
 
-    lacks = LACKS | {"replaces_at_once"}  # the bucket has versions
-    secrets: tuple[str, ...] = (SECRET,)
+    lacks = LACKS | OnMoto.lacks
 
     @pytest.fixture
     def service(
@@ -91,21 +89,6 @@ class OnObstoreS3(EachStack):
             ),
             prefix=self.prefix,
         )
-
-    async def put_directly(self, path: str, data: bytes) -> None:
-        """Into moto's memory."""
-        self.bucket.put(f"{self.prefix}/{path}", data)
-
-    async def get_directly(self, path: str) -> bytes | None:
-        """Out of moto's memory."""
-        return self.bucket.get(f"{self.prefix}/{path}")
-
-    def request_counts(self, operator: Operator) -> RequestCounts:
-        """From the server's log, of this test's objects."""
-        own = [request for request in self.s3_server.requests if self.prefix in request.target]
-        methods = [request.method for request in own]
-        listings = sum("list-type" in request.query for request in own)
-        return RequestCounts(get=methods.count("GET") - listings, head=methods.count("HEAD"), list=listings)
 
 
 class TestMemoryAccessor(OnObstoreMemory, AccessorSuite):

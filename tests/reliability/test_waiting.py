@@ -1,8 +1,6 @@
 """Servers that let one wait: silence before and within an answer, bytes that drip, connections never made, TLS."""
 
 import asyncio
-import datetime as dt
-import ipaddress
 import socket
 import ssl
 from collections.abc import Iterator
@@ -11,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from aioprefetch.errors import ConfigInvalid, Error, Stalled, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
@@ -34,6 +29,7 @@ from tests.reliability.scripted import (
     once,
     service_for,
 )
+from tests.unit.transport.tls_servers import self_signed
 
 LAST = OFFSET + LENGTH - 1
 QUICK = {"read_timeout_seconds": HANG_SECONDS, "connect_timeout_seconds": HANG_SECONDS}
@@ -184,30 +180,6 @@ async def test_s43_a_connection_that_is_never_made(kind: Service) -> None:
                 assert (caught.value.status, caught.value.context["attempts"]) == ("persistent", ATTEMPTS)
         await other.aclose()
         await server.wait_until_idle()
-
-
-def self_signed(folder: Path, address: str, *, days: int) -> Path:
-    """A certificate for an address that ends in so many days, with its key in the same file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=10))
-        .not_valid_after(now + dt.timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "certificate.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
 
 
 # The address and the days of a certificate for 127.0.0.1, and whether its authority is trusted.

@@ -18,7 +18,7 @@ from aioprefetch.services.read_answer import ReadAnswer, error_body_of
 from aioprefetch.services.s3.answers import checked_head
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import Told
-from aioprefetch.services.s3.signatures import EXPIRES_SECONDS, ProxyNeeded, Signatures, Signed
+from aioprefetch.services.s3.signatures import EXPIRES_SECONDS, PresigningRefused, Signatures, Signed
 from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.services.streamed_body import StreamedBody
 from aioprefetch.sink import Sink, drain
@@ -32,10 +32,6 @@ EXPIRED_CODES = EXPIRED_KEY_CODES | {"RequestExpired", "RequestTimeTooSkewed"}
 UNKNOWN_CODES = frozenset({"AuthorizationQueryParametersError", "NotImplemented", "UnsupportedSignature"})
 
 _GET = "action_http_get_request"
-
-
-class PresigningRefused(Exception):
-    """The store does not take presigned URLs; nothing was read."""
 
 
 class DirectReads:
@@ -165,10 +161,7 @@ class DirectReads:
         await self._sign(request)
 
     async def _sign(self, request: ReadRequest) -> Signed:
-        try:
-            return await self._signatures.sign(request, self._key_of(request))
-        except ProxyNeeded:
-            raise PresigningRefused from None
+        return await self._signatures.sign(request, self._key_of(request))
 
     def _connected(self) -> HttpClient:
         """The connections, made after the first signature: only then botocore has said which authorities to trust."""

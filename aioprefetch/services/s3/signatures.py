@@ -36,8 +36,8 @@ class Signed:
         self.until_seconds = made_seconds + RENEWED_AFTER_SECONDS
 
 
-class ProxyNeeded(Exception):
-    """The store is to be reached through a proxy, which the transport leaves to aiobotocore."""
+class PresigningRefused(Exception):
+    """Not by a presigned URL: the store does not take them, or lies behind a proxy. Nothing was read."""
 
 
 class Signatures:
@@ -63,7 +63,7 @@ class Signatures:
     async def sign(self, request: ReadRequest, key: str) -> Signed:
         """The target of an object, signed now unless somebody else did meanwhile.
 
-        Raises ``ProxyNeeded``, and what botocore raises for missing or expired credentials as errors of ours.
+        Raises ``PresigningRefused``, and what botocore raises for missing or expired credentials as errors of ours.
         """
         service = self._client.service
         limit_seconds = service.connect_timeout_seconds + service.read_timeout_seconds
@@ -100,7 +100,7 @@ class Signatures:
         parts = urlsplit(url)
         host = parts.hostname or ""
         if self._is_proxied(parts.scheme, host):
-            raise ProxyNeeded
+            raise PresigningRefused
         origin = Origin(parts.scheme, host, parts.port or DEFAULT_PORTS[parts.scheme])
         return Target(origin, f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
 

@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch.errors import Closed, ProtocolError, Stalled, Unavailable
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import HttpClient, StreamedAnswer
+from aioprefetch.transport import ClientOptions, HttpClient, StreamedAnswer
 from tests.unit.transport.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
 from tests.unit.transport.wire import Taker
 
@@ -111,10 +111,12 @@ async def test_to_be_paused_is_not_to_stall(framed: Any) -> None:
     async with RawServer(answering(framed(LARGE))) as server, client_of(**limits) as client:
         answer = await client.open(server.target(), b"")
         await eventually(lambda: answer._connection._paused)
-        for _ in range(2):
-            await asyncio.sleep(4 * SHORT_SECONDS)
+        loop, options = asyncio.get_running_loop(), ClientOptions(stall_timeout_seconds=SHORT_SECONDS)
+        for windows in (4, 8):
+            answer._connection.look(loop.time() + windows * SHORT_SECONDS, options)
             assert answer._connection.is_busy
             await answer.read_chunk()
+            await eventually(lambda: answer._connection._paused)
         assert await rest_of(answer)
 
 

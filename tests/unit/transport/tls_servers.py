@@ -175,3 +175,27 @@ async def get_streamed(client: HttpClient, target: Target, fields: bytes = b"") 
 def ok(body: bytes, *more: str) -> bytes:
     """An answer with this body."""
     return "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *more, "", ""]).encode() + body
+
+
+def self_signed(folder: Path, address: str, *, days: int) -> Path:
+    """A certificate for an address that ends in so many days, with its key in the same file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=10))
+        .not_valid_after(now + dt.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        + made.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
