@@ -4,7 +4,7 @@ Two lanes, each first in, first out. Demand goes before prefetch and may overdra
 always gets on; prefetch never overdraws. Memory comes back by ``release`` from whichever thread drops the last view.
 
 Mappings that nobody uses stay here for the next buffers, within the limit: together with what is in use they are no
-more than the limit, and one demand reservation.
+more than the limit, one demand reservation, and what scans must have to get on.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from aioprefetch.values import Lane
 class Ticket:
     """A reservation, granted or still in the queue. Exactly one of ``cancel`` or a later ``release`` gives it back.
 
-    ``is_promise``: the memory is taken later, by ``MemoryBudget.keep``. Until then it may be idle memory.
+    ``is_promise``: the memory is taken later, by ``MemoryBudget.keep``. Until then it may be idle memory. ``on_grant``
+    is called once when it is granted, at once or from the queue: it must not touch the budget.
     """
 
-    __slots__ = ("_future", "granted", "is_promise", "lane", "size_bytes")
+    __slots__ = ("_future", "granted", "is_promise", "lane", "on_grant", "size_bytes")
 
-    def __init__(self, size_bytes: int, lane: Lane, *, is_promise: bool = False) -> None:
+    def __init__(
+        self, size_bytes: int, lane: Lane, *, is_promise: bool = False, on_grant: Callable[[], None] | None = None
+    ) -> None:
         self.size_bytes = size_bytes
         self.lane: Lane = lane
         self.is_promise = is_promise
+        self.on_grant = on_grant
         self.granted = False
         self._future: asyncio.Future[None] | None = None
 
@@ -46,15 +50,17 @@ class Ticket:
         self.granted = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+        if self.on_grant is not None:
+            self.on_grant()
 
 
 class MemoryBudget:
     """Bytes in use against a limit.
 
     ``reclaim`` is asked for a number of bytes when the limit is reached and frees what it can for that lane, by way of
-    ``release`` (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more
-    than one demand reservation. Idle memory is not in use. ``on_lend`` is called when memory is asked for the first
-    time: who set it closes the budget later.
+    ``release`` (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more than one demand
+    reservation, and what scans charge for reads without which they could not get on. Idle memory is not in use.
+    ``on_lend`` is called when memory is asked for the first time: who set it closes the budget later.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,9 +86,11 @@ class MemoryBudget:
         """How many reservations are queued."""
         return len(self._lanes["demand"]) + len(self._lanes["prefetch"])
 
-    def request(self, size_bytes: int, lane: Lane, *, is_promise: bool = False) -> Ticket:
-        """A ticket, granted at once where the limit and the queue allow it. ``is_promise``: see ``Ticket``."""
-        ticket = Ticket(size_bytes, lane, is_promise=is_promise)
+    def request(
+        self, size_bytes: int, lane: Lane, *, is_promise: bool = False, on_grant: Callable[[], None] | None = None
+    ) -> Ticket:
+        """A ticket, granted at once where the limit and the queue allow it. The options are those of ``Ticket``."""
+        ticket = Ticket(size_bytes, lane, is_promise=is_promise, on_grant=on_grant)
         behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
         if behind or not self._admit(ticket):
             self._lanes[lane].append(ticket)
@@ -112,8 +120,18 @@ class MemoryBudget:
         """Something became evictable: look at the queue again."""
         self._schedule_grant()
 
+    def room(self, need_bytes: int, lane: Lane) -> int:
+        """How many bytes are left of the limit, once what can be was reclaimed to make it ``need_bytes``.
+
+        Less than 0 where the limit is exceeded. It overlooks the queue: who takes room passes those that wait.
+        """
+        over = self.used_bytes + need_bytes - self.limit_bytes
+        if over > 0 and self.reclaim is not None:
+            self.reclaim(over, lane)
+        return self.limit_bytes - self.used_bytes
+
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that are there already and that nobody could have reserved."""
+        """Count bytes without asking: they are there already, or may exceed the limit (a scan decides that itself)."""
         self._use(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
@@ -186,10 +204,7 @@ class MemoryBudget:
                 return
 
     def _admit(self, ticket: Ticket) -> bool:
-        over = self.used_bytes + ticket.size_bytes - self.limit_bytes
-        if over > 0 and self.reclaim is not None:
-            self.reclaim(over, ticket.lane)
-            over = self.used_bytes + ticket.size_bytes - self.limit_bytes
+        over = ticket.size_bytes - self.room(ticket.size_bytes, ticket.lane)
         if over > 0 and (ticket.lane == "prefetch" or self.used_bytes > self.limit_bytes):
             return False
         if ticket.is_promise:

@@ -259,3 +259,38 @@ def test_a_release_after_the_loop_is_closed_is_harmless() -> None:
     with in_thread(1, threading.Barrier(1), lambda: budget.release(10)):
         pass
     assert budget.used_bytes == LIMIT - 9
+
+
+async def test_room_is_what_is_left_after_reclaiming() -> None:
+    budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
+    budget.charge(90)
+    assert budget.room(10, "prefetch") == 10
+    asked: list[tuple[int, Lane]] = []
+
+    def reclaim(need: int, lane: Lane) -> None:
+        asked.append((need, lane))
+        budget.release(25)
+
+    budget.reclaim = reclaim
+    assert budget.room(10, "prefetch") == 10
+    assert asked == []
+    assert budget.room(30, "demand") == 35
+    assert asked == [(20, "demand")]
+    budget.reclaim = None
+    budget.charge(50)
+    assert budget.room(1, "prefetch") == -15
+
+
+async def test_a_grant_is_told_once_whenever_it_comes() -> None:
+    budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
+    told: list[str] = []
+    at_once = budget.request(60, "prefetch", on_grant=lambda: told.append("at once"))
+    later = budget.request(60, "prefetch", on_grant=lambda: told.append("later"))
+    never = budget.request(60, "prefetch", on_grant=lambda: told.append("never"))
+    assert told == ["at once"]
+    budget.cancel(at_once)
+    budget.cancel(never)
+    await settle()
+    assert told == ["at once", "later"]
+    budget.cancel(later)
+    assert budget.used_bytes == 0

@@ -1,0 +1,275 @@
+"""The decode loop: batches of a given number of rows, which have nothing to do with pages, in order.
+
+After the document's ``BatchDecodeStream``. A pump drains rows as soon as all their pages have come, and decodes a few
+batches ahead of the consumer, on threads of the runtime where that pays. It stops at ``readahead`` batches: then pages
+stay where they are, the queue runs out of budget, and so a slow consumer stops the reads. Pages go back to the budget
+when the consumer comes back for the batch after the last one that needs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.errors import Closed, UntrustedMetadata
+from aioprefetch.runtime import Runtime
+from aioprefetch.scheduler.pages import DecodeTask, RootDecoder, ScanLine
+from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+from aioprefetch.scheduler.scheduling_loop import ScheduledPages, resolve, schedule_parts
+from aioprefetch.supervisor import Work
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A batch has no more bytes than about this unless the caller says so: where rows are wider than a KiB, batches of the
+# usual number of rows would be larger than all that is read ahead.
+BATCH_BYTES = 64 << 20
+
+# How many batches there may be at once: the one that the consumer has, and those that are decoded ahead of it.
+READAHEAD_BATCHES = 4
+
+# So many batches are decoded at once, at most: what decoders need meanwhile comes on top of everything else.
+DECODES_MAX = min(4, os.cpu_count() or 1)
+
+# After a request has ended, the free task of an indirect read takes a few turns of the loop to submit the next one.
+_TURNS = 3
+
+# When the rows of a batch have not all come for so long, the ones that have are delivered as a shorter batch: a read
+# that hangs holds back no row before its own.
+SHORT_BATCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch."""
+
+    rows: int
+    bytes: int = BATCH_BYTES
+    readahead: int = READAHEAD_BATCHES
+
+
+@dataclass(slots=True)
+class _Decoding:
+    task: DecodeTask
+    batch: asyncio.Future[pa.RecordBatch | None]
+
+
+class DecodeLoop:
+    """Runs both loops of a scan and gives its batches. Bound to the runtime's loop; one consumer at a time."""
+
+    def __init__(self, runtime: Runtime, scan: PreparedScan, options: BatchOptions, *, path: str) -> None:
+        self._runtime = runtime
+        self._scan = scan
+        self._options = options
+        self._path = path
+        self._pages = ScheduledPages()
+        self._decoding: deque[_Decoding] = deque()
+        self._in_hands: DecodeTask | None = None
+        self._part: ScanPart | None = None
+        self._error: BaseException | None = None
+        self._ended = False
+        self._wake: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._progress: asyncio.Future[None] | None = None
+        self._threads = asyncio.Semaphore(DECODES_MAX)
+        self._works: list[Work] = []
+
+    def start(self) -> None:
+        """Start scheduling and decoding in the background."""
+        self._scan.service.on_progress = lambda: resolve(self._progress)
+        spawn = self._runtime.supervisor.spawn
+        scheduling = schedule_parts(self._scan.parts, self._pages)
+        self._works.append(spawn(scheduling, name="scheduling loop", on_end=self._broken_off))
+        self._works.append(spawn(self._pump(), name="decode loop", on_end=self._broken_off))
+
+    async def next_batch(self) -> pa.RecordBatch | None:
+        """The next batch, ``None`` at the end. A cancelled wait takes no batch with it.
+
+        Raises what a read, a page or the scheduling failed with, after the batches before it.
+        """
+        self._put_down()
+        while True:
+            while not self._decoding:
+                if self._ended:
+                    if self._error is not None:
+                        raise self._error
+                    return None
+                self._wake = self._runtime.loop.create_future()
+                resolve(self._progress)
+                await self._wake
+            first = self._decoding[0]
+            if not first.batch.done():
+                await asyncio.wait((first.batch,))
+            if not self._decoding or self._decoding[0] is not first:  # Closed meanwhile.
+                continue
+            self._decoding.popleft()
+            self._in_hands = first.task
+            if first.batch.cancelled():
+                raise self._closed("the operator was closed")
+            batch = first.batch.result()
+            if batch is not None and batch.num_rows:
+                return batch
+            self._put_down()
+
+    async def aclose(self) -> None:
+        """``close``, and wait for the batches that threads are at: they may still read pages."""
+        running = self.close()
+        if running:
+            await asyncio.wait(running)
+
+    def close(self) -> list[asyncio.Future[pa.RecordBatch | None]]:
+        """Stop both loops and give back every page. Needs no answer; safe to call twice.
+
+        Returns what threads are still decoding. Pages go back when they are done with them.
+        """
+        self._end(self._closed("the scan was closed"))
+        for work in self._works:
+            work.cancel()
+        self._works.clear()
+        self._put_down()
+        decoding = tuple(self._decoding)
+        self._decoding.clear()
+        running = [entry.batch for entry in decoding if not entry.batch.done()]
+        part, self._part = self._part, None
+
+        left = len(running)
+
+        def give_back(_: object = None) -> None:
+            nonlocal left
+            left -= 1
+            if left > 0:
+                return
+            for entry in decoding:
+                if not entry.batch.cancelled():
+                    entry.batch.exception()  # Of no interest to anybody any more.
+                entry.task.release()
+            if part is not None:
+                part.root.close()
+            self._scan.service.close()
+
+        for batch in running:
+            batch.add_done_callback(give_back)
+        if not running:
+            give_back()
+        return running
+
+    def _closed(self, what: str) -> Closed:
+        return Closed(what, operation="scan", path=self._path)
+
+    def _put_down(self) -> None:
+        task, self._in_hands = self._in_hands, None
+        if task is not None:
+            task.release()
+            resolve(self._room)
+
+    # --- the pump -----------------------------------------------------------------------------------------------
+
+    async def _pump(self) -> None:
+        try:
+            while (item := await self._pages.next()) is not None:
+                if isinstance(item, ScanLine):  # Pages behind the last row.
+                    self._accept(item)
+                    continue
+                if self._part is not None:
+                    self._part.root.close()
+                self._part = item
+                await self._drain(item)
+            self._end(None)
+        except Exception as error:
+            self._end(error)
+
+    async def _drain(self, part: ScanPart) -> None:
+        drained = scheduled = 0
+        while drained < part.rows:
+            while len(self._decoding) + (self._in_hands is not None) >= self._options.readahead:
+                self._room = self._runtime.loop.create_future()
+                await self._room
+            rows = part.root.likely_rows(min(self._options.rows, part.rows - drained), self._options.bytes)
+            while scheduled < drained + rows:
+                line = await self._pages.next()
+                if not isinstance(line, ScanLine):
+                    raise UntrustedMetadata(
+                        f"the pages cover {scheduled} of {part.rows} rows", operation="scan", path=self._path
+                    )
+                self._accept(line)
+                scheduled = line.rows
+            rows = await self._loaded(part.root, rows)
+            rows = part.root.fitting_rows(rows, self._options.bytes)
+            self._decode(part.root.drain(rows))
+            drained += rows
+
+    def _accept(self, line: ScanLine[Any]) -> None:
+        assert self._part is not None
+        for column, page in line.pages:
+            self._part.root.accept(column, page)
+
+    async def _loaded(self, root: RootDecoder[Any], rows: int) -> int:
+        """Wait until ``rows`` rows have come; when that takes long, until any have, and how many that are.
+
+        As long as the consumer does not wait, what comes within the budget has to do. Only then are the pages wanted:
+        what is wanted may exceed the budget, and a slow consumer must not make that the rule.
+        """
+        while (loaded := root.loaded_rows(rows)) < rows and (self._decoding or not self._is_awaited()):
+            self._progress = self._runtime.loop.create_future()
+            await self._progress
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        if loaded >= rows:
+            return rows
+        waiting = asyncio.ensure_future(root.wait(rows))
+        try:
+            while True:
+                done, _ = await asyncio.wait((waiting,), timeout=SHORT_BATCH_SECONDS)
+                if done:
+                    waiting.result()
+                    return rows
+                if loaded := root.loaded_rows(rows):
+                    return loaded
+        finally:
+            waiting.cancel()
+
+    def _is_awaited(self) -> bool:
+        return self._wake is not None and not self._wake.done()
+
+    def _decode(self, task: DecodeTask) -> None:
+        finish = self._scan.finish
+
+        def decode() -> pa.RecordBatch | None:
+            batch = task.decode()
+            return batch if finish is None else finish(batch)
+
+        if task.is_cheap and finish is None:
+            batch: asyncio.Future[pa.RecordBatch | None] = self._runtime.loop.create_future()
+            try:
+                batch.set_result(decode())
+            except Exception as error:
+                batch.set_exception(error)
+        else:
+            batch = asyncio.ensure_future(self._decode_on_thread(decode))
+        self._decoding.append(_Decoding(task, batch))
+        resolve(self._wake)
+
+    async def _decode_on_thread(self, decode: Callable[[], pa.RecordBatch | None]) -> pa.RecordBatch | None:
+        async with self._threads:
+            if self._ended and self._error is not None:
+                raise self._error
+            return await self._runtime.run_blocking(decode)
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def _broken_off(self) -> None:
+        """A loop has ended: by itself, which it has told then, or because the operator was closed."""
+        if self._runtime.supervisor.closed:
+            self._pages.end()
+            self._end(self._closed("the operator was closed"))
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._ended:
+            self._ended, self._error = True, error
+        resolve(self._wake)
+        resolve(self._room)
+        resolve(self._progress)

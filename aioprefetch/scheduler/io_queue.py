@@ -1,0 +1,305 @@
+"""Which bytes of a scan are asked for next, and together with which others. Pure: no loop, no clock, no I/O.
+
+**Order.** Everything submitted has a priority: rank of its file, top-level row, number of the submission; the smallest
+first. The first in the queue is the **head**. It is admitted when a slot is free and it fits into what is left of the
+byte budget, and as long as it does not fit nothing behind it is: small reads that are not needed yet would keep taking
+the memory that the head waits for.
+
+**Exceeding the budget.** Bytes count from admission until everybody gave them back, not until they arrive: what is
+delivered and not decoded yet is memory too. A read may exceed the budget by one of five rules, without which two
+reads could wait for each other's memory:
+
+1. there is no budget at all;
+2. it is the follow-up of an indirect read whose first half was admitted, and the budget is not exceeded already;
+3. its priority is not greater than that of anything held: what is needed first always gets on, also if it is larger
+   than the whole budget;
+4. a part of the same submission was admitted: half a page is of no use to anybody;
+5. a decoder waits for it. Lance's rule is "no I/O is running", by which a scan whose consumer is slow would take one
+   more page whenever its requests have ended, until all of the file is in memory. Who waits says so here (``want``).
+
+Where the head is blocked, what is awaited (5) or a follow-up (2) is taken in its stead, in the order of priority.
+
+**Merging.** A read that is admitted takes queued neighbours in the same file along, whoever submitted them: the one
+that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and as far as the budget
+reaches. Ranges above that size are cut into equal parts at submission. All this depends on nothing but what is queued,
+so that ``plan_requests`` tells beforehand what will be sent.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from operator import sub
+
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.queued_parts import Key, Part, Priority, QueuedFile, Submission, TakenRead
+
+# At 90 MB/s for each connection 8 MiB take 90 ms, three times the wait for the first byte: larger requests gain
+# little, and all bytes of a request stay until its last page is decoded.
+REQUEST_BYTES_MAX = 8 << 20
+
+# What is wanted is cut into so many requests where it is not much: several in parallel are faster than few large ones.
+# Smaller than 2 MiB, which take as long as the wait for their first byte, would only be more.
+REQUESTS_WANTED = 32
+REQUEST_BYTES_MIN = 2 << 20
+
+
+_Heap = list[tuple[Key, Part]]
+
+
+class IoQueue:
+    """Everything that is queued, in flight, or delivered and not given back. ``held_bytes`` is what counts as used.
+
+    The caller takes what may be sent (``take``), says when it has ended (``finish``), and gives submissions back
+    (``release``). ``on_refund`` is called when the bytes of a request are held no more, once for each.
+    """
+
+    def __init__(
+        self, *, slots: int, request_bytes_max: int, on_refund: Callable[[TakenRead], None] | None = None
+    ) -> None:
+        self._on_refund = on_refund
+        self.slots = slots
+        self.request_bytes_max = request_bytes_max
+        self.in_flight = 0
+        self.held_bytes = 0
+        self.queued = 0
+        self.queued_bytes = 0
+        self._sequence = 0
+        self._all: _Heap = []
+        self._awaited: _Heap = []
+        self._follow_ups: _Heap = []
+        self._held: list[tuple[Priority, Submission]] = []
+
+    @property
+    def head(self) -> Part | None:
+        """What is needed first of everything queued."""
+        return _first(self._all)
+
+    def submit(
+        self, file: QueuedFile, ranges: Sequence[Range], *, rank: int = 0, row: int = 0, is_follow_up: bool = False
+    ) -> Submission:
+        """Queue the ranges of a submission. Empty ones ask for nothing."""
+        pieces = _pieces(ranges, self.request_bytes_max)
+        submission = Submission(file, Priority(rank, row, self._sequence), pieces, is_follow_up=is_follow_up)
+        self._sequence += 1
+        if is_follow_up:
+            _first(self._follow_ups)
+        for part in submission.divide():
+            self._queue(part)
+        self.queued += len(submission.starts)
+        self.queued_bytes += submission.size
+        return submission
+
+    def want(self, submission: Submission) -> None:
+        """Somebody waits for it: it may exceed the budget from now on."""
+        if submission.is_awaited or submission.is_released:
+            return
+        submission.is_awaited = True
+        _first(self._awaited)  # Forget those that were taken: a scan that is never blocked would keep them all.
+        for part in submission.parts:
+            if part.is_queued:
+                heapq.heappush(self._awaited, (part.key, part))
+
+    def take(self, free_bytes: int | None) -> TakenRead | None:
+        """What may be sent next with ``free_bytes`` left of the budget (``None``: there is no budget), if anything."""
+        if self.in_flight >= self.slots:
+            return None
+        first = self._admissible(free_bytes)
+        return None if first is None else self._admit(first, free_bytes)
+
+    def finish(self, read: TakenRead, *, failed: bool = False) -> None:
+        """A request has ended: its slot is free, and so are its bytes if it has failed or nobody needs them."""
+        if not read.is_in_flight:
+            return
+        read.is_in_flight = False
+        self.in_flight -= 1
+        if failed or not read.users:
+            self._refund(read)
+
+    def release(self, submission: Submission) -> list[TakenRead]:
+        """Nobody needs a submission any more. Returns the requests in flight that nobody needs now.
+
+        What of it is queued is dropped. Once is enough.
+        """
+        if submission.is_released:
+            return []
+        submission.is_released = True
+        for part in submission.parts:
+            if part.is_queued:
+                submission.file.parts.remove(part)
+                self._unqueue(part)
+        submission.parts = []  # Parts know their submission: what is done with is gone at once, without a collector.
+        broken = []
+        for read in submission.reads:
+            del read.users[submission]
+            if read.users:
+                continue
+            if read.is_in_flight:
+                broken.append(read)
+            else:
+                self._refund(read)
+        submission.reads = []
+        return broken
+
+    # --- within -------------------------------------------------------------------------------------------------
+
+    def _admissible(self, free_bytes: int | None) -> Part | None:
+        head = _first(self._all)
+        if head is None or _may_take(head, head.head_size, free_bytes):
+            return head
+        least = self._least_held()
+        if least is None or head.submission.priority <= least:
+            return head
+        urgent = [_first(self._awaited)]
+        if free_bytes is not None and free_bytes >= 0:
+            urgent.append(_first(self._follow_ups))
+        return min((part for part in urgent if part is not None), key=_key_of, default=None)
+
+    def _least_held(self) -> Priority | None:
+        while self._held and not self._held[0][1].reads:
+            heapq.heappop(self._held)
+        return self._held[0][0] if self._held else None
+
+    def _queue(self, part: Part) -> None:
+        """Queue a part, and what of others it divides, wherever their submissions are queued."""
+        for one in part.submission.file.parts.add(part):
+            heapq.heappush(self._all, (one.key, one))
+            if one.submission.is_follow_up:
+                heapq.heappush(self._follow_ups, (one.key, one))
+            if one.submission.is_awaited:
+                heapq.heappush(self._awaited, (one.key, one))
+
+    def _admit(self, first: Part, free_bytes: int | None) -> TakenRead:
+        file = first.submission.file
+        first.submission.was_admitted = True
+        self._take_out(first, first.first, first.first + 1)
+        parts = self._extend(first, free_bytes)
+        low, high = parts[0].start, max(part.end for part in parts)
+        over = free_bytes is not None and high - low > free_bytes
+        read = TakenRead(file, low, high, parts, is_overdraft=over)
+        for part in parts:
+            part.submission.was_admitted = True
+        self._least_held()
+        for submission in read.users:
+            submission.reads.append(read)
+            if len(submission.reads) == 1:
+                heapq.heappush(self._held, (submission.priority, submission))
+        self.in_flight += 1
+        self.held_bytes += read.size
+        return read
+
+    def _extend(self, first: Part, free_bytes: int | None) -> list[Part]:
+        """Take along what comes with ``first``, as many pieces of a part at once as would come one by one."""
+        file, place = first.submission.file, first.place(first.first)
+        low, high = first.start, first.end
+        left: list[Part] = []
+        right: list[Part] = []
+        while True:
+            before, after = file.parts.around(place)
+            bounds: list[tuple[Key, Part, int, int]] = []
+            if before is not None and before.end + file.gap_bytes >= low:
+                limit = self._limit(before, free_bytes)
+                piece = before.fitting_before(max(high, before.end), limit)
+                if before.end > high:  # It may bring what is behind it into reach, which may be needed sooner.
+                    piece = max(piece, before.last - 1)
+                bounds.append((before.last_key, before, piece, before.last))
+            if after is not None and after.start <= high + file.gap_bytes:
+                limit = self._limit(after, free_bytes)
+                piece = after.fitting_behind(low, limit) if high - low <= limit else after.first
+                bounds.append((after.key, after, after.first, piece))
+            fitting = [one for one in bounds if one[2] < one[3]]
+            if not fitting:
+                return [*reversed(left), first, *right]
+            _, part, begin, end = min(fitting)
+            taken = self._take_out(part, begin, end)
+            low, high = min(low, taken.start), max(high, taken.end)
+            (left if part is before else right).append(taken)
+
+    def _limit(self, part: Part, free_bytes: int | None) -> int:
+        """How large a request may become for the sake of a part."""
+        most = self.request_bytes_max
+        return most if free_bytes is None or _may_take(part, most, free_bytes) else min(most, free_bytes)
+
+    def _take_out(self, part: Part, begin: int, end: int) -> Part:
+        """The pieces ``[begin, end)`` of a part, at one end of it, as a part that is queued no more."""
+        if begin > part.first:
+            part = part.split(begin)  # What is before keeps its place.
+        else:
+            part.submission.file.parts.remove(part)
+            if end < part.last:
+                self._queue(part.split(end))
+        self._unqueue(part)
+        return part
+
+    def _unqueue(self, part: Part) -> None:
+        part.is_queued = False
+        self.queued -= part.count
+        self.queued_bytes -= part.size
+
+    def _refund(self, read: TakenRead) -> None:
+        if read.is_held:
+            read.is_held = False
+            self.held_bytes -= read.size
+            for submission in read.users:
+                submission.reads.remove(read)
+            read.users = {}
+            if self._on_refund is not None:
+                self._on_refund(read)
+
+
+def cut(start: int, end: int, most: int) -> list[Range]:
+    """A range in as few equal parts as have at most ``most`` bytes each; an empty one in none."""
+    count = -(-(end - start) // most)
+    bounds = [start + (end - start) * number // count for number in range(count)] + [end]
+    return list(pairwise(bounds))
+
+
+def _pieces(ranges: Sequence[Range], most: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Starts and ends of the ranges without the empty ones, the large ones cut; and which range each is of."""
+    starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+    sizes = list(map(sub, ends, starts))
+    if min(sizes, default=1) > 0 and max(sizes, default=0) <= most:
+        return starts, ends, range(len(starts))
+    pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, most)]
+    return [one[0] for one in pieces], [one[1] for one in pieces], [one[2] for one in pieces]
+
+
+def request_bytes_for(wanted_bytes: int) -> int:
+    """How large a request may be, unless the caller says so, where so many bytes are wanted in all."""
+    return min(REQUEST_BYTES_MAX, max(REQUEST_BYTES_MIN, -(-wanted_bytes // REQUESTS_WANTED)))
+
+
+def plan_requests(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max: int) -> list[Range]:
+    """The requests for ranges of one file, given in the order in which they are needed, as they would be sent.
+
+    That is what the queue makes of them when all are queued before the first is taken, and neither slots nor budget
+    are short.
+    """
+    queue = IoQueue(slots=1, request_bytes_max=request_bytes_max)
+    file = QueuedFile(gap_bytes)
+    for row, one in enumerate(ranges):
+        queue.submit(file, [one], row=row)
+    requests: list[Range] = []
+    while (read := queue.take(None)) is not None:
+        requests.append((read.start, read.end))
+        queue.finish(read)
+    return requests
+
+
+def _may_take(part: Part, need_bytes: int, free_bytes: int | None) -> bool:
+    """Whether ``need_bytes`` fit, or may exceed the budget for the sake of this part: the rules 1, 2, 4 and 5."""
+    if free_bytes is None or need_bytes <= free_bytes:
+        return True
+    submission = part.submission
+    return submission.is_awaited or submission.was_admitted or (submission.is_follow_up and free_bytes >= 0)
+
+
+def _first(heap: _Heap) -> Part | None:
+    while heap and not heap[0][1].is_queued:
+        heapq.heappop(heap)
+    return heap[0][1] if heap else None
+
+
+def _key_of(part: Part) -> Key:
+    return part.key

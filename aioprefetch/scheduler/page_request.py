@@ -1,0 +1,132 @@
+"""One request of a scan: the sink of its own answer, in memory that is taken when the checked head has come."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aioprefetch.buffers import Owner, lend_buffer
+from aioprefetch.scheduler.pending_read import QueuedRead
+from aioprefetch.scheduler.pinned_file import PinnedFile
+from aioprefetch.scheduler.queued_parts import TakenRead
+from aioprefetch.sink import Sink
+from aioprefetch.supervisor import Work
+from aioprefetch.values import Lane, ReadHead
+
+
+class FileMemory(Protocol):
+    """Where the bytes of a file are received, if its format wants them in a place of its own."""
+
+    def allocate(self, start: int, end: int) -> memoryview:
+        """Writable memory for ``[start, end)`` of the file."""
+        ...
+
+    def discard(self, start: int, end: int) -> None:
+        """Nobody needs a range any more that was allocated like this."""
+        ...
+
+
+class PageRequest(Sink):
+    """A request in flight, and what came of it: ``is_complete``, or ``error``, or neither where it was cancelled."""
+
+    __slots__ = (
+        "_buffer",
+        "_is_allocated",
+        "_landed",
+        "_memory",
+        "_owner",
+        "_pinned",
+        "_readers",
+        "error",
+        "is_complete",
+        "taken",
+        "work",
+    )
+
+    def __init__(
+        self,
+        taken: TakenRead,
+        readers: list[QueuedRead],
+        pinned: PinnedFile,
+        *,
+        memory: FileMemory | None,
+        owner: Owner,
+    ) -> None:
+        super().__init__()
+        self.taken = taken
+        self.work: Work | None = None
+        self.error: Exception | None = None
+        self.is_complete = False
+        self._readers = readers  # Of each part.
+        self._pinned = pinned
+        self._memory = memory
+        self._owner = owner
+        self._buffer: memoryview | None = None
+        self._landed = False
+        self._is_allocated = False
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self._pinned.path
+
+    async def run(self) -> None:
+        """Send it and receive the answer."""
+        lane: Lane = "demand" if any(reader.is_wanted for reader in self._readers) else "prefetch"
+        try:
+            await self._pinned.read_to(self, self.taken.start, self.taken.end, lane=lane)
+            self._land()
+            self.is_complete = True
+        except Exception as error:
+            self.error = error
+
+    def deliver(self) -> None:
+        """Give each reader that still waits for it its bytes, which are its own from now on."""
+        view, taken = self._buffer, self.taken
+        assert view is not None
+        for part, reader in zip(taken.parts, self._readers, strict=True):
+            if part.submission not in taken.users:
+                continue
+            reader.arrived(part, view[part.start - taken.start : part.end - taken.start])
+        self._let_go()
+
+    def discard(self) -> None:
+        """Nobody needs the bytes any more."""
+        if self._memory is not None and self._is_allocated:
+            self._memory.discard(self.taken.start, self.taken.end)
+        self._let_go()
+
+    def _land(self) -> None:
+        """Put parts of ranges where the other parts are, unless they were received there."""
+        view, taken = self._buffer, self.taken
+        if self._memory is not None or self._landed or view is None:
+            return
+        for part, reader in zip(taken.parts, self._readers, strict=True):
+            place = reader.landing(part, self._owner)
+            if place is not None:
+                place[:] = view[part.start - taken.start : part.end - taken.start]
+
+    def _let_go(self) -> None:
+        # The memory lives as long as somebody looks at it, and not as long as this request is kept.
+        self._buffer = None
+        self._piece = memoryview(b"")
+
+    def _begun(self, head: ReadHead) -> None:
+        self._pinned.check_head(head, self.taken.start, self.taken.end)
+        self._buffer = self._place()
+
+    def _place(self) -> memoryview:
+        taken = self.taken
+        if self._memory is not None:
+            place = self._memory.allocate(taken.start, taken.end)
+            self._is_allocated = True
+            return place
+        if len(taken.parts) == 1:
+            landing = self._readers[0].landing(taken.parts[0], self._owner)
+            if landing is not None:
+                self._landed = True
+                return landing
+        return lend_buffer(taken.size, self._owner)
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        assert self._buffer is not None
+        return self._buffer[position:size]

@@ -1,0 +1,154 @@
+"""What a file format gives the two loops, and what it gets from them.
+
+The scheduling loop asks the columns of a file for their pages in row-major order, and each page submits its reads to
+a ``PageIo`` without waiting. The decode loop hands every page to a ``RootDecoder`` and asks that for batches. After
+the traits of Lance's decoder: ``PageIo`` is ``EncodingsIo``, a ``ColumnScheduler`` the ``LogicalPageScheduler`` of a
+top-level field, the ``RootDecoder`` the ``LogicalPageDecoder`` of the one struct that a file is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from aioprefetch.ranges import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PageT = TypeVar("PageT")
+PageT_co = TypeVar("PageT_co", covariant=True)
+PageT_contra = TypeVar("PageT_contra", contravariant=True)
+
+
+class PendingRead(Protocol):
+    """Byte ranges that were submitted together: queued, in flight, arrived, or given back."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or in an error."""
+        ...
+
+    @property
+    def views(self) -> Sequence[memoryview]:
+        """The bytes of each range in the order of submission, once done; raises what the read failed with."""
+        ...
+
+    def want(self) -> None:
+        """A decoder cannot go on without these bytes: they may exceed the budget."""
+        ...
+
+    async def wait(self) -> Sequence[memoryview]:
+        """``want`` and wait; the bytes of each range. A cancelled wait leaves the read as it is."""
+        ...
+
+    async def arrive(self) -> None:
+        """Wait until it is done without wanting it: a free task is no decoder, and exceeds no budget."""
+        ...
+
+    def release(self) -> None:
+        """Nobody needs the bytes any more: they go back to the budget, a request nobody else needs is broken off.
+
+        Views stay readable for who holds them. Safe to call twice.
+        """
+        ...
+
+
+class PageIo(Protocol):
+    """Reads of one file, by priority of rows (the document's ``EncodingsIo``)."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file: what no range may leave."""
+        ...
+
+    def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PendingRead:
+        """Queue ranges, of which the first is needed for top-level row ``row``. Never waits, does no I/O by itself.
+
+        ``is_follow_up``: the second half of an indirect read (items of a list, bytes of strings), whose first half
+        has been admitted already; it may exceed the budget. A range that leaves the file is ``UntrustedMetadata``.
+        """
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Run a free task: the follow-up of an indirect read. It reports its errors to its own waiters.
+
+        It is cancelled when the scan is closed.
+        """
+        ...
+
+
+class ColumnScheduler(Protocol[PageT_co]):
+    """The pages of one top-level column in row order, of which each is planned in its turn."""
+
+    @property
+    def rows_scheduled(self) -> int:
+        """How many rows of the scan (wanted rows, counted from 0) its pages cover so far."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last page was scheduled."""
+        ...
+
+    def schedule_next(self, io: PageIo) -> PageT_co:
+        """Submit the reads of the next page and return its decoder, not loaded yet. Never waits."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLine(Generic[PageT]):
+    """Pages that were scheduled until every column covered ``rows`` rows of the scan; with the column's index each."""
+
+    rows: int
+    pages: Sequence[tuple[int, PageT]]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTask:
+    """One batch to decode: ``decode`` runs once, on any thread, and touches nothing that the loop may change.
+
+    ``release`` is called on the loop's thread when the batch is out of the consumer's hands: it gives back the pages
+    that ended with this batch. ``is_cheap``: slicing alone, not worth another thread.
+    """
+
+    rows: int
+    decode: Callable[[], pa.RecordBatch]
+    release: Callable[[], None]
+    is_cheap: bool = False
+
+
+class RootDecoder(Protocol[PageT_contra]):
+    """All columns of a scan: takes pages, gives batches, in row order. Stateful, belongs to the loop's thread."""
+
+    def accept(self, column: int, page: PageT_contra) -> None:
+        """A page of a column, behind those that came before."""
+        ...
+
+    async def wait(self, rows: int) -> None:
+        """Wait until the next ``rows`` rows can be drained. Every read they need is wanted before one is awaited."""
+        ...
+
+    def likely_rows(self, rows: int, batch_bytes: int) -> int:
+        """How many of the next ``rows`` rows may stay within ``batch_bytes``, by what is known before they come.
+
+        At least 1. So that no more is waited for than a batch will have; ``fitting_rows`` has the last word.
+        """
+        ...
+
+    def loaded_rows(self, most: int) -> int:
+        """How many of the next rows, up to ``most``, could be drained at once without waiting."""
+        ...
+
+    def fitting_rows(self, rows: int, batch_bytes: int) -> int:
+        """How many of the next ``rows`` rows, which are loaded, stay within ``batch_bytes`` of memory; at least 1."""
+        ...
+
+    def drain(self, rows: int) -> DecodeTask:
+        """Take the next ``rows`` rows, which are loaded."""
+        ...
+
+    def close(self) -> None:
+        """Release every page that was not drained."""
+        ...

@@ -1,0 +1,193 @@
+"""Ranges that were submitted together, from the queue to the decoder: the ``PendingRead`` of the I/O service."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from aioprefetch.buffers import Owner, lend_buffer
+from aioprefetch.errors import Closed, Error
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.queued_parts import Part, Submission
+
+_NOTHING = memoryview(b"")
+
+
+class QueuedRead:
+    """A submission and its bytes as they arrive; see ``PendingRead``. Made by the service alone.
+
+    What arrives is kept as it came, many small ranges in one view, and is divided when somebody looks at it. A range
+    above the maximum is asked for in parts. They are received into one **landing**, or put there; where the
+    file has memory of its own the parts stay in it, and are joined by who looks at the range as a whole.
+    """
+
+    __slots__ = (
+        "_arrivals",
+        "_error",
+        "_is_released",
+        "_landings",
+        "_missing",
+        "_on_release",
+        "_on_want",
+        "_pieces",
+        "_ranges",
+        "_views",
+        "_waiters",
+        "_whole",
+        "is_wanted",
+        "resident",
+        "submission",
+    )
+
+    def __init__(
+        self,
+        submission: Submission,
+        ranges: Sequence[Range],
+        *,
+        on_want: Callable[[QueuedRead], None],
+        on_release: Callable[[QueuedRead], None],
+    ) -> None:
+        self.submission = submission
+        self.is_wanted = False
+        self.resident: list[Range] = []
+        self._ranges = ranges
+        self._on_want = on_want
+        self._on_release = on_release
+        self._missing = len(submission.starts)
+        self._views: dict[int, memoryview] = {}  # Of ranges that did not arrive like the others.
+        self._arrivals: list[tuple[int, int, int, memoryview]] = []
+        self._whole: list[memoryview] | None = None
+        self._landings: dict[int, memoryview] = {}
+        self._pieces: dict[int, list[tuple[int, memoryview]]] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+        self._error: Exception | None = None
+        self._is_released = False
+
+    @property
+    def done(self) -> bool:
+        """See ``PendingRead``."""
+        return not self._missing or self._error is not None or self._is_released
+
+    @property
+    def views(self) -> Sequence[memoryview]:
+        """See ``PendingRead``; read-only. ``Closed`` where it was released, or has not arrived."""
+        if self._error is not None:
+            raise twin(self._error)
+        if self._is_released or self._missing:
+            what = "were given back" if self._is_released else "have not arrived yet"
+            raise Closed(f"the bytes of this read {what}", operation="read")
+        if self._whole is None:
+            self._whole = self._divided()
+        return self._whole
+
+    def want(self) -> None:
+        """See ``PendingRead``."""
+        if not (self.is_wanted or self.done):
+            self.is_wanted = True
+            self._on_want(self)
+
+    async def wait(self) -> Sequence[memoryview]:
+        """See ``PendingRead``. ``Closed`` where it is released, or the scan closed, meanwhile."""
+        self.want()
+        await self.arrive()
+        return self.views
+
+    async def arrive(self) -> None:
+        """See ``PendingRead``."""
+        if not self.done:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+
+    def release(self) -> None:
+        """See ``PendingRead``."""
+        if not self._is_released:
+            self._is_released = True
+            self._forget()
+            self._on_release(self)
+
+    # --- what the service tells it ------------------------------------------------------------------------------
+
+    def put(self, index: int, view: memoryview) -> None:
+        """The bytes of a range that were there already."""
+        self._views[index] = view.toreadonly()
+        self.resident.append(self._ranges[index])
+
+    def landing(self, part: Part, owner: Owner) -> memoryview | None:
+        """Where the bytes of a part of a range belong, if that is not where they are received."""
+        cut = self._cut_range(part)
+        if cut is None or self._is_released:
+            return None
+        index, (start, end) = cut
+        whole = self._landings.get(index)
+        if whole is None:
+            whole = self._landings[index] = lend_buffer(end - start, owner)
+            self._views[index] = whole.toreadonly()
+        return whole[part.start - start : part.end - start]
+
+    def arrived(self, part: Part, view: memoryview) -> None:
+        """The bytes of a part are in ``view``."""
+        cut = self._cut_range(part)
+        if cut is None:
+            self._arrivals.append((part.first, part.last, part.start, view.toreadonly()))
+        elif cut[0] not in self._landings:
+            self._pieces.setdefault(cut[0], []).append((part.start, view))
+        self._missing -= part.count
+        if not self._missing:
+            self._wake()
+
+    def failed(self, error: Exception) -> None:
+        """It will never be complete, unless it is already."""
+        if not self.done:
+            self._error = error
+            self._forget()
+
+    def _cut_range(self, part: Part) -> tuple[int, Range] | None:
+        """The range, and its number, that a part is only a piece of."""
+        if part.count > 1 or isinstance(self.submission.indices, range):
+            return None
+        index = self.submission.indices[part.first]
+        start, end = self._ranges[index]
+        return None if part.end - part.start == end - start else (index, (start, end))
+
+    def _forget(self) -> None:
+        self._views, self._arrivals, self._pieces, self._landings, self._whole = {}, [], {}, {}, None
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _divided(self) -> list[memoryview]:
+        """A view of each range."""
+        one = self.submission
+        views = [_NOTHING] * len(self._ranges)
+        for first, last, base, view in self._arrivals:
+            places = zip(one.starts[first:last], one.ends[first:last], strict=True)
+            made = [view[start - base : end - base] for start, end in places]
+            if isinstance(one.indices, range):
+                views[first:last] = made
+            else:
+                for index, piece in zip(one.indices[first:last], made, strict=True):
+                    views[index] = piece
+        for index, pieces in self._pieces.items():
+            views[index] = memoryview(b"".join(piece for _, piece in sorted(pieces, key=itemgetter(0))))
+        for index, view in self._views.items():
+            views[index] = view
+        self._arrivals, self._pieces, self._views = [], {}, {}
+        return views
+
+
+def twin(error: Exception) -> Exception:
+    """A copy for each who waits: one exception raised in several tasks would collect all their tracebacks."""
+    if not isinstance(error, Error):
+        return error
+    made = copy.copy(error)
+    made.__cause__ = error.__cause__
+    return made

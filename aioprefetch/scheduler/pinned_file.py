@@ -1,0 +1,199 @@
+"""A file of which one version is read: opened by one request for its tail, held to by every later one.
+
+Column formats keep their metadata at the end, so the first request asks for the last bytes and brings size and ETag
+along: no HEAD. Every later request carries the ETag, and every answer is compared with it, because some stores ignore
+the condition.
+"""
+
+from __future__ import annotations
+
+from aioprefetch.accessor import Accessor
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    Error,
+    NotFound,
+    ObjectChanged,
+    RangeNotSatisfied,
+    Unexpected,
+    UntrustedMetadata,
+)
+from aioprefetch.ranges import Range, at_least
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import BufferSink, CollectSink, Sink
+from aioprefetch.values import Lane, ReadHead, ReadRequest
+
+# What a file is opened with. It holds the metadata of most files of up to some hundred column pages, and takes less
+# than a millisecond at 90 MB/s, where a second request costs 20 to 50.
+TAIL_BYTES = 64 << 10
+
+
+class PinnedFile:
+    """One version of a file: its ``path``, ``size`` in bytes, ``etag`` and ``version``, and its last bytes in memory.
+
+    ``tail`` holds ``[tail_start, size)``, read-only. It belongs to the file, and is charged to no budget.
+    """
+
+    __slots__ = ("_accessor", "_runtime", "etag", "path", "size", "tail", "tail_start", "version")
+
+    def __init__(
+        self,
+        accessor: Accessor,
+        runtime: Runtime,
+        path: str,
+        *,
+        size: int,
+        etag: str | None = None,
+        version: str | None = None,
+        tail: memoryview = memoryview(b""),  # noqa: B008 - read-only and empty
+    ) -> None:
+        self._accessor = accessor
+        self._runtime = runtime
+        self.path = path
+        self.size = size
+        self.etag = etag
+        self.version = version
+        self.tail = tail.toreadonly()
+        self.tail_start = size - len(tail)
+
+    @classmethod
+    async def open(
+        cls,
+        accessor: Accessor,
+        runtime: Runtime,
+        path: str,
+        *,
+        tail_bytes: int = TAIL_BYTES,
+        version: str | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        known_size: int | None = None,
+    ) -> PinnedFile:
+        """Learn size and version by one GET that brings the last ``tail_bytes``; an empty object is a file of size 0.
+
+        ``known_size`` is what metadata elsewhere claims: a plain range is asked for then, which every store knows, and
+        another size is ``UntrustedMetadata``. ``if_match`` and ``if_none_match`` are ETags; where they do not hold it
+        is ``ConditionNotMatch``. A cancelled call leaves nothing behind.
+        """
+        most = at_least(1, tail_bytes, "tail_bytes", operation="open", path=path)
+        size = min(most, known_size) if known_size else None
+        request = ReadRequest(
+            path=path,
+            offset=known_size - size if known_size and size else 0,
+            size=size,
+            suffix=None if size else most,
+            if_match=if_match,
+            if_none_match=if_none_match,
+            version=version,
+        )
+        sink = CollectSink(runtime.budget)
+        try:
+            head = (await accessor.read(request, sink)).head
+        except RangeNotSatisfied as error:
+            if known_size:
+                raise _another_size(error.total, known_size, path) from error
+            if error.total != 0:
+                raise
+            head = ReadHead(start=0, size=0, total=0, etag=if_match, version=version)
+        total = known_size if head.total is None else head.total
+        if total is None:
+            raise Unexpected("the store does not tell the size of the object", operation="open", path=path)
+        if known_size is not None and total != known_size:
+            raise _another_size(total, known_size, path)
+        return cls(
+            accessor,
+            runtime,
+            path,
+            size=total,
+            etag=head.etag,
+            version=version or head.version,
+            tail=sink.to_view(),
+        )
+
+    def check_range(self, start: int, end: int) -> Range:
+        """The range itself if it lies in the file; ``UntrustedMetadata`` if it leaves it or is reversed."""
+        if 0 <= start <= end <= self.size:
+            return start, end
+        raise UntrustedMetadata(
+            f"the range [{start}, {end}) leaves the file of {self.size} bytes", operation="read", path=self.path
+        )
+
+    def resident(self, start: int, end: int) -> memoryview | None:
+        """The bytes ``[start, end)`` without a copy if they lie in the tail, else ``None``."""
+        if start < self.tail_start or not start <= end <= self.size:
+            return None
+        return self.tail[start - self.tail_start : end - self.tail_start]
+
+    async def read(self, start: int, end: int) -> memoryview:
+        """The bytes ``[start, end)``, read-only: out of the tail, or by one GET.
+
+        Raises ``UntrustedMetadata`` for a range that leaves the file, ``ObjectChanged`` if the store has another
+        version now. A cancelled read leaves nothing behind.
+        """
+        self.check_range(start, end)
+        if start == end:
+            return memoryview(b"")
+        found = self.resident(start, end)
+        if found is not None:
+            return found
+        sink = CollectSink(self._runtime.budget)
+        await self.read_to(sink, start, end)
+        return sink.to_view()
+
+    async def read_into(self, start: int, buffer: memoryview) -> None:
+        """Fill ``buffer`` with the bytes from ``start`` on; see ``read``. A cancelled read leaves it half filled."""
+        end = start + len(buffer)
+        self.check_range(start, end)
+        found = self.resident(start, end)
+        if found is not None:
+            buffer[:] = found
+        elif buffer:
+            await self.read_to(BufferSink(buffer), start, end)
+
+    async def read_to(self, sink: Sink, start: int, end: int, *, lane: Lane = "demand") -> None:
+        """One GET of ``[start, end)``, which is not empty, into a sink. Errors are those of ``read``."""
+        request = ReadRequest(
+            path=self.path,
+            offset=start,
+            size=end - start,
+            if_match=self.etag,
+            version=self.version,
+            lane=lane,
+        )
+        try:
+            reply = await self._accessor.read(request, sink)
+        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+            raise self._changed(error) from error
+        self.check_head(reply.head, start, end)
+
+    def check_head(self, head: ReadHead, start: int, end: int) -> None:
+        """``ObjectChanged`` unless an answer holds ``[start, end)`` of this version."""
+        if head.etag == self.etag and head.total in (None, self.size) and (head.start, head.end) == (start, end):
+            return
+        self._runtime.counters["stream_read_version_mismatches"] += 1
+        raise ObjectChanged(
+            f"the answer holds [{head.start}, {head.end}) of an object of {head.total} bytes, where [{start}, {end})"
+            f" of {self.size} was due: it was overwritten",
+            expected_etag=self.etag,
+            actual_etag=head.etag,
+            operation="read",
+            path=self.path,
+        )
+
+    def _changed(self, error: Error) -> ObjectChanged:
+        # No range that is asked for leaves the pinned size, so that a refused one says that the object is shorter now.
+        self._runtime.counters["stream_read_version_mismatches"] += 1
+        actual = error.context.get("etag")
+        what = "deleted" if isinstance(error, NotFound) else "overwritten"
+        return ObjectChanged(
+            f"the object was {what} while it was read",
+            expected_etag=self.etag,
+            actual_etag=str(actual) if actual is not None else None,
+            operation="read",
+            path=self.path,
+        )
+
+
+def _another_size(total: int | None, known_size: int, path: str) -> UntrustedMetadata:
+    return UntrustedMetadata(
+        f"the object has {total} bytes where {known_size} are claimed", operation="open", path=path
+    )
