@@ -12,18 +12,30 @@ Importing the package loads no optional dependency: those come with their first 
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from aioprefetch import errors, layers, services, sync
 from aioprefetch.accessor import Accessor, Layer, Service
 from aioprefetch.errors import *  # noqa: F403
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator import Operator
 from aioprefetch.reader import RangeReader
+from aioprefetch.scan import BatchScan
 from aioprefetch.values import Capability, DiskCache, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
+
+if TYPE_CHECKING:
+    from aioprefetch import lance as lance
+    from aioprefetch import parquet as parquet
 
 __version__ = "0.1.0"
 
+# Rooms that need an extra; they load with their first use.
+_EXTRAS = ("lance", "parquet")
+
 __all__ = [
     "Accessor",
+    "BatchScan",
     "Capability",
     "DiskCache",
     "Entry",
@@ -43,3 +55,16 @@ __all__ = [
     "sync",
 ]
 __all__ += errors.__all__
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXTRAS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(__name__):
+            raise
+        raise errors.MissingDependency(
+            f"aioprefetch.{name} needs {error.name}: pip install 'aioprefetch[{name}]'", operation="import"
+        ) from error

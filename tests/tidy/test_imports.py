@@ -36,6 +36,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("recipe",),
     ("operator",),
     ("sync",),
+    ("scan",),
     ("parquet", "lance"),
     ("arrow", "fsspec", "obspec", "zarr"),
     ("source",),

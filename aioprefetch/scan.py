@@ -1,0 +1,254 @@
+"""What a scan of a table is to its caller: an asynchronous stream of record batches, and an Arrow stream.
+
+The same object serves both: ``async for batch in scan`` on an event loop, and whatever takes an Arrow stream without
+one (``pyarrow``, pandas, polars, DuckDB) through the Arrow PyCapsule interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.errors import Closed, Error, InvalidType
+from aioprefetch.ranges import at_least
+from aioprefetch.runtime import Runtime
+from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop
+from aioprefetch.scheduler.prepared import PreparedScan
+from aioprefetch.sync.loop_thread import LoopThread, loop_thread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from aioprefetch.operator import Operator
+
+BATCH_ROWS = 65536
+
+CLOSE_SECONDS_MAX = 5.0
+
+Prepare = Callable[[], Awaitable[PreparedScan]]
+
+
+class BatchScan:
+    """The record batches of a table, in row order. Nothing is requested before a batch, or the schema, is awaited.
+
+    Batches have ``batch_rows`` rows, whatever the pages of the file are. Shorter ones come at the end of a file, where
+    ``batch_bytes`` is reached, where a filter took rows away, and when a read keeps the consumer waiting for more than
+    a second although rows before it have come.
+
+    ``async for`` uses it up. Left early, ``aclose`` or ``async with`` breaks off what is in flight and gives all memory
+    back, and whoever asks for another batch gets ``Closed``; a scan that is dropped does the same when it is collected.
+    Batches stay readable. Several tasks may take batches in turns; a cancelled one takes none with it.
+
+    As an Arrow stream (``to_reader``, ``__arrow_c_stream__``) it runs on the loop thread of ``aioprefetch.sync``, each
+    time from the beginning, apart from any ``async for``.
+    """
+
+    def __init__(
+        self, operator: Operator, prepare: Prepare, *, path: str, options: BatchOptions, operation: str = "scan"
+    ) -> None:
+        self._operator = operator
+        self._prepare = prepare
+        self._path = path
+        self._operation = operation
+        self._options = options
+        self._runtime: Runtime | None = None
+        self._prepared: PreparedScan | None = None
+        self._loop: DecodeLoop | None = None
+        self._turn: asyncio.Lock | None = None
+        self._closed = False
+        self._is_finished = False
+
+    def __repr__(self) -> str:
+        return f"<BatchScan of {self._path!r}, {self._options.rows} rows a batch>"
+
+    # --- asynchronous -------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> BatchScan:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        async with self._guard(), self._named():
+            if self._is_finished:
+                raise StopAsyncIteration
+            loop = await self._started()
+            try:
+                batch = await loop.next_batch()
+            except Exception:
+                await self.aclose()
+                raise
+            if batch is None:
+                self._is_finished = True
+                await self.aclose()
+                raise StopAsyncIteration
+            return batch
+
+    async def schema(self) -> pa.Schema:
+        """The schema of the batches; the metadata of the file is read if it has not been yet."""
+        async with self._guard(), self._named():
+            if self._prepared is None:
+                await self._started()
+            assert self._prepared is not None
+            return self._prepared.schema
+
+    async def read_all(self) -> pa.Table:
+        """The rest as one table, whose chunks are the batches."""
+        import pyarrow as pa
+
+        async with self:
+            schema = await self.schema()
+            return pa.Table.from_batches([batch async for batch in self], schema)
+
+    async def aclose(self) -> None:
+        """End the scan: requests are broken off, memory comes back. What was delivered stays readable."""
+        self._closed = True
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            await loop.aclose()
+
+    async def __aenter__(self) -> BatchScan:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        loop, runtime = getattr(self, "_loop", None), getattr(self, "_runtime", None)
+        if loop is not None and runtime is not None and not runtime.closed:
+            with contextlib.suppress(RuntimeError):  # The loop closed in between, and with it all that ran on it.
+                runtime.loop.call_soon_threadsafe(loop.close)
+
+    def _guard(self) -> asyncio.Lock:
+        if self._runtime is None:
+            self._runtime = self._operator.runtime()
+            self._turn = asyncio.Lock()
+        self._runtime.check_loop(operation=self._operation, path=self._path)
+        assert self._turn is not None
+        return self._turn
+
+    @asynccontextmanager
+    async def _named(self) -> AsyncIterator[None]:
+        """Errors say what was being done, and with which file."""
+        try:
+            yield
+        except Error as error:
+            error.add_context(operation=self._operation, path=self._path)
+            raise
+
+    async def _started(self) -> DecodeLoop:
+        """Both loops at work. ``Closed`` if it was closed before its end: nobody takes a part for the whole."""
+        if self._loop is None and not self._closed:
+            assert self._runtime is not None
+            self._prepared = prepared = await self._prepare()
+            loop = DecodeLoop(self._runtime, prepared, self._options, path=self._path)
+            if self.is_closed:  # While the metadata was read.
+                loop.close()
+            else:
+                self._loop = loop
+                loop.start()
+        if self._loop is None:
+            raise Closed("the scan was closed", operation=self._operation, path=self._path)
+        return self._loop
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended, by itself or by ``aclose``."""
+        return self._closed
+
+    # --- without a loop -----------------------------------------------------------------------------------------
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The whole scan as a ``pyarrow.RecordBatchReader`` for code without an event loop.
+
+        Blocks for the metadata. ``WrongLoop`` on the thread of ``aioprefetch.sync`` itself. A reader that is dropped
+        or closed ends the scan.
+        """
+        import pyarrow as pa
+
+        thread = loop_thread()
+        scan = BatchScan(
+            self._operator, self._prepare, path=self._path, options=self._options, operation=self._operation
+        )
+        return pa.RecordBatchReader.from_batches(thread.run(scan.schema()), _BlockingBatches(scan, thread))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
+        """The Arrow PyCapsule interface: what pandas, polars, DuckDB and pyarrow take a stream by."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    async def next_or_none(self) -> pa.RecordBatch | None:
+        """The next batch, ``None`` at the end."""
+        return await anext(self, None)
+
+
+class _BlockingBatches:
+    """The batches of a scan, each awaited on the loop thread. Threads may take them in turns."""
+
+    def __init__(self, scan: BatchScan, thread: LoopThread) -> None:
+        self._scan = scan
+        self._thread = thread
+
+    def __iter__(self) -> _BlockingBatches:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = self._thread.run(self._scan.next_or_none())
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def __del__(self) -> None:
+        if self._thread.is_alive and not self._scan.is_closed:  # Not in a fork, nor at the end of the process.
+            self._thread.finish(self._scan.aclose, timeout_seconds=CLOSE_SECONDS_MAX)
+
+
+def batch_options(
+    batch_rows: object, batch_bytes: object | None, readahead: object = READAHEAD_BATCHES, *, path: str
+) -> BatchOptions:
+    """The options of a scan that its caller gave. ``ConfigInvalid`` or ``InvalidType`` for what cannot be meant."""
+
+    def positive(value: object, name: str) -> int:
+        return at_least(1, value, name, operation="scan", path=path)
+
+    return BatchOptions(
+        rows=positive(batch_rows, "batch_rows"),
+        bytes=BATCH_BYTES if batch_bytes is None else positive(batch_bytes, "batch_bytes"),
+        readahead=positive(readahead, "readahead"),
+    )
+
+
+def io_options(
+    path: str,
+    *,
+    gap_bytes: object | None,
+    request_bytes_max: object | None,
+    budget_bytes: object | None,
+    slots: object | None,
+) -> dict[str, int]:
+    """Those of the I/O service's options that a caller gave. ``ConfigInvalid`` or ``InvalidType``."""
+    given = (
+        ("gap_bytes", gap_bytes, 0),
+        ("request_bytes_max", request_bytes_max, 1),
+        ("budget_bytes", budget_bytes, 0),
+        ("slots", slots, 1),
+    )
+    return {
+        name: at_least(lowest, value, name, operation="scan", path=path)
+        for name, value, lowest in given
+        if value is not None
+    }
+
+
+def column_names(columns: object, *, path: str = "") -> list[str]:
+    """Names that a caller gave; ``InvalidType`` for what is no list of names."""
+    if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
+        raise InvalidType(f"columns must be a list of names, not {columns!r}", operation="scan", path=path)
+    names = list(columns)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidType(f"a column's name must be text, not {name!r}", operation="scan", path=path)
+    return names
