@@ -1,0 +1,196 @@
+"""A Lance dataset at one version, for reading."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error, NotFound, UntrustedMetadata
+from aioprefetch.lance.dataset.deletions import read_deletions
+from aioprefetch.lance.dataset.fragments import fragment_parts, wanted_fragments
+from aioprefetch.lance.dataset.manifest import TRAILER, Fragment, Manifest, manifest_range, parse_manifest
+from aioprefetch.lance.dataset.open_files import OpenFiles
+from aioprefetch.lance.dataset.versions import DatasetVersion, latest_version, list_versions, manifest_paths
+from aioprefetch.lance.metadata_bytes import MetadataBytes
+from aioprefetch.lance.parts import TablePart, TableScan, prepared_scan
+from aioprefetch.lance.projection import project
+from aioprefetch.lance.request import ScanRequest, scan_request
+from aioprefetch.lance.schema import arrow_schema
+from aioprefetch.lance.together import together
+from aioprefetch.ranges import at_least
+from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
+from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
+from aioprefetch.scheduler.pinned_file import PinnedFile
+from aioprefetch.scheduler.prepared import PreparedScan
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+# Files of deleted rows that are read at once, where a manifest does not say how many rows they hold.
+_DELETION_READS = 16
+
+
+class LanceDataset:
+    """One version of a dataset; what is written later does not show. Made by ``open_dataset``.
+
+    It holds metadata alone (of the files it has read latest too), and need not be closed. It may be used on any loop.
+    """
+
+    def __init__(self, operator: Operator, path: str, manifest: Manifest, living_rows: Sequence[int]) -> None:
+        self._operator = operator
+        self._manifest = manifest
+        self._living_rows = living_rows
+        self._files = OpenFiles(operator)
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"<LanceDataset {self.path!r} version {self.version}, {self.count_rows()} rows>"
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self._manifest.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema, with the dataset's metadata."""
+        return arrow_schema(self._manifest.fields, self._manifest.schema_metadata)
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments in the order of their rows."""
+        return self._manifest.fragments
+
+    def count_rows(self) -> int:
+        """Rows without deleted ones. No I/O."""
+        return sum(self._living_rows)
+
+    async def versions(self) -> list[DatasetVersion]:
+        """All versions that the store holds now, oldest first: one listing."""
+        return await list_versions(self._operator, _base(self.path))
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        rows: Sequence[int] | None = None,
+        take: Any = None,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int | None = None,
+        readahead: int = READAHEAD_BATCHES,
+        gap_bytes: int | None = None,
+        request_bytes_max: int | None = None,
+        budget_bytes: int | None = None,
+        slots: int | None = None,
+    ) -> BatchScan:
+        """The record batches of the dataset, fragment by fragment; a plain call without I/O.
+
+        Arguments and errors are those of ``aioprefetch.lance.scan``. Rows are counted over all fragments without the
+        deleted ones. No batch spans two fragments, unless ``take`` asks for another order than theirs. A column that
+        a fragment does not have is null there.
+        """
+        options = batch_options(batch_rows, batch_bytes, readahead, path=self.path)
+        request = scan_request(
+            self.path,
+            columns=columns,
+            rows=rows,
+            take=take,
+            gap_bytes=gap_bytes,
+            request_bytes_max=request_bytes_max,
+            budget_bytes=budget_bytes,
+            slots=slots,
+        )
+
+        async def prepare() -> PreparedScan:
+            table = self.table(request)
+            return await prepared_scan(table, request.service(self._operator, table))
+
+        return BatchScan(self._operator, prepare, path=self.path, options=options)
+
+    async def read_table(self, **options: Any) -> pa.Table:
+        """All that ``scan`` gives with the same options, as one table."""
+        return await self.scan(**options).read_all()
+
+    async def take(self, indices: Any, **options: Any) -> pa.Table:
+        """The rows with those numbers, in their order: ``read_table(take=indices)``."""
+        return await self.read_table(take=indices, **options)
+
+    def table(self, request: ScanRequest) -> TableScan:
+        """The scan that a request means."""
+        fields = project(self._manifest.fields, request.columns, path=self.path)
+        selection = request.select(self.count_rows(), self.path)
+        wanted = wanted_fragments(self._manifest.fragments, self._living_rows, selection.ranges)
+
+        def parts() -> AsyncGenerator[TablePart, None]:
+            return fragment_parts(self._files, wanted, fields)
+
+        schema = arrow_schema(fields, self._manifest.schema_metadata)
+        sizes = [file.size for fragment in self._manifest.fragments for file in fragment.files]
+        known = sum(size for size in sizes if size is not None)
+        wanted_bytes = None if None in sizes else known * selection.rows // max(self.count_rows(), 1)
+        return TableScan(schema, selection.rows, selection.order, parts, wanted_bytes)
+
+
+async def open_dataset(operator: Operator, path: str, version: int | None = None) -> LanceDataset:
+    """The dataset in the directory ``path``, at its latest version or at ``version``.
+
+    Costs one page of a listing, unless ``version`` is given, and one GET. ``NotFound`` when there is no dataset or
+    no such version, ``Unsupported`` when it uses what is not known here, ``UntrustedMetadata`` for a damaged manifest.
+    A cancelled call leaves nothing behind.
+    """
+    base = _base(path)
+    if version is not None:
+        version = at_least(1, version, "version", operation="open", path=path)
+    try:
+        if version is None:
+            manifest = await _read_manifest(operator, base, await latest_version(operator, base))
+        else:
+            manifest = await _manifest_of(operator, base, version)
+        room = asyncio.Semaphore(_DELETION_READS)
+        living = await together(_living_rows(operator, one, room) for one in manifest.fragments)
+    except Error as error:
+        error.add_context(operation="open", path=path)
+        raise
+    return LanceDataset(operator, path, manifest, living)
+
+
+async def _read_manifest(operator: Operator, base: str, found: DatasetVersion) -> Manifest:
+    pinned = await PinnedFile.open(operator.accessor(), operator.runtime(), found.path, known_size=found.size)
+    metadata = MetadataBytes(pinned)
+    trailer = await metadata.read(max(0, pinned.size - TRAILER.size), pinned.size)
+    start, end = manifest_range(trailer, pinned.size, found.path)
+    manifest = parse_manifest(await metadata.read(start, end), base, found.path)
+    if manifest.version != found.version:
+        raise UntrustedMetadata(
+            f"the manifest is of version {manifest.version}, its name of {found.version}",
+            path=found.path,
+        )
+    return manifest
+
+
+async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
+    """The manifest of a given version, under the names that it may have."""
+    for path in manifest_paths(base, version):
+        with suppress(NotFound):
+            return await _read_manifest(operator, base, DatasetVersion(version=version, path=path))
+    raise NotFound(f"the dataset has no version {version}", path=base)
+
+
+async def _living_rows(operator: Operator, fragment: Fragment, room: asyncio.Semaphore) -> int:
+    """Rows of a fragment without deleted ones; old manifests do not say how many those are."""
+    file = fragment.deletion_file
+    if file is None:
+        return fragment.rows
+    if file.rows is not None:
+        return fragment.rows - file.rows
+    async with room:
+        return fragment.rows - len(await read_deletions(operator, fragment))
+
+
+def _base(path: str) -> str:
+    """The directory of a dataset as the beginning of a path."""
+    return f"{path.rstrip('/')}/" if path.strip("/") else ""

@@ -1,0 +1,164 @@
+"""Fragments as parts of a scan: which of their files hold the wanted fields, and which of their rows are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.lance.dataset.deletions import physical_ranges
+from aioprefetch.lance.dataset.manifest import DataFile, Fragment
+from aioprefetch.lance.dataset.missing import MissingColumn, MissingField
+from aioprefetch.lance.dataset.open_files import OpenFiles
+from aioprefetch.lance.filtered import read_through
+from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
+from aioprefetch.lance.row_ranges import count_rows
+from aioprefetch.lance.schema import Field, walk
+from aioprefetch.lance.together import together
+from aioprefetch.ranges import Range
+
+# Metadata of so many fragments is read ahead of the scheduling loop.
+_FRAGMENTS_AHEAD = 8
+
+# So many fragments may be scheduled and not decoded yet: their metadata is in memory, and in no budget.
+_FRAGMENTS_OPEN_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFragment:
+    """A fragment, the ``rank`` of its place in the dataset, and its wanted rows, counted without deleted ones."""
+
+    rank: int
+    fragment: Fragment
+    ranges: tuple[Range, ...]
+
+
+def wanted_fragments(
+    fragments: Sequence[Fragment], living_rows: Sequence[int], ranges: Sequence[Range]
+) -> list[WantedFragment]:
+    """The fragments that hold rows of ``ranges`` (sorted, disjoint, over the whole dataset), with their share."""
+    starts, stops = [one[0] for one in ranges], [one[1] for one in ranges]
+    wanted: list[WantedFragment] = []
+    base = 0
+    for rank, (fragment, rows) in enumerate(zip(fragments, living_rows, strict=True)):
+        end = base + rows
+        share = tuple(
+            (max(start, base) - base, min(stop, end) - base)
+            for start, stop in ranges[bisect_right(stops, base) : bisect_left(starts, end)]
+        )
+        if share:
+            wanted.append(WantedFragment(rank, fragment, share))
+        base = end
+    return wanted
+
+
+async def fragment_parts(
+    files: OpenFiles, wanted: Sequence[WantedFragment], fields: Sequence[Field]
+) -> AsyncGenerator[TablePart, None]:
+    """The parts of a scan, in order; the metadata of the next ones is read meanwhile.
+
+    It waits when too many parts were given out whose ``on_close`` was not called.
+    """
+    room = asyncio.Semaphore(_FRAGMENTS_OPEN_MAX)
+    opening: deque[asyncio.Task[TablePart]] = deque()
+    waiting = deque(wanted)
+    try:
+        while opening or waiting:
+            while waiting and len(opening) < _FRAGMENTS_AHEAD:
+                one = waiting.popleft()
+                name = f"open fragment {one.fragment.id}"
+                opening.append(asyncio.create_task(_open_part(files, one, fields), name=name))
+            await room.acquire()
+            part = await opening[0]
+            opening.popleft()
+            yield replace(part, on_close=_Once(room))
+    finally:
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+
+
+class _Once:
+    """Gives a place back at the first call."""
+
+    def __init__(self, room: asyncio.Semaphore) -> None:
+        self._room: asyncio.Semaphore | None = room
+
+    def __call__(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.release()
+
+
+async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequence[Field]) -> TablePart:
+    fragment = wanted.fragment
+    homes = [_home(one, fragment) for one in fields]
+    files = list(dict.fromkeys(home for home in homes if home is not None))
+    opening = together(_open(open_files, fragment.files[index], fragment) for index in files)
+    deletions = asyncio.create_task(open_files.deletions(fragment))
+    try:
+        opened = await opening
+        exact = physical_ranges(wanted.ranges, await deletions)
+    finally:
+        deletions.cancel()
+        await asyncio.gather(deletions, return_exceptions=True)
+    ranges, dropped = read_through(exact, wanted.ranges)
+    columns: list[FileColumns] = []
+    for index, file in zip(files, opened, strict=True):
+        positions = [position for position, home in enumerate(homes) if home == index]
+        within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
+        made = await read_columns(file, within, ranges)
+        columns.append(FileColumns(file, dict(zip(positions, made, strict=True))))
+    read_rows = count_rows(ranges)
+    missing: dict[int, Column] = {
+        position: (MissingColumn(read_rows), MissingField(fields[position].arrow.type))
+        for position, home in enumerate(homes)
+        if home is None
+    }
+    return TablePart(wanted.rank, read_rows - len(dropped), columns, missing, dropped)
+
+
+async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) -> LanceFile:
+    file = await open_files.file(data_file)
+    if file.rows != fragment.rows:
+        raise UntrustedMetadata(
+            f"the file has {file.rows} rows where the manifest says {fragment.rows}",
+            path=data_file.path,
+        )
+    return file
+
+
+def _home(one: Field, fragment: Fragment) -> int | None:
+    """Which file of a fragment holds a field with its children; ``None`` when none does."""
+    wanted = {inner.id for inner in walk([one])}
+    homes = [index for index, file in enumerate(fragment.files) if not wanted.isdisjoint(file.columns)]
+    if len(homes) > 1:
+        raise Unsupported(
+            f"field {one.name!r} lies in {len(homes)} files of fragment {fragment.id}, which is not supported",
+        )
+    return homes[0] if homes else None
+
+
+def placed(one: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
+    """A field of the dataset with the columns that a file keeps it and its children in."""
+    if one.is_one_column(file.version):
+        index = _column(one, columns, file)
+        return replace(one, columns=range(index, index + 1))
+    children = tuple(placed(child, columns, file) for child in one.children)
+    first = _column(one, columns, file) if file.version == (2, 0) else children[0].columns.start
+    return replace(one, children=children, columns=range(first, max(first + 1, children[-1].columns.stop)))
+
+
+def _column(one: Field, columns: Mapping[int, int], file: LanceFile) -> int:
+    index = columns.get(one.id)
+    if index is None:
+        raise Unsupported(f"a part of field {one.name!r} is not in the file that holds the rest", path=file.path)
+    if index >= file.column_count:
+        raise UntrustedMetadata(
+            f"field {one.name!r} is said to be column {index} of {file.column_count}", path=file.path
+        )
+    return index

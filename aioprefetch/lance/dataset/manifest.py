@@ -1,0 +1,187 @@
+"""The manifest: what one version of a dataset consists of."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.lance.schema import FIELD_TABLE, Field, build_fields
+from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, parse, uint
+from aioprefetch.ranges import OFFSET_MAX, Range
+
+TRAILER = struct.Struct("<QHH4s")
+_LENGTH = struct.Struct("<I")
+_MAGIC = b"LANC"
+
+# What a reader may meet and needs to know nothing of, or knows: deletion files, stable row ids, two that concern
+# writers alone, base paths (refused where a file uses one), and files of several versions (256: pylance sets it when
+# it appends a file of another version than the dataset's). Any other flag means that it would read wrong rows.
+_READER_FLAGS_KNOWN = 1 | 2 | 4 | 8 | 16 | 256
+
+_DATA_FILE = MessageTable(
+    "DataFile",
+    {
+        1: FieldRule("path", "text"),
+        2: FieldRule("fields", "int", repeated=True),
+        3: FieldRule("column_indices", "int", repeated=True),
+        6: uint("size"),
+        7: uint("base_id"),
+    },
+)
+_DELETION_FILE = MessageTable(
+    "DeletionFile", {1: uint("kind"), 2: uint("read_version"), 3: uint("id"), 4: uint("rows"), 7: uint("base_id")}
+)
+_FRAGMENT = MessageTable(
+    "DataFragment",
+    {
+        1: uint("id"),
+        2: message("files", _DATA_FILE, repeated=True),
+        3: message("deletion_file", _DELETION_FILE),
+        4: uint("rows"),
+    },
+)
+_DATA_FORMAT = MessageTable("DataStorageFormat", {1: FieldRule("file_format", "text"), 2: FieldRule("version", "text")})
+_TIMESTAMP = MessageTable("Timestamp", {1: FieldRule("seconds", "int"), 2: FieldRule("nanos", "int")})
+_MANIFEST = MessageTable(
+    "Manifest",
+    {
+        1: message("fields", FIELD_TABLE, repeated=True),
+        2: message("fragments", _FRAGMENT, repeated=True),
+        3: uint("version"),
+        5: FieldRule("schema_metadata", "map"),
+        7: message("timestamp", _TIMESTAMP),
+        9: uint("reader_flags"),
+        15: message("data_format", _DATA_FORMAT),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a fragment. ``columns``: field ids to columns of the file; ``size`` in bytes if told."""
+
+    path: str
+    columns: Mapping[int, int]
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionFile:
+    """Where a fragment's deleted rows are listed. ``rows``: how many they are, ``None`` if not told."""
+
+    path: str
+    is_bitmap: bool
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Some rows of a dataset, in one or several files of equally many rows. ``rows`` counts deleted ones too."""
+
+    id: int
+    rows: int
+    files: tuple[DataFile, ...]
+    deletion_file: DeletionFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of a dataset: its fields (without columns: each file has its own), metadata and fragments in order.
+
+    ``timestamp_seconds``: when it was committed, in seconds since 1970.
+    """
+
+    version: int
+    fields: tuple[Field, ...]
+    schema_metadata: Mapping[str, bytes]
+    fragments: tuple[Fragment, ...]
+    timestamp_seconds: float | None
+
+
+def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
+    """Where the manifest, with its length before it, begins and ends in its file of ``size`` bytes."""
+    if len(trailer) < TRAILER.size:
+        raise UntrustedMetadata(f"a file of {size} bytes is no manifest", path=path)
+    position, _, _, magic = TRAILER.unpack(trailer[-TRAILER.size :])
+    if magic != _MAGIC:
+        raise UntrustedMetadata("no manifest: its last four bytes are not LANC", path=path)
+    end = size - TRAILER.size
+    if position + _LENGTH.size > end:
+        raise UntrustedMetadata(f"the manifest is said to begin at {position} of {size} bytes", path=path)
+    return position, end
+
+
+def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
+    """The manifest of the dataset in the directory ``base`` (``""`` or ending with ``/``), from its length on.
+
+    ``UntrustedMetadata`` when it is none; ``Unsupported`` when it asks for what is not known here.
+    """
+    (length,) = _LENGTH.unpack(data[: _LENGTH.size])
+    if length > len(data) - _LENGTH.size:
+        raise UntrustedMetadata(f"the manifest claims {length} bytes, more than its file has", path=path)
+    parsed = parse(_MANIFEST, data[_LENGTH.size : _LENGTH.size + length], path=path)
+    unknown = parsed.get("reader_flags", 0) & ~_READER_FLAGS_KNOWN
+    if unknown:
+        raise Unsupported(f"the dataset asks readers for features with the flags {unknown:#x}", path=path)
+    _check_format(parsed.get("data_format", {}), path)
+    fragments = tuple(_fragment(one, base, path) for one in parsed.get("fragments", ()))
+    stamp = parsed.get("timestamp")
+    return Manifest(
+        version=parsed.get("version", 0),
+        fields=build_fields(parsed.get("fields", ()), path=path),
+        schema_metadata=parsed.get("schema_metadata", {}),
+        fragments=fragments,
+        timestamp_seconds=None if stamp is None else stamp.get("seconds", 0) + stamp.get("nanos", 0) / 1e9,
+    )
+
+
+def _check_format(data_format: Parsed, path: str) -> None:
+    name, version = data_format.get("file_format", "lance"), data_format.get("version", "2.0")
+    if name != "lance" or version not in ("2.0", "2.1", "2.2"):
+        raise Unsupported(
+            f"data files of format {name!r} {version!r} are not supported; lance 2.0 to 2.2 are", path=path
+        )
+
+
+def _fragment(parsed: Parsed, base: str, path: str) -> Fragment:
+    identity, rows = parsed.get("id", 0), parsed.get("rows", 0)
+    files = tuple(_data_file(one, base, path) for one in parsed.get("files", ()))
+    if rows > OFFSET_MAX:
+        raise UntrustedMetadata(f"fragment {identity} claims {rows} rows", path=path)
+    if files and not rows:
+        raise Unsupported(f"fragment {identity} does not say how many rows it has", path=path)
+    deletion = parsed.get("deletion_file")
+    return Fragment(
+        identity, rows, files, None if deletion is None else _deletion(deletion, identity, rows, base, path)
+    )
+
+
+def _data_file(parsed: Parsed, base: str, path: str) -> DataFile:
+    name = parsed.get("path", "")
+    _check_base(parsed, name, path)
+    if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
+        raise UntrustedMetadata(f"a data file cannot be named {name!r}", path=path)
+    fields, indices = parsed.get("fields", ()), parsed.get("column_indices", ())
+    if len(fields) != len(indices):
+        raise UntrustedMetadata(f"{name} has {len(fields)} fields and {len(indices)} column indices", path=path)
+    # Negative ids stand for fields that another file of the fragment holds by now; a negative index is no column.
+    columns = {one: index for one, index in zip(fields, indices, strict=True) if one >= 0 and index >= 0}
+    return DataFile(f"{base}data/{name}", columns, parsed.get("size") or None)
+
+
+def _deletion(parsed: Parsed, fragment: int, rows: int, base: str, path: str) -> DeletionFile:
+    kind, count = parsed.get("kind", 0), parsed.get("rows", 0)
+    if kind > 1:
+        raise Unsupported(f"deletion files of kind {kind} are not supported", path=path)
+    _check_base(parsed, "a deletion file", path)
+    if count > rows:
+        raise UntrustedMetadata(f"{count} of {rows} rows of fragment {fragment} are said to be deleted", path=path)
+    name = f"{fragment}-{parsed.get('read_version', 0)}-{parsed.get('id', 0)}.{'bin' if kind else 'arrow'}"
+    return DeletionFile(f"{base}_deletions/{name}", kind == 1, count or None)
+
+
+def _check_base(parsed: Parsed, what: str, path: str) -> None:
+    if "base_id" in parsed:
+        raise Unsupported(f"{what} lies outside the dataset's directory, which is not supported", path=path)

@@ -1,0 +1,115 @@
+"""Which versions a dataset has, and where their manifests are.
+
+Two ways of naming are in use: by the version, and by 2^64 - 1 - version in 20 digits, so that a listing in the order
+of keys begins with the latest one. One page of that listing is enough then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from aioprefetch.errors import Error, NotFound, Unsupported
+from aioprefetch.values import Entry
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+_NAME = re.compile(r"(\d{1,20})\.manifest")
+_INVERTED_DIGITS = 20
+_VERSION_MAX = (1 << 64) - 1
+_HINT_BYTES_MAX = 4096
+
+# How far beyond the hint a store that cannot list is asked for later versions, one request each.
+_PROBES_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetVersion:
+    """One version: its number, and its manifest's path, size in bytes and time of writing as far as they are known."""
+
+    version: int
+    path: str
+    size: int | None = None
+    last_modified: datetime | None = None
+
+
+def manifest_paths(base: str, version: int) -> tuple[str, str]:
+    """The paths that the manifest of a version may have, the usual one first."""
+    return f"{base}_versions/{_VERSION_MAX - version:020d}.manifest", f"{base}_versions/{version}.manifest"
+
+
+def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
+    """The version that an entry of a listing is, and whether its name is an inverted one; ``None`` for other files."""
+    match = _NAME.fullmatch(entry.path.removeprefix(f"{base}_versions/"))
+    if match is None or entry.is_directory:
+        return None
+    number = int(match[1])
+    is_inverted = len(match[1]) == _INVERTED_DIGITS
+    if number > _VERSION_MAX:
+        return None
+    version = _VERSION_MAX - number if is_inverted else number
+    found = DatasetVersion(version=version, path=entry.path, size=entry.size, last_modified=entry.last_modified)
+    return found, is_inverted
+
+
+async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
+    """All versions, oldest first, by one listing."""
+    async with operator.list(f"{base}_versions/") as entries:
+        found = [version_of(entry, base) async for entry in entries]
+    return sorted((one[0] for one in found if one is not None), key=lambda one: one.version)
+
+
+async def latest_version(operator: Operator, base: str) -> DatasetVersion:
+    """The latest version: the first one listed, where names are inverted. ``NotFound`` when there is none."""
+    if not operator.capability.list:
+        return await _latest_by_hint(operator, base)
+    latest: DatasetVersion | None = None
+    async with operator.list(f"{base}_versions/") as entries:
+        async for entry in entries:
+            one = version_of(entry, base)
+            if one is None:
+                continue
+            if latest is None or one[0].version > latest.version:
+                latest = one[0]
+            if one[1]:
+                break
+    if latest is None:
+        raise NotFound("there is no version of a Lance dataset", operation="open", path=base)
+    return latest
+
+
+async def _probe(operator: Operator, base: str, version: int) -> DatasetVersion:
+    """One version, by the names that it may have. ``NotFound`` when it is not there."""
+    for path in manifest_paths(base, version):
+        try:
+            size = (await operator.stat(path)).size
+        except NotFound:
+            continue
+        return DatasetVersion(version=version, path=path, size=size)
+    raise NotFound(f"the dataset has no version {version}", operation="open", path=base)
+
+
+async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
+    """Where nothing can be listed: the version that the dataset's hint names, or the last one that follows it."""
+    path = f"{base}_versions/latest_version_hint.json"
+    try:
+        hint = json.loads(await operator.read(path, size=_HINT_BYTES_MAX))["version"]
+        if type(hint) is not int or not 0 < hint < _VERSION_MAX:
+            raise ValueError(f"the hint says {hint!r}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, Error):
+            raise
+        raise Unsupported(
+            f"the store cannot list, and {path} names no version ({error}); say version=", operation="open", path=base
+        ) from error
+    latest = await _probe(operator, base, hint)
+    for version in range(hint + 1, hint + _PROBES_MAX):
+        try:
+            latest = await _probe(operator, base, version)
+        except NotFound:
+            break
+    return latest

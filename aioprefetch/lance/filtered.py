@@ -1,0 +1,145 @@
+"""Reading through small groups of deleted rows, and leaving them out of the batches.
+
+Every range of rows costs time in every column, so that single deleted rows all over a fragment would make its scan
+slow. Where holes are small, the rows in them are read along, and filtered out of the decoded batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from aioprefetch.lance.reordered import rows_without_columns
+from aioprefetch.lance.row_ranges import RowNumbers
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
+
+# Up to so many deleted rows in a row are read along: of vectors of 3 KB that is about what reads are merged over.
+HOLE_ROWS_MAX = 32
+
+
+def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tuple[Range, ...], RowNumbers]:
+    """``ranges`` without their small holes, and which of the rows that they hold then are not wanted, ascending.
+
+    ``living`` are the same rows counted without deleted ones: where those are apart, the hole has unwanted rows that
+    are alive, and stays.
+    """
+    if len(ranges) == len(living):
+        return tuple(ranges), np.empty(0, np.int64)
+    edges = np.asarray(ranges, np.int64)
+    sizes = edges[:, 1] - edges[:, 0]
+    before = np.cumsum(sizes) - sizes
+    holes = edges[1:, 0] - edges[:-1, 1]
+    ends = np.cumsum([stop - start for start, stop in living])
+    is_edge = np.isin(before[1:], ends)
+    closed = (holes <= HOLE_ROWS_MAX) & ~is_edge
+    first = np.concatenate(([True], ~closed))
+    last = np.concatenate((~closed, [True]))
+    coarse = tuple(zip(edges[first, 0].tolist(), edges[last, 1].tolist(), strict=True))
+    dropped = holes[closed]
+    before_hole = np.cumsum(dropped) - dropped
+    # A hole begins behind all wanted rows before it, and all rows of the closed holes before it.
+    starts = before[1:][closed] + before_hole
+    within = np.arange(int(dropped.sum())) - np.repeat(before_hole, dropped)
+    return coarse, np.repeat(starts, dropped) + within
+
+
+class KeptRows:
+    """Counts kept rows among rows of which ``dropped`` ones (positions, ascending) are not wanted."""
+
+    def __init__(self, dropped: RowNumbers) -> None:
+        self.dropped = dropped
+        self._before = dropped - np.arange(len(dropped))
+
+    def kept(self, read: int) -> int:
+        """How many of the first ``read`` rows are kept."""
+        return read - int(np.searchsorted(self.dropped, read, "left"))
+
+    def read(self, kept: int) -> int:
+        """How many rows must be read until ``kept`` ones are kept: up to the last of those."""
+        return kept + int(np.searchsorted(self._before, kept - 1, "right")) if kept else 0
+
+
+class FilteredColumn:
+    """A column that counts its rows by those that are kept."""
+
+    def __init__(self, inner: ColumnScheduler[Any], rows: KeptRows) -> None:
+        self._inner = inner
+        self._rows = rows
+
+    @property
+    def rows_scheduled(self) -> int:
+        """See ``ColumnScheduler``."""
+        return self._rows.kept(self._inner.rows_scheduled)
+
+    @property
+    def is_finished(self) -> bool:
+        """See ``ColumnScheduler``."""
+        return self._inner.is_finished
+
+    def schedule_next(self, io: PageIo) -> Any:
+        """See ``ColumnScheduler``."""
+        return self._inner.schedule_next(io)
+
+
+class FilteredRoot:
+    """``RootDecoder`` over another one that drops rows from its batches."""
+
+    def __init__(self, inner: RootDecoder[Any], schema: pa.Schema, rows: KeptRows) -> None:
+        self._inner = inner
+        self._schema = schema
+        self._rows = rows
+        self._kept = 0
+        self._read = 0
+
+    def accept(self, column: int, page: Any) -> None:
+        """A page of a column, behind those that came before."""
+        self._inner.accept(column, page)
+
+    async def wait(self, rows: int) -> None:
+        """Wait until the next ``rows`` kept rows can be drained."""
+        await self._inner.wait(self._reach(rows))
+
+    def loaded_rows(self, most: int) -> int:
+        """How many of the next kept rows, up to ``most``, could be drained at once."""
+        return self._kept_in(self._inner.loaded_rows(self._reach(most)))
+
+    def likely_rows(self, rows: int, batch_bytes: int) -> int:
+        """How many of the next ``rows`` kept rows may stay within ``batch_bytes`` with the others; at least 1."""
+        return max(1, self._kept_in(self._inner.likely_rows(self._reach(rows), batch_bytes)))
+
+    def fitting_rows(self, rows: int, batch_bytes: int) -> int:
+        """How many of the next ``rows`` kept rows stay within ``batch_bytes`` with the others; at least 1."""
+        return max(1, self._kept_in(self._inner.fitting_rows(self._reach(rows), batch_bytes)))
+
+    def drain(self, rows: int) -> DecodeTask:
+        """Take the next ``rows`` kept rows."""
+        start, count = self._read, self._reach(rows)
+        task = self._inner.drain(count)
+        self._kept += rows
+        self._read += count
+        if count == rows:
+            return task
+        low, high = np.searchsorted(self._rows.dropped, (start, start + count))
+        mask = np.ones(count, bool)
+        mask[self._rows.dropped[low:high] - start] = False
+        schema = self._schema
+
+        def decode() -> pa.RecordBatch:
+            batch = task.decode()
+            return batch.filter(pa.array(mask)) if schema.names else rows_without_columns(schema, rows)
+
+        return DecodeTask(rows=rows, decode=decode, release=task.release)
+
+    def close(self) -> None:
+        """Release every page that was not drained."""
+        self._inner.close()
+
+    def _reach(self, rows: int) -> int:
+        return self._rows.read(self._kept + rows) - self._read
+
+    def _kept_in(self, read: int) -> int:
+        return self._rows.kept(self._read + read) - self._kept

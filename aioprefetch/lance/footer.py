@@ -1,0 +1,261 @@
+"""A Lance file's own account of itself: footer, offset tables, schema, and the metadata of columns on demand.
+
+One suffix request brings all of it for most files, and the size of the file besides. Where the metadata is larger than
+what was asked for, one more read follows, and the next files of the same runtime are opened with a longer tail.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
+from aioprefetch.lance.column_metadata import ColumnMetadata, parse_column
+from aioprefetch.lance.metadata_bytes import MetadataBytes
+from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
+from aioprefetch.lance.together import together
+from aioprefetch.lance.wire import MessageTable, message, parse, uint
+from aioprefetch.ranges import OFFSET_MAX, Range, coalesce
+from aioprefetch.scheduler.pinned_file import PinnedFile
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+FOOTER = struct.Struct("<QQQIIHH4s")
+MAGIC = b"LANC"
+
+# What the first request asks for: metadata of some hundred pages. It grows with the files that a runtime has met.
+TAIL_BYTES = 64 << 10
+TAIL_BYTES_MAX = 2 << 20
+_FILES_REMEMBERED = 16
+
+# Metadata up to this size comes in one second read; of more, only the parts that are needed.
+_SECOND_READ_BYTES_MAX = 1 << 20
+_METADATA_GAP_BYTES = 64 << 10
+_METADATA_REQUEST_BYTES_MAX = 16 << 20
+
+_VERSIONS = {(0, 3): (2, 0), (2, 0): (2, 0), (2, 1): (2, 1), (2, 2): (2, 2)}
+_DESCRIPTOR = MessageTable("FileDescriptor", {1: message("schema", SCHEMA_TABLE), 2: uint("rows")})
+
+
+class TailMemory:
+    """How long a tail the latest files of a runtime needed, so that the next one opens with a single request."""
+
+    def __init__(self) -> None:
+        self._needed: deque[int] = deque(maxlen=_FILES_REMEMBERED)
+
+    @property
+    def tail_bytes(self) -> int:
+        """What to ask for."""
+        return min(TAIL_BYTES_MAX, max(TAIL_BYTES, *self._needed, 0))
+
+    def note(self, needed: int) -> None:
+        """A file had ``needed`` bytes of metadata at its end."""
+        self._needed.append(-(-needed // TAIL_BYTES) * TAIL_BYTES)
+
+
+class LanceFile:
+    """An open file: version, schema and row count, and the metadata of those columns that were loaded.
+
+    ``version`` is ``(2, 0)``, ``(2, 1)`` or ``(2, 2)``; ``fields`` are the top-level fields with their columns, the
+    same as ``schema``. It holds the tail of the file in memory and no connection; there is nothing to close.
+    """
+
+    def __init__(
+        self,
+        pinned: PinnedFile,
+        metadata: MetadataBytes,
+        version: tuple[int, int],
+        rows: int,
+        fields: tuple[Field, ...],
+        schema: pa.Schema,
+        blocks: Sequence[Range],
+        global_buffers: Sequence[Range],
+    ) -> None:
+        self.pinned = pinned
+        self.version = version
+        self.rows = rows
+        self.fields = fields
+        self.schema = schema
+        self.global_buffers = tuple(global_buffers)
+        self._metadata = metadata
+        self._blocks = blocks
+        self._data: dict[int, memoryview] = {}
+        self._columns: dict[int, ColumnMetadata] = {}
+
+    @property
+    def path(self) -> str:
+        """The path within the store."""
+        return self.pinned.path
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.pinned.size
+
+    @property
+    def column_count(self) -> int:
+        """How many columns it has; a field may have several."""
+        return len(self._blocks)
+
+    async def load_columns(self, indices: Iterable[int]) -> None:
+        """Make ``column`` usable for those columns: no I/O for what came with the tail, else as few reads as can be.
+
+        ``UntrustedMetadata`` when the file has no such column. A cancelled call leaves nothing behind.
+        """
+        missing: list[int] = []
+        for index in dict.fromkeys(indices):
+            self._check_index(index)
+            if index in self._data:
+                continue
+            if (view := self._metadata.resident(*self._blocks[index])) is not None:
+                self._data[index] = view
+            else:
+                missing.append(index)
+        if missing:
+            await self._read_blocks(missing)
+
+    async def _read_blocks(self, indices: Sequence[int]) -> None:
+        blocks = [self._blocks[index] for index in indices]
+        requests = coalesce(blocks, gap_bytes=_METADATA_GAP_BYTES, request_bytes_max=_METADATA_REQUEST_BYTES_MAX)
+        views = await together(self.pinned.read(one.start, one.end) for one in requests)
+        for request, view in zip(requests, views, strict=True):
+            for member in request.members:
+                start, end = blocks[member]
+                self._data[indices[member]] = view[start - request.start : end - request.start]
+        for index, (start, end) in zip(indices, blocks, strict=True):
+            if start == end:
+                self._data[index] = memoryview(b"")
+
+    def column(self, index: int) -> ColumnMetadata:
+        """The metadata of a column that was loaded, parsed at the first call."""
+        known = self._columns.get(index)
+        if known is None:
+            try:
+                known = parse_column(self._data[index], version=self.version, file_size=self.size, path=self.path)
+            except Error as error:
+                error.add_context(operation="open", path=self.path)
+                raise
+            self._columns[index] = known
+        return known
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < len(self._blocks):
+            raise UntrustedMetadata(
+                f"the schema needs column {index}, and the file has {len(self._blocks)}", path=self.path
+            )
+
+
+async def open_file(
+    operator: Operator,
+    path: str,
+    *,
+    size: int | None = None,
+    version: str | None = None,
+    if_match: str | None = None,
+    tail_bytes: int | None = None,
+) -> LanceFile:
+    """Open a Lance file of version 2.0, 2.1 or 2.2, with one request for most files.
+
+    ``size`` in bytes, where it is known; ``version`` and ``if_match`` pin the object as for a read; ``tail_bytes``
+    instead of what the runtime has learned. ``Unsupported`` for a Lance file of another version, ``UntrustedMetadata``
+    for what is no Lance file or contradicts itself, ``NotFound``, ... A cancelled call leaves nothing behind.
+    """
+    accessor, runtime = operator.accessor(), operator.runtime()
+    memory = runtime.shared(("lance", "tail"), TailMemory)
+    try:
+        pinned = await PinnedFile.open(
+            accessor,
+            runtime,
+            path,
+            tail_bytes=tail_bytes or memory.tail_bytes,
+            version=version,
+            if_match=if_match,
+            known_size=size,
+        )
+        return await describe(pinned, memory)
+    except Error as error:
+        error.add_context(operation="open", path=path)
+        raise
+
+
+async def describe(pinned: PinnedFile, memory: TailMemory) -> LanceFile:
+    """The Lance file that a file, of which the tail is here, claims to be. See ``open_file``."""
+    path = pinned.path
+    metadata = MetadataBytes(pinned)
+    footer = Footer.parse(await metadata.read(max(0, pinned.size - FOOTER.size), pinned.size), pinned.size, path)
+    global_buffers = _table(await metadata.read(*footer.global_table), footer, path)
+    start = min(global_buffers[0][0], footer.metadata_start)
+    memory.note(pinned.size - start)
+    if metadata.start - start <= _SECOND_READ_BYTES_MAX:
+        await metadata.lengthen(start)
+    described, blocks = await together(metadata.read(*one) for one in (global_buffers[0], footer.column_table))
+    rows, fields, schema = _describe(described, footer, len(blocks) // 16, path)
+    table = _table(blocks, footer, path)
+    return LanceFile(pinned, metadata, footer.version, rows, fields, schema, table, global_buffers)
+
+
+def _describe(
+    described: memoryview, footer: Footer, column_count: int, path: str
+) -> tuple[int, tuple[Field, ...], pa.Schema]:
+    """Rows, fields and schema of a file, by its own words."""
+    descriptor = parse(_DESCRIPTOR, described, path=path)
+    stored = descriptor.get("schema", {})
+    fields, columns = number_columns(build_fields(stored.get("fields", ()), path=path), footer.version)
+    if columns > column_count:
+        raise UntrustedMetadata(f"the schema needs {columns} columns, and the file has {column_count}", path=path)
+    rows = descriptor.get("rows", 0)
+    if rows > OFFSET_MAX:
+        raise UntrustedMetadata(f"the file claims {rows} rows", path=path)
+    metadata: Mapping[str, bytes] = stored.get("metadata", {})
+    return rows, fields, arrow_schema(fields, metadata)
+
+
+class Footer:
+    """The last 40 bytes: where the tables are, checked against the size of the file."""
+
+    __slots__ = ("column_table", "end", "global_table", "metadata_start", "version")
+
+    def __init__(self, version: tuple[int, int], metadata_start: int, columns: Range, buffers: Range, end: int) -> None:
+        self.version = version
+        self.metadata_start = metadata_start
+        self.column_table = columns
+        self.global_table = buffers
+        self.end = end
+
+    @classmethod
+    def parse(cls, data: bytes | memoryview, size: int, path: str) -> Footer:
+        """Of the last bytes of a file of ``size`` bytes. ``Unsupported`` names another version of the format."""
+        if len(data) < FOOTER.size:
+            raise UntrustedMetadata(f"a file of {size} bytes is no Lance file", path=path)
+        start, columns_at, buffers_at, buffers, columns, major, minor, magic = FOOTER.unpack(data[-FOOTER.size :])
+        if magic != MAGIC:
+            raise UntrustedMetadata("no Lance file: its last four bytes are not LANC", path=path)
+        version = _VERSIONS.get((major, minor))
+        if version is None:
+            raise Unsupported(_version_message(major, minor), path=path)
+        end = size - FOOTER.size
+        tables = ((columns_at, columns_at + 16 * columns), (buffers_at, buffers_at + 16 * buffers))
+        if start > end or any(last > end for _, last in tables):
+            raise UntrustedMetadata(f"the footer points beyond the file of {size} bytes", path=path)
+        if not buffers:
+            raise UntrustedMetadata("the file does not describe itself: it has no global buffer", path=path)
+        return cls(version, start, *tables, end)
+
+
+def _version_message(major: int, minor: int) -> str:
+    found = {(0, 2): "0.1 (the legacy format)", (2, 3): "2.3"}.get((major, minor), f"{major}.{minor}")
+    return f"Lance files of version {found} are not supported; 2.0, 2.1 and 2.2 are"
+
+
+def _table(data: memoryview, footer: Footer, path: str) -> list[Range]:
+    """A table of (position, size), each entry within the file and before the footer."""
+    entries = [(position, position + size) for position, size in struct.iter_unpack("<QQ", data)]
+    for start, end in entries:
+        if end > footer.end:
+            raise UntrustedMetadata(f"an offset table points to [{start}, {end}), beyond its file", path=path)
+    return entries

@@ -1,0 +1,286 @@
+"""Lists of any number of items: a column of ends, and the items in columns of their own, with pages of their own.
+
+Which items some lists have is known when their ends have come: an indirect read, whose second half a free task
+schedules. Where all lists of a page are wanted, the page's metadata says which items they have, and all is scheduled
+at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import Unexpected, UntrustedMetadata
+from aioprefetch.lance.logical.columns import ColumnPages
+from aioprefetch.lance.logical.portions import ListPortion
+from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap
+from aioprefetch.lance.physical.ends import Ends, StoredEnds
+from aioprefetch.lance.physical.loading import FollowUp, LoadingPage
+from aioprefetch.lance.physical.protocols import Piece
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.pages import PageIo, PendingRead
+
+
+@dataclass(frozen=True, slots=True)
+class _FollowUpIo:
+    """The reads that a free task submits: those of its first row are the second half of one that was admitted."""
+
+    io: PageIo
+    row: int
+
+    @property
+    def size(self) -> int:
+        return self.io.size
+
+    def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PendingRead:
+        return self.io.submit(ranges, row, is_follow_up=is_follow_up or row <= self.row)
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        self.io.spawn(work, name=name)
+
+
+class ListPage:
+    """The wanted lists of one page: their ends, and a decoder of their items as soon as these are scheduled."""
+
+    def __init__(
+        self,
+        ends: StoredEnds,
+        wanted: RowRanges,
+        items: LogicalField,
+        first_item: int,
+        io: PageIo,
+        row_of: RowMap,
+    ) -> None:
+        """``row_of`` counts from the first wanted list of the page, ``first_item`` from the first of the column."""
+        self.rows = wanted.rows
+        self.items: LogicalDecoder | None = None
+        self._field = items
+        self._first_item = first_item
+        self._count = ends.content_size
+        self._is_released = False
+        self._ends: LoadingPage[tuple[Ends, RowRanges]] = LoadingPage(ends, wanted, io, row_of(0))
+        self._planned: FollowUp | None = None
+        if first_item + self._count > items.rows:
+            raise UntrustedMetadata(f"lists end at item {first_item + self._count} of {items.rows}")
+        if wanted.is_whole(ends.rows):
+            ranges = RowRanges.one(first_item, first_item + self._count)
+            rows, count = self.rows, self._count
+            self._schedule(ranges, io, lambda position: row_of(position * rows // count))
+        else:
+            self._planned = FollowUp(io, lambda: self._follow_up(io, row_of), name="lance list items")
+
+    @property
+    def ends(self) -> Ends:
+        """The ends of the lists. Only when they have come."""
+        return self._ends.decoder[0]
+
+    @property
+    def reads(self) -> list[PendingRead]:
+        """Of the ends."""
+        return self._ends.reads
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the ends have come, and the items are scheduled."""
+        return self._ends.is_loaded and self.items is not None
+
+    def want(self, skip: int, rows: int) -> None:
+        """A batch cannot go on without these lists."""
+        self._ends.want()
+        if self.items is None:
+            return
+        if self._ends.is_loaded:
+            self.items.want(self.item_count(skip, rows))
+        else:  # Which of them is not known yet: about so many.
+            self.items.want(-(-self._count * (skip + rows) // self.rows))
+
+    async def wait(self, skip: int, rows: int) -> None:
+        """Wait for these lists and their items."""
+        self._ends.want()
+        if self._planned is not None:
+            await self._planned.wait()
+        await self._ends.wait()
+        assert self.items is not None
+        await self.items.wait(self.item_count(skip, rows))
+
+    def item_count(self, skip: int, rows: int) -> int:
+        """How many items these lists have."""
+        start, end = self.ends.bounds(skip, rows)
+        return end - start
+
+    def loaded_rows(self, skip: int, most: int) -> int:
+        """How many of the next lists have come with all their items."""
+        if not self.has_ends:
+            return 0
+        assert self.items is not None
+        count = self.item_count(skip, most)
+        loaded = self.items.loaded_rows(count)
+        if loaded >= count:
+            return most
+        fits, exceeds = 0, most
+        while exceeds - fits > 1:
+            middle = (fits + exceeds) // 2
+            if self.item_count(skip, middle) <= loaded:
+                fits = middle
+            else:
+                exceeds = middle
+        return fits
+
+    def release(self) -> None:
+        """Nobody needs the page any more."""
+        self._is_released = True
+        self._ends.release()
+        if self.items is not None:
+            self.items.close()
+
+    def _schedule(self, ranges: RowRanges, io: PageIo, row_of: RowMap) -> None:
+        decoder = self._field.decoder()
+        scheduler = self._field.scheduler(ranges, row_of)
+        while not scheduler.is_finished:
+            decoder.accept(scheduler.schedule_next(io))
+        self.items = decoder
+
+    async def _follow_up(self, io: PageIo, row_of: RowMap) -> None:
+        ends, contents = await self._ends.arrive()
+        if not self._is_released:
+            ranges = RowRanges(contents.starts + self._first_item, contents.ends + self._first_item)
+            row_at = ends.row_finder()
+            last = self.rows - 1
+            self._schedule(ranges, _FollowUpIo(io, row_of(0)), lambda position: row_of(min(row_at(position), last)))
+
+
+@dataclass(frozen=True, slots=True)
+class ListField:
+    """A field of lists."""
+
+    pages: ColumnPages
+    items: LogicalField
+    kind: pa.DataType
+
+    @property
+    def rows(self) -> int:
+        """How many lists it has."""
+        return self.pages.rows
+
+    def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ListScheduler:
+        """The pages of ``ranges``."""
+        return ListScheduler(self, ranges, row_of)
+
+    def decoder(self) -> ListDecoder:
+        """For the pages of one scheduler."""
+        return ListDecoder(self.kind)
+
+    def portion(self) -> ListPortion:
+        """For rows of its decoders."""
+        return ListPortion(self.kind, self.items.portion())
+
+
+class ListScheduler:
+    """The pages of ends that hold wanted lists, in order; their items are scheduled with them or by free tasks."""
+
+    def __init__(self, field: ListField, ranges: RowRanges, row_of: RowMap) -> None:
+        if ranges.rows:
+            field.pages.check(int(ranges.ends[-1]))
+        self._field = field
+        self._ranges = ranges
+        self._row_of = row_of
+        self._scheduled = 0
+
+    @property
+    def rows_scheduled(self) -> int:
+        """How many wanted lists its pages cover so far."""
+        return self._scheduled
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last page was scheduled."""
+        return self._scheduled >= self._ranges.rows
+
+    def schedule_next(self, io: PageIo) -> ListPage:
+        """Submit the reads of the next page."""
+        first, row_of, pages = self._scheduled, self._row_of, self._field.pages
+        index = pages.page_at(self._ranges.row_at(first))
+        wanted = pages.wanted(index, self._ranges)
+        self._scheduled += wanted.rows
+        ends, first_item = pages.list_scheduler(index), pages.first_item(index)
+        return ListPage(ends, wanted, self._field.items, first_item, io, lambda position: row_of(first + position))
+
+
+class ListDecoder:
+    """Pages of lists in row order; each has a decoder of its own items."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._width = 8 if pa.types.is_large_list(kind) else 4
+        self._pages: deque[ListPage] = deque()
+        self._taken = 0  # Rows of the first page.
+
+    def accept(self, page: ListPage) -> None:
+        """A page of the scheduler."""
+        self._pages.append(page)
+
+    def want(self, rows: int) -> None:
+        """Want the ends of the next lists, and their items as far as they are known."""
+        for page, skip, count in self._spans(rows):
+            page.want(skip, count)
+
+    async def wait(self, rows: int) -> None:
+        """Wait for the next lists and their items."""
+        self.want(rows)
+        for page, skip, count in list(self._spans(rows)):
+            await page.wait(skip, count)
+
+    def loaded_rows(self, most: int) -> int:
+        """Up to the first list of which something has not come."""
+        loaded = 0
+        available = min(most, sum(page.rows for page in self._pages) - self._taken)
+        for page, skip, count in self._spans(available):
+            ready = page.loaded_rows(skip, count)
+            loaded += ready
+            if ready < count:
+                break
+        return loaded
+
+    def size_bytes(self, rows: int) -> int:
+        """Offsets and items."""
+        size = rows * self._width
+        for page, skip, count in self._spans(rows):
+            assert page.items is not None
+            size += page.items.size_bytes(page.item_count(skip, count))
+        return size
+
+    def take(self, rows: int, portion: ListPortion) -> None:
+        """Move the next lists to a portion, and their items to the portion of the items."""
+        for page, skip, count in list(self._spans(rows)):
+            assert page.items is not None
+            is_last = skip + count == page.rows
+            page.items.take(page.item_count(skip, count), portion.items)
+            portion.add(Piece(page.ends, skip, count, is_last), page.reads if is_last else ())
+            self._taken = skip + count
+            if is_last:
+                page.items.close()
+                self._pages.popleft()
+                self._taken = 0
+
+    def close(self) -> None:
+        """Release every page that was not taken."""
+        for page in self._pages:
+            page.release()
+        self._pages.clear()
+
+    def _spans(self, rows: int) -> Iterator[tuple[ListPage, int, int]]:
+        """Pages, rows of them that were taken already, and how many of the next ``rows`` rows they have."""
+        skip = self._taken
+        for page in self._pages:
+            if rows <= 0:
+                return
+            count = min(rows, page.rows - skip)
+            yield page, skip, count
+            rows -= count
+            skip = 0
+        if rows > 0:
+            raise Unexpected("more lists were asked for than pages were scheduled", operation="scan")

@@ -1,0 +1,145 @@
+"""Rows that were drained and are still to be decoded: a tree in the shape of the type.
+
+Decoders add what their pages have, so that lists of several pages share one array of items: it is bridged too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from aioprefetch.lance.logical.field import ArrayTask
+from aioprefetch.lance.output import AnyPage, arrow_buffer, assemble, dictionary, is_small_rest
+from aioprefetch.lance.physical.basic import AllNulls, BasicRows
+from aioprefetch.lance.physical.dictionary import DictionaryRows
+from aioprefetch.lance.physical.ends import Ends
+from aioprefetch.lance.physical.memory import allocate, check_offsets
+from aioprefetch.lance.physical.protocols import Piece, Target
+from aioprefetch.lance.physical.strings import new_offsets, put_validity
+from aioprefetch.scheduler.pages import PendingRead
+
+# Copying and checking this much is done before another thread has taken it over.
+CHEAP_BYTES_MAX = 64 << 10
+
+
+class Portion(Protocol):
+    """Rows of one field, on their way into a batch."""
+
+    def decode(self) -> pa.Array:
+        """The rows as an array. On any thread."""
+        ...
+
+    def reads(self) -> list[PendingRead]:
+        """Of the pages that ended with these rows."""
+        ...
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether ``decode`` is not worth another thread."""
+        ...
+
+
+def task_of(portion: Portion) -> ArrayTask:
+    """What the decode loop gets of it."""
+    return ArrayTask(portion.decode, portion.reads(), portion.is_cheap)
+
+
+class PrimitivePortion:
+    """Rows of pages of a single column."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._pieces: list[Piece[AnyPage]] = []
+        self._reads: list[PendingRead] = []
+
+    def add(self, piece: Piece[AnyPage], reads: Sequence[PendingRead]) -> None:
+        """More rows, and the reads of their page if they are its last."""
+        self._pieces.append(piece)
+        self._reads.extend(reads)
+
+    def decode(self) -> pa.Array:
+        """One page is sliced, several are bridged."""
+        if not pa.types.is_dictionary(self._kind):
+            return assemble(self._kind, self._pieces)
+        dictionaries = [piece.page.items.array() for piece in self._pieces if isinstance(piece.page, DictionaryRows)]
+        return dictionary(self._kind, self._pieces, dictionaries)
+
+    def reads(self) -> list[PendingRead]:
+        """Of the pages that ended with these rows."""
+        return self._reads
+
+    @property
+    def is_cheap(self) -> bool:
+        """A slice of one page of plain values, or little at all."""
+        if any(not isinstance(piece.page, BasicRows | AllNulls) for piece in self._pieces):
+            return False
+        if len(self._pieces) == 1 and not is_small_rest(self._pieces[0]):  # type: ignore[arg-type]
+            return True
+        return sum(piece.page.size_bytes(piece.skip, piece.rows) for piece in self._pieces) <= CHEAP_BYTES_MAX
+
+
+class ListPortion:
+    """Rows of pages of lists: their ends here, their items in another portion."""
+
+    def __init__(self, kind: pa.DataType, items: Portion) -> None:
+        self._kind = kind
+        self._width = 8 if pa.types.is_large_list(kind) else 4
+        self._pieces: list[Piece[Ends]] = []
+        self._reads: list[PendingRead] = []
+        self.items = items
+
+    def add(self, piece: Piece[Ends], reads: Sequence[PendingRead]) -> None:
+        """More rows, whose items were added to ``items``, and the reads of their page if they are its last."""
+        self._pieces.append(piece)
+        self._reads.extend(reads)
+
+    def decode(self) -> pa.Array:
+        """Offsets go on from page to page; so do the items."""
+        rows = sum(piece.rows for piece in self._pieces)
+        offsets = new_offsets(rows, self._width)
+        has_nulls = any(piece.page.has_nulls(piece.skip, piece.rows) for piece in self._pieces)
+        validity = Target(allocate((rows + 7) // 8)) if has_nulls else None
+        items = at = 0
+        for piece in self._pieces:
+            start, end = piece.page.bounds(piece.skip, piece.rows)
+            check_offsets(items + end - start, self._width)
+            is_valid = piece.page.write(piece.skip, piece.rows, items, offsets[at + 1 : at + 1 + piece.rows])
+            put_validity(validity, is_valid, piece.rows)
+            items += end - start
+            at += piece.rows
+        buffers = [None if validity is None else arrow_buffer(validity.memory), arrow_buffer(offsets)]
+        return pa.Array.from_buffers(self._kind, rows, buffers, children=[self.items.decode()])
+
+    def reads(self) -> list[PendingRead]:
+        """Of the pages that ended with these rows, and of their items."""
+        return [*self._reads, *self.items.reads()]
+
+    @property
+    def is_cheap(self) -> bool:
+        """Few rows with cheap items."""
+        return sum(piece.rows for piece in self._pieces) * 8 <= CHEAP_BYTES_MAX and self.items.is_cheap
+
+
+class StructPortion:
+    """Rows of a struct: a portion of each child."""
+
+    def __init__(self, kind: pa.DataType, children: Sequence[Portion]) -> None:
+        self._kind = kind
+        self.children = children
+        self.rows = 0
+
+    def decode(self) -> pa.Array:
+        """A struct without nulls of the children's arrays."""
+        arrays = [child.decode() for child in self.children]
+        return pa.Array.from_buffers(self._kind, self.rows, [None], children=arrays)
+
+    def reads(self) -> list[PendingRead]:
+        """Of the children."""
+        return [read for child in self.children for read in child.reads()]
+
+    @property
+    def is_cheap(self) -> bool:
+        """If all children are."""
+        return all(child.is_cheap for child in self.children)

@@ -1,0 +1,220 @@
+"""Fields of a single column: numbers, strings, dictionaries, lists of fixed size, packed structs, blobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from aioprefetch.errors import Unexpected
+from aioprefetch.lance.logical.columns import ColumnPages
+from aioprefetch.lance.logical.portions import PrimitivePortion
+from aioprefetch.lance.logical.protocols import RowMap
+from aioprefetch.lance.output import AnyPage
+from aioprefetch.lance.physical.blob import BlobDescriptors, BlobGroup
+from aioprefetch.lance.physical.loading import FollowUp, LoadingPage
+from aioprefetch.lance.physical.protocols import PhysicalPageScheduler, Piece
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.scheduler.pages import PageIo
+
+ValuePage = LoadingPage[AnyPage]
+
+
+class BlobPage:
+    """A page of blobs: its descriptors are under way, then it becomes ``pages`` of some megabytes of values each."""
+
+    def __init__(self, scheduler: BlobDescriptors, ranges: RowRanges, io: PageIo, first: int, row_of: RowMap) -> None:
+        self.rows = ranges.rows
+        self.pages: list[ValuePage] | None = None
+        self._descriptors: LoadingPage[list[BlobGroup]] = LoadingPage(scheduler, ranges, io, row_of(first))
+        self._is_released = False
+        self._planned = FollowUp(io, lambda: self._follow_up(io, first, row_of), name="lance blobs")
+
+    def want(self) -> None:
+        """A batch cannot go on without the descriptors."""
+        self._descriptors.want()
+
+    async def wait(self) -> None:
+        """Wait until ``pages`` are there."""
+        self.want()
+        await self._planned.wait()
+
+    def release(self) -> None:
+        """Nobody needs the page any more."""
+        self._is_released = True
+        self._descriptors.release()
+        for page in self.pages or ():
+            page.release()
+
+    async def _follow_up(self, io: PageIo, first: int, row_of: RowMap) -> None:
+        groups = await self._descriptors.arrive()
+        self._descriptors.release()
+        if not self._is_released:
+            self.pages = list(self._schedule(groups, io, first, row_of))
+
+    def _schedule(self, groups: list[BlobGroup], io: PageIo, first: int, row_of: RowMap) -> Iterator[ValuePage]:
+        """Only the first group is needed as soon as the page: the others have to wait for room."""
+        position = first
+        for group in groups:
+            scheduler = cast("PhysicalPageScheduler[AnyPage]", group)
+            ranges, row = RowRanges.one(0, group.rows), row_of(position)
+            yield LoadingPage(scheduler, ranges, io, row, is_follow_up=position == first)
+            position += group.rows
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveField:
+    """A field of one column."""
+
+    pages: ColumnPages
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.pages.rows
+
+    def scheduler(self, ranges: RowRanges, row_of: RowMap) -> PrimitiveScheduler:
+        """The pages of ``ranges``."""
+        return PrimitiveScheduler(self.pages, ranges, row_of)
+
+    def decoder(self) -> PrimitiveDecoder:
+        """For the pages of one scheduler."""
+        return PrimitiveDecoder()
+
+    def portion(self) -> PrimitivePortion:
+        """For rows of its decoders."""
+        return PrimitivePortion(self.pages.kind)
+
+
+class PrimitiveScheduler:
+    """The pages of one column that hold wanted rows, in order."""
+
+    def __init__(self, pages: ColumnPages, ranges: RowRanges, row_of: RowMap) -> None:
+        if ranges.rows:
+            pages.check(int(ranges.ends[-1]))
+        self._pages = pages
+        self._ranges = ranges
+        self._row_of = row_of
+        self._scheduled = 0
+
+    @property
+    def rows_scheduled(self) -> int:
+        """How many wanted rows its pages cover so far."""
+        return self._scheduled
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last page was scheduled."""
+        return self._scheduled >= self._ranges.rows
+
+    def schedule_next(self, io: PageIo) -> ValuePage | BlobPage:
+        """Submit the reads of the next page."""
+        first = self._scheduled
+        index = self._pages.page_at(self._ranges.row_at(first))
+        wanted = self._pages.wanted(index, self._ranges)
+        scheduler = self._pages.scheduler(index)
+        self._scheduled += wanted.rows
+        if isinstance(scheduler, BlobDescriptors):
+            return BlobPage(scheduler, wanted, io, first, self._row_of)
+        return LoadingPage(cast("PhysicalPageScheduler[AnyPage]", scheduler), wanted, io, self._row_of(first))
+
+
+class PrimitiveDecoder:
+    """Pages of one column in row order."""
+
+    def __init__(self) -> None:
+        self._pages: deque[ValuePage | BlobPage] = deque()
+        self._taken = 0  # Rows of the first page.
+
+    def accept(self, page: ValuePage | BlobPage) -> None:
+        """A page of the scheduler."""
+        self._pages.append(page)
+
+    def want(self, rows: int) -> None:
+        """Want the pages of the next rows."""
+        covered = -self._taken
+        for page in self._pages:
+            if covered >= rows:
+                return
+            page.want()
+            covered += page.rows
+
+    async def wait(self, rows: int) -> None:
+        """Wait for the pages of the next rows."""
+        self.want(rows)
+        index, covered = 0, -self._taken
+        while covered < rows:
+            page = self._at(index)
+            if isinstance(page, BlobPage):
+                await page.wait()
+                self._open(index)
+                self.want(rows)
+            else:
+                await page.wait()
+                covered += page.rows
+                index += 1
+
+    def loaded_rows(self, most: int) -> int:
+        """Up to the first page that has not come."""
+        index, covered = 0, -self._taken
+        while covered < most and index < len(self._pages):
+            page = self._pages[index]
+            if isinstance(page, BlobPage):
+                if not self._open(index):
+                    break
+            elif page.is_loaded:
+                covered += page.rows
+                index += 1
+            else:
+                break
+        return max(0, min(covered, most))
+
+    def size_bytes(self, rows: int) -> int:
+        """The sum over the pages."""
+        return sum(page.decoder.size_bytes(skip, count) for page, skip, count in self._spans(rows))
+
+    def take(self, rows: int, portion: PrimitivePortion) -> None:
+        """Move the next rows to a portion, and pages that end with them."""
+        for page, skip, count in list(self._spans(rows)):
+            is_last = skip + count == page.rows
+            portion.add(Piece(page.decoder, skip, count, is_last), page.reads if is_last else ())
+            self._taken = skip + count
+            if is_last:
+                self._pages.popleft()
+                self._taken = 0
+
+    def close(self) -> None:
+        """Release every page that was not taken."""
+        for page in self._pages:
+            page.release()
+        self._pages.clear()
+
+    def _spans(self, rows: int) -> Iterator[tuple[ValuePage, int, int]]:
+        """Pages, rows of them that were taken already, and how many of the next ``rows`` rows they have."""
+        skip = self._taken
+        index = 0
+        while rows > 0:
+            page = self._at(index)
+            assert not isinstance(page, BlobPage), "a page that was not waited for"
+            count = min(rows, page.rows - skip)
+            yield page, skip, count
+            rows -= count
+            skip = 0
+            index += 1
+
+    def _open(self, index: int) -> bool:
+        """Put the pages of values in the place of a page of blobs, if they are there already."""
+        page = self._pages[index]
+        assert isinstance(page, BlobPage)
+        if page.pages is None:
+            return False
+        del self._pages[index]
+        for offset, part in enumerate(page.pages):
+            self._pages.insert(index + offset, part)
+        return True
+
+    def _at(self, index: int) -> ValuePage | BlobPage:
+        if index >= len(self._pages):
+            raise Unexpected("more rows were asked for than pages were scheduled", operation="scan")
+        return self._pages[index]

@@ -1,0 +1,70 @@
+"""What a field of version 2.0 is made of, at any depth: a stateless plan, a scheduler and a decoder from it.
+
+After the document's logical schedulers and decoders. A decoder here gives *portions*, which are decoded together with
+those of other pages; at the top it is wrapped into a ``FieldDecoder``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from aioprefetch.lance.logical.portions import Portion
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.scheduler.pages import ColumnScheduler
+
+# From a position among the wanted rows of a field to the top-level row of the scan that it belongs to.
+RowMap = Callable[[int], int]
+
+
+class LogicalDecoder(Protocol):
+    """The scheduled pages of one field. Stateful: ``rows`` are always the next ones."""
+
+    def accept(self, page: Any) -> None:
+        """A page of the field's scheduler."""
+        ...
+
+    def want(self, rows: int) -> None:
+        """Want every read that is known to be needed."""
+        ...
+
+    async def wait(self, rows: int) -> None:
+        """Wait until that many rows can be taken."""
+        ...
+
+    def loaded_rows(self, most: int) -> int:
+        """How many could be taken without waiting."""
+        ...
+
+    def size_bytes(self, rows: int) -> int:
+        """About their Arrow memory."""
+        ...
+
+    def take(self, rows: int, portion: Any) -> None:
+        """Move rows to a portion that the field has made."""
+        ...
+
+    def close(self) -> None:
+        """Release every page that was not taken."""
+        ...
+
+
+class LogicalField(Protocol):
+    """One field of a file, or the items of a list: stateless, shared by the free tasks of list pages."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows, or items, it has."""
+        ...
+
+    def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ColumnScheduler[Any]:
+        """The pages of ``ranges``. ``UntrustedMetadata`` when the field has not so many rows."""
+        ...
+
+    def decoder(self) -> LogicalDecoder:
+        """What accepts the pages of one scheduler."""
+        ...
+
+    def portion(self) -> Portion:
+        """What the decoders of this field may move their rows to."""
+        ...

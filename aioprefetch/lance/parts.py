@@ -1,0 +1,185 @@
+"""The parts of a scan: a file, or a fragment of a dataset, whose columns may lie in several files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.lance import logical, structural
+from aioprefetch.lance.filtered import FilteredColumn, FilteredRoot, KeptRows
+from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.logical.field import FieldDecoder
+from aioprefetch.lance.logical.record import RecordRoot
+from aioprefetch.lance.projection import needed_columns
+from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
+from aioprefetch.lance.row_ranges import RowNumbers
+from aioprefetch.lance.schema import Field
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, RootDecoder
+from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+
+# So many fields are made before the loop turns: some milliseconds' worth.
+_FIELDS_IN_A_ROW = 32
+
+Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """Columns of one file, by their position in the schema of the scan."""
+
+    file: LanceFile
+    columns: dict[int, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """``rows`` wanted rows of one fragment. Files of one fragment share their ``rank``: they are needed together.
+
+    ``missing`` are columns that no file holds. ``dropped`` are rows that are read, and not wanted, by their position
+    among those that are read. ``on_close`` is called when its last row is out.
+    """
+
+    rank: int
+    rows: int
+    files: Sequence[FileColumns]
+    missing: dict[int, Column] = field(default_factory=dict)
+    dropped: RowNumbers | None = None
+    on_close: Callable[[], None] = lambda: None
+
+    def bind(self, service: IoService, schema: pa.Schema) -> ScanPart:
+        """The part for the two loops: each column reads from its own file."""
+        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.missing.items()}
+        decoders = {index: decoder for index, (_, decoder) in self.missing.items()}
+        io: PageIo | None = None
+        for one in self.files:
+            io = service.file(one.file.pinned, rank=self.rank)
+            for index, (column, decoder) in one.columns.items():
+                bound[index], decoders[index] = BoundColumn(column, io), decoder
+        columns = [bound[index] for index in sorted(bound)]
+        root: RootDecoder[Any] = PartRoot(schema, [decoders[index] for index in sorted(bound)], self.on_close)
+        if self.dropped is not None and self.dropped.size:
+            kept = KeptRows(self.dropped)
+            columns = [FilteredColumn(column, kept) for column in columns]
+            root = FilteredRoot(root, schema, kept)
+        return ScanPart(columns, root, io or NoIo(), self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TableScan:
+    """A table whose wanted rows and columns are known: its parts come when they are asked for, one after the other.
+
+    ``rows`` counts the distinct rows that are read; ``order`` is that of ``RowSelection``; ``wanted_bytes`` is about
+    what the files have of these rows, with all their columns.
+    """
+
+    schema: pa.Schema
+    rows: int
+    order: RowNumbers | None
+    parts: Callable[[], AsyncGenerator[TablePart, None]]
+    wanted_bytes: int | None = None
+
+
+class BoundColumn:
+    """A column that reads from its own file, whichever file the others of its part read from."""
+
+    def __init__(self, inner: ColumnScheduler[Any], io: PageIo) -> None:
+        self._inner = inner
+        self._io = io
+
+    @property
+    def rows_scheduled(self) -> int:
+        """See ``ColumnScheduler``."""
+        return self._inner.rows_scheduled
+
+    @property
+    def is_finished(self) -> bool:
+        """See ``ColumnScheduler``."""
+        return self._inner.is_finished
+
+    def schedule_next(self, io: PageIo) -> Any:
+        """See ``ColumnScheduler``; ``io`` is that of another file perhaps."""
+        return self._inner.schedule_next(self._io)
+
+
+class PartRoot(RecordRoot):
+    """A ``RecordRoot`` that tells when it is done with."""
+
+    def __init__(self, schema: pa.Schema, decoders: Sequence[FieldDecoder[Any]], on_close: Callable[[], None]) -> None:
+        super().__init__(schema, decoders)
+        self._on_close = on_close
+
+    def close(self) -> None:
+        """Release every page that was not drained."""
+        super().close()
+        self._on_close()
+
+
+class NoIo:
+    """The ``PageIo`` of a part that reads nothing: no column of it was asked for, or no file holds one."""
+
+    size = 0
+
+    def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> Any:
+        """Nobody calls it."""
+        raise NotImplementedError
+
+    def spawn(self, work: Any, *, name: str) -> None:
+        """Nobody calls it."""
+        raise NotImplementedError
+
+
+async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> list[Column]:
+    """Schedulers and decoders of fields of a file, restricted to row ranges, after their metadata was loaded.
+
+    Others get their turn on the loop in between: metadata of a thousand columns takes a while to parse.
+    """
+    await file.load_columns(needed_columns(fields, file.version))
+    make_field = logical.make_field if file.version == (2, 0) else structural.make_field
+    columns: list[Column] = []
+    for one in fields:
+        columns.append(make_field(file, one, ranges))
+        if not len(columns) % _FIELDS_IN_A_ROW:
+            await asyncio.sleep(0)
+    return columns
+
+
+async def file_table(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> FileColumns:
+    """The columns of all ``fields`` of a file, their metadata loaded."""
+    return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))))
+
+
+async def prepared_scan(table: TableScan, service: IoService) -> PreparedScan:
+    """The scan of a table over an I/O service."""
+    if table.order is not None and table.rows:
+        return PreparedScan(table.schema, [await _reordered(table, service)], service)
+    return PreparedScan(table.schema, _scan_parts(table, service), service)
+
+
+async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[ScanPart]:
+    async with aclosing(table.parts()) as parts:
+        async for part in parts:
+            yield part.bind(service, table.schema)
+
+
+async def _reordered(table: TableScan, service: IoService) -> ScanPart:
+    """All parts as one, whose rows come in the order that was asked for."""
+    assert table.order is not None
+    rows = len(table.order)
+    columns: list[list[ColumnScheduler[Any]]] = [[] for _ in table.schema.names]
+    roots: list[tuple[RootDecoder[Any], int]] = []
+    async with aclosing(table.parts()) as parts:
+        async for one in parts:
+            one.on_close()  # All of them are open at once, however many there are.
+            part = one.bind(service, table.schema)
+            roots.append((part.root, part.rows))
+            for index, column in enumerate(part.columns):
+                columns[index].append(column)
+    reordered = [ReorderedColumn(one, table.rows, rows) for one in columns]
+    return ScanPart(reordered, ReorderedRoot(roots, table.schema, table.rows, table.order), NoIo(), rows)

@@ -1,0 +1,182 @@
+"""Values that are indices into a dictionary of the page (the encoding ``Dictionary``).
+
+Writers make dictionaries of their own for strings with few distinct values: index 0 is null and the items count from
+1. A column of an Arrow dictionary type keeps its indices from 0; null is an item. The items are read with the indices.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.lance.physical.bits import packed
+from aioprefetch.lance.physical.protocols import Capacity, Direct, EncodedPage, PhysicalPageDecoder, Slice, Target
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.strings import TextRows, put_validity
+from aioprefetch.lance.physical.value import Value, ValueRows
+from aioprefetch.ranges import Range
+
+Assemble = Callable[[PhysicalPageDecoder | EncodedPage], pa.Array]
+
+
+@dataclass(slots=True)
+class Items:
+    """The dictionary of a page: an array that is made when a batch needs it first, and then kept."""
+
+    page: PhysicalPageDecoder | EncodedPage
+    assemble: Assemble
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _array: pa.Array | None = None
+
+    def array(self) -> pa.Array:
+        """The items. Any thread may ask."""
+        with self._lock:
+            if self._array is None:
+                self._array = self.assemble(self.page)
+            return self._array
+
+    def size_bytes(self) -> int:
+        """About their size."""
+        return self.page.size_bytes(0, self.page.rows)
+
+
+class ItemScheduler(Protocol):
+    """What a dictionary needs of the scheduler of its items, all of which are wanted."""
+
+    @property
+    def rows(self) -> int:
+        """How many items there are."""
+        ...
+
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        """All bytes of the items."""
+        ...
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder | EncodedPage:
+        """The items."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dictionary(Direct):
+    """Scheduler of indices and items. ``is_text``: the writer's own dictionary, decoded to strings."""
+
+    indices: Value
+    items: ItemScheduler
+    assemble: Assemble
+    is_text: bool
+    offset_width: int = 4
+
+    @property
+    def rows(self) -> int:
+        """How many rows the page has."""
+        return self.indices.rows
+
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        """The indices of the rows, and all items."""
+        return self.indices.plan(ranges) + self.items.plan(RowRanges.one(0, self.items.rows))
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> TextDictionaryRows | DictionaryRows:
+        """The rows of ``ranges``."""
+        indices = self.indices.decoder(ranges, reads)
+        page = self.items.decoder(RowRanges.one(0, self.items.rows), reads)
+        if self.is_text:
+            return TextDictionaryRows(indices, Items(page, self.assemble), self.offset_width)
+        return DictionaryRows(indices, Items(page, self.assemble))
+
+
+def _numbers(indices: ValueRows, skip: int, rows: int) -> npt.NDArray[np.unsignedinteger]:
+    """Indices without sign: a negative one is too large for any dictionary."""
+    part = indices.slice(skip, rows)[0]
+    assert part is not None
+    return part.view(f"<u{indices.width}")
+
+
+def _check(numbers: npt.NDArray[np.unsignedinteger], size: int) -> None:
+    if len(numbers) and int(numbers.max()) >= size:
+        raise UntrustedMetadata(f"index {int(numbers.max())} into a dictionary of {size} items")
+
+
+@dataclass(frozen=True, slots=True)
+class TextDictionaryRows:
+    """Loaded strings of a writer's dictionary: 0 is null, 1 the first of ``items``."""
+
+    indices: ValueRows
+    items: Items
+    offset_width: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.indices.rows
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """A guess by the mean of the items: the indices are not looked at."""
+        items = self.items.page
+        mean_bytes = items.size_bytes(0, items.rows) // max(items.rows, 1)
+        return rows * (mean_bytes + self.offset_width)
+
+    def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
+        """These rows alone, by Arrow's ``take``."""
+        items = self.items.array()
+        numbers = _numbers(self.indices, skip, rows)
+        _check(numbers, len(items) + 1)
+        is_valid = None if int(numbers.min(initial=1)) else packed(numbers != 0)
+        numbers = numbers - numbers.dtype.type(1)  # Below a null it is what it is.
+        buffers = [None if is_valid is None else pa.py_buffer(is_valid), pa.py_buffer(numbers)]
+        taken = items.take(pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), rows, buffers))
+        validity, offsets, content = taken.buffers()
+        bounds = np.frombuffer(offsets, "<i8" if self.offset_width == 8 else "<i4", rows + 1).astype(np.int64)
+        bits = None if validity is None else np.frombuffer(validity, np.uint8)
+        text = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+        return TextRows(bounds, text, bits, self.offset_width), 0
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryRows:
+    """Loaded indices of an Arrow dictionary type, checked when they are used; validity and indices are its buffers."""
+
+    indices: ValueRows
+    items: Items
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.indices.rows
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """Indices and all items: each batch has them."""
+        return self.indices.size_bytes(skip, rows) + self.items.size_bytes()
+
+    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
+        """Validity is needed if an item is null."""
+        capacities[0].size += rows
+        capacities[0].is_needed |= self.items.array().null_count > 0
+        self.indices.update_capacity(skip, rows, capacities[1:])
+
+    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+        """Copy the indices."""
+        put_validity(targets[0], self._is_valid(skip, rows), rows)
+        self.indices.decode_into(skip, rows, targets[1:])
+
+    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
+        """The indices as they were received."""
+        is_valid = self._is_valid(skip, rows)
+        return [None if is_valid is None else packed(is_valid), *self.indices.slice(skip, rows)]
+
+    def _is_valid(self, skip: int, rows: int) -> npt.NDArray[np.bool_] | None:
+        """Which rows are not null, ``None`` when all are. ``UntrustedMetadata`` for an index without an item."""
+        items = self.items.array()
+        numbers = _numbers(self.indices, skip, rows)
+        _check(numbers, len(items))
+        if not items.null_count:
+            return None
+        is_valid = items.is_valid().to_numpy(zero_copy_only=False)[numbers]
+        return None if bool(is_valid.all()) else is_valid

@@ -1,0 +1,295 @@
+"""Strings and binary values: ends of rows, and bytes back to back (the encodings ``Binary`` and ``Fsst``).
+
+The bytes of some rows are known when their ends have come: an indirect read. Where all rows are wanted, or the bytes
+are compressed or few, all of them are read at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.lance import fsst
+from aioprefetch.lance.compression import decompress
+from aioprefetch.lance.physical.bits import copy_bits, packed
+from aioprefetch.lance.physical.ends import Ends, StoredEnds
+from aioprefetch.lance.physical.memory import allocate, check_offsets
+from aioprefetch.lance.physical.protocols import Bytes, Capacity, EncodedPage, PhysicalPageDecoder, Slice, Target
+from aioprefetch.lance.physical.reads import joined
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.ranges import Range
+
+# Bytes of a page up to this many are read with the ends, whatever is wanted of them: a second round trip takes longer.
+DIRECT_BYTES = 64 << 10
+
+# About what a byte of FSST codes becomes, for sizes of batches.
+_FSST_GROWTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Scheduler of strings: their ``ends``, and their bytes in ``content``.
+
+    ``offset_width`` is that of the Arrow type, 4 or 8 bytes. ``symbol_table`` is that of FSST, if the bytes are codes.
+    """
+
+    ends: StoredEnds
+    content: Range
+    offset_width: int
+    compression: str = ""
+    symbol_table: bytes | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows the page has."""
+        return self.ends.rows
+
+    def _takes_all(self, ranges: RowRanges) -> bool:
+        size_bytes = self.content[1] - self.content[0]
+        return bool(self.compression) or size_bytes <= DIRECT_BYTES or ranges.is_whole(self.rows)
+
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        """The ends; and the bytes, if all are needed."""
+        ends = self.ends.plan(ranges)
+        return [*ends, self.content] if self._takes_all(ranges) else ends
+
+    def is_indirect(self, ranges: RowRanges) -> bool:
+        """Where some rows are wanted and some are not."""
+        return not self._takes_all(ranges)
+
+    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
+        """The bytes of the rows of each range."""
+        contents = self.ends.decoder(ranges, iter(reads))[1]
+        return contents.bytes_at(self.content[0], 1)
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder | EncodedPage:
+        """The rows of ``ranges``."""
+        ends, contents = self.ends.decoder(ranges, reads)
+        if self.compression:
+            return CompressedStrings(self, ends, contents if len(ranges) > 1 else None, next(reads))
+        if self._takes_all(ranges):
+            content = joined(reads, 1)
+            if len(ranges) > 1:
+                content = selected(content, contents)
+            rows = BinaryRows(ends, content, 0, self.offset_width)
+        elif len(ranges) == 1:
+            bytes_read = joined(reads, 1) if contents.rows else np.zeros(0, np.uint8)
+            rows = BinaryRows(ends, bytes_read, ends.start, self.offset_width)
+        else:
+            rows = BinaryRows(ends, joined(reads, len(contents)), 0, self.offset_width)
+        return rows if self.symbol_table is None else FsstRows(rows, self.symbol_table)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryRows:
+    """Loaded strings. ``content`` starts at position ``content_start`` of the ends."""
+
+    ends: Ends
+    content: Bytes
+    content_start: int
+    offset_width: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.ends.rows
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """Exactly, nulls aside."""
+        start, end = self.ends.bounds(skip, rows)
+        return end - start + rows * self.offset_width
+
+    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
+        """Bytes by the ends of the rows."""
+        start, end = self._bounds(skip, rows)
+        capacities[0].size += rows
+        capacities[0].is_needed |= self.ends.has_nulls(skip, rows)
+        capacities[1].size += rows
+        capacities[2].size += end - start
+        check_offsets(capacities[2].size, self.offset_width)
+
+    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+        """Offsets go on from the bytes that are there already."""
+        validity, offsets, content = targets
+        assert offsets is not None
+        assert content is not None
+        start, end = self._bounds(skip, rows)
+        is_valid = self.ends.write(skip, rows, content.position, offsets.part(rows))
+        content.part(end - start)[:] = self.content[start - self.content_start : end - self.content_start]
+        put_validity(validity, is_valid, rows)
+
+    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
+        """New offsets over the bytes as they were received."""
+        start, end = self._bounds(skip, rows)
+        check_offsets(end - start, self.offset_width)
+        offsets = new_offsets(rows, self.offset_width)
+        is_valid = self.ends.write(skip, rows, 0, offsets[1:])
+        content = self.content[start - self.content_start : end - self.content_start]
+        return [None if is_valid is None else packed(is_valid), offsets, content]
+
+    def _bounds(self, skip: int, rows: int) -> Range:
+        start, end = self.ends.bounds(skip, rows)
+        if not self.content_start <= start <= end <= self.content_start + len(self.content):
+            raise UntrustedMetadata(
+                f"strings lie in [{start}, {end}) where [{self.content_start}, "
+                f"{self.content_start + len(self.content)}) was read"
+            )
+        return start, end
+
+
+@dataclass(slots=True)
+class CompressedStrings:
+    """Loaded strings whose bytes are compressed together: the first batch that needs them decompresses all.
+
+    ``contents``: what of the bytes the ends count, unless it is all.
+    """
+
+    scheduler: Binary
+    ends: Ends
+    contents: RowRanges | None
+    data: memoryview
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _plain: PhysicalPageDecoder | EncodedPage | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.ends.rows
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """By the ends."""
+        start, end = self.ends.bounds(skip, rows)
+        growth = 1 if self.scheduler.symbol_table is None else _FSST_GROWTH
+        return growth * (end - start) + rows * self.scheduler.offset_width
+
+    def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
+        """All rows of the page."""
+        with self._lock:
+            if self._plain is None:
+                self._plain = self._decompress()
+        if isinstance(self._plain, FsstRows):
+            return self._plain.decoded(skip, rows)
+        assert isinstance(self._plain, BinaryRows)
+        return self._plain, skip
+
+    def _decompress(self) -> PhysicalPageDecoder | EncodedPage:
+        stored = self.scheduler
+        content = decompress(stored.compression, self.data)
+        if self.contents is not None:
+            content = selected(content, self.contents)
+        rows = BinaryRows(self.ends, content, 0, stored.offset_width)
+        return rows if stored.symbol_table is None else FsstRows(rows, stored.symbol_table)
+
+
+def selected(content: Bytes, contents: RowRanges) -> Bytes:
+    """The bytes of wanted rows, one range after the other. ``UntrustedMetadata`` if there are not so many."""
+    wanted = contents.bytes_at(0, 1)
+    if wanted and wanted[-1][1] > len(content):
+        raise UntrustedMetadata(f"strings end at {wanted[-1][1]} of {len(content)} bytes")
+    return np.concatenate([content[:0], *(content[start:end] for start, end in wanted)])
+
+
+@dataclass(frozen=True, slots=True)
+class FsstRows:
+    """Loaded strings whose bytes are codes of FSST; each batch decodes its own."""
+
+    codes: BinaryRows
+    symbol_table: bytes
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.codes.rows
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """A guess: only decoding tells."""
+        start, end = self.codes.ends.bounds(skip, rows)
+        return _FSST_GROWTH * (end - start) + rows * self.codes.offset_width
+
+    def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
+        """These rows alone."""
+        ends = self.codes.ends
+        start, end = ends.bounds(skip, rows)
+        offsets = np.zeros(rows + 1, np.int64)
+        is_valid = ends.write(skip, rows, 0, offsets[1:]) if rows else None
+        first = self.codes.content_start
+        text, bounds = fsst.decode(self.symbol_table, self.codes.content[start - first : end - first], offsets)
+        validity = None if is_valid is None else packed(is_valid)
+        return TextRows(bounds, text, validity, self.codes.offset_width), 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """Decoded strings: ``rows + 1`` int64 offsets into ``content``, and a bitmap of the valid ones, from bit 0."""
+
+    offsets: npt.NDArray[np.int64]
+    content: Bytes
+    validity: Bytes | None
+    offset_width: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.offsets) - 1
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """Exactly, nulls aside."""
+        return int(self.offsets[skip + rows] - self.offsets[skip]) + rows * self.offset_width
+
+    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
+        """Bytes by the offsets."""
+        capacities[0].size += rows
+        capacities[0].is_needed |= self.validity is not None
+        capacities[1].size += rows
+        capacities[2].size += int(self.offsets[skip + rows] - self.offsets[skip])
+        check_offsets(capacities[2].size, self.offset_width)
+
+    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+        """Offsets go on from the bytes that are there already."""
+        validity, offsets, content = targets
+        assert offsets is not None
+        assert content is not None
+        start, end = int(self.offsets[skip]), int(self.offsets[skip + rows])
+        offsets.part(rows)[:] = self.offsets[skip + 1 : skip + rows + 1] + (content.position - start)
+        content.part(end - start)[:] = self.content[start:end]
+        if validity is not None and self.validity is not None:
+            validity.put_bits(self.validity, skip, rows)
+        elif validity is not None:
+            validity.fill_bits(True, rows)
+
+    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
+        """New offsets over the same bytes."""
+        start, end = int(self.offsets[skip]), int(self.offsets[skip + rows])
+        check_offsets(end - start, self.offset_width)
+        offsets = new_offsets(rows, self.offset_width)
+        offsets[:] = self.offsets[skip : skip + rows + 1] - start
+        validity = self.validity
+        if validity is not None and skip:
+            moved = allocate((rows + 7) // 8)
+            copy_bits(validity, skip, moved, 0, rows)
+            validity = moved
+        return [validity, offsets, self.content[start:end]]
+
+
+def new_offsets(rows: int, width: int) -> npt.NDArray[Any]:
+    """Memory for the offsets of ``rows`` rows, the first of which is 0."""
+    memory = allocate((rows + 1) * width)
+    offsets: npt.NDArray[Any] = memory.view(np.int32) if width == 4 else memory.view(np.int64)
+    offsets[0] = 0
+    return offsets
+
+
+def put_validity(target: Target | None, is_valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
+    """Write validity that is there as booleans, or not at all, if the batch needs it."""
+    if target is None:
+        return
+    if is_valid is None:
+        target.fill_bits(True, rows)
+    else:
+        target.put_bits(packed(is_valid), 0, rows)

@@ -1,0 +1,130 @@
+"""Values of a fixed width, one after the other; and bitmaps, which are values of one bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.lance.compression import decompress
+from aioprefetch.lance.physical.bits import aligned, packed
+from aioprefetch.lance.physical.protocols import Bytes, Capacity, Slice, Target
+from aioprefetch.lance.physical.reads import check_fits, joined
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.ranges import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Scheduler of ``rows`` values of ``width`` bytes in ``buffer`` (the encoding ``Flat``).
+
+    A compressed buffer is fetched whole.
+    """
+
+    buffer: Range
+    rows: int
+    width: int
+    compression: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.compression:
+            check_fits(self.rows * self.width, self.buffer, f"{self.rows} values of {self.width} bytes")
+
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        """One read for each range."""
+        return [self.buffer] if self.compression else ranges.bytes_at(self.buffer[0], self.width)
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> ValueRows:
+        """The values of ``ranges``."""
+        if not self.compression:
+            return ValueRows(joined(reads, len(ranges)), ranges.rows, self.width)
+        content = decompress(self.compression, next(reads))
+        if len(content) < self.rows * self.width:
+            raise UntrustedMetadata(f"{self.rows} values of {self.width} bytes are compressed to {len(content)} bytes")
+        parts = [content[start:end] for start, end in ranges.bytes_at(0, self.width)]
+        return ValueRows(np.concatenate(parts), ranges.rows, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRows:
+    """Loaded values, without validity: one output buffer."""
+
+    values: Bytes
+    rows: int
+    width: int
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """Exactly."""
+        return rows * self.width
+
+    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
+        """Bytes of the values."""
+        capacities[0].size += rows * self.width
+
+    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+        """Copy them."""
+        target = targets[0]
+        assert target is not None
+        target.part(rows * self.width)[:] = self._part(skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
+        """The memory they were received into."""
+        return [self._part(skip, rows)]
+
+    def _part(self, skip: int, rows: int) -> Bytes:
+        return self.values[skip * self.width : (skip + rows) * self.width]
+
+
+@dataclass(frozen=True, slots=True)
+class Bitmap:
+    """Scheduler of ``rows`` bits in ``buffer``: booleans, or validity, where 1 is valid."""
+
+    buffer: Range
+    rows: int
+
+    def __post_init__(self) -> None:
+        check_fits((self.rows + 7) // 8, self.buffer, f"{self.rows} bits")
+
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        """The bytes that hold the bits of each range."""
+        return RowRanges(ranges.starts // 8, (ranges.ends + 7) // 8).bytes_at(self.buffer[0], 1)
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> BitmapRows:
+        """The bits of ``ranges``."""
+        bits = joined(reads, len(ranges))
+        if len(ranges) == 1:
+            return BitmapRows(bits, int(ranges.starts[0]) % 8, ranges.rows)
+        sizes = (ranges.ends + 7) // 8 - ranges.starts // 8
+        first_bits = 8 * (np.cumsum(sizes) - sizes) + ranges.starts % 8
+        places = np.repeat(first_bits - ranges.positions[:-1], ranges.lengths) + np.arange(ranges.rows)
+        return BitmapRows(packed(np.unpackbits(bits, bitorder="little")[places].view(np.bool_)), 0, ranges.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class BitmapRows:
+    """Loaded bits, from bit ``offset`` on: one output buffer."""
+
+    bits: Bytes
+    offset: int
+    rows: int
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        """Exactly."""
+        return (rows + 7) // 8
+
+    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
+        """Bits; they are needed wherever somebody has them."""
+        capacities[0].size += rows
+        capacities[0].is_needed = True
+
+    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+        """Copy them to whichever bit comes next."""
+        target = targets[0]
+        assert target is not None
+        target.put_bits(self.bits, self.offset + skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
+        """The memory they were received into, where the first one is the lowest bit of a byte; else a copy."""
+        return [aligned(self.bits, self.offset + skip, rows)]

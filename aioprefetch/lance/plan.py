@@ -1,0 +1,200 @@
+"""What a scan would read, without reading it: pages, requests and bytes, known from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.errors import Closed, Error
+from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.parts import FileColumns, TablePart
+from aioprefetch.lance.request import scan_request
+from aioprefetch.lance.scan import find_table
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.io_queue import plan_requests
+from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.pages import ColumnScheduler, PageIo
+from aioprefetch.scheduler.scheduling_loop import scan_lines
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPage:
+    """The reads of one page of a top-level field, needed from row ``row`` of the file on.
+
+    ``is_indirect``: what is in them decides on further reads (the bytes of some strings, the items of some lists),
+    which no plan can name.
+    """
+
+    column: str
+    row: int
+    ranges: tuple[Range, ...]
+    is_indirect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlan:
+    """One file of a scan. ``pages`` are in the order of scheduling, ``requests`` in the order in which they are sent.
+
+    What the file was opened with is not asked for again, so pages that lie in its tail are in no request.
+    """
+
+    path: str
+    size: int
+    version: tuple[int, int]
+    rows: int
+    pages: tuple[PlannedPage, ...]
+    requests: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a scan would read. Sizes in bytes."""
+
+    files: tuple[FilePlan, ...]
+    gap_bytes: int
+    request_bytes_max: int
+
+    @property
+    def rows(self) -> int:
+        """Distinct rows that are read."""
+        return sum(one.rows for one in self.files)
+
+    @property
+    def requests(self) -> tuple[tuple[str, int, int], ...]:
+        """Every request as ``(path, start, end)``."""
+        return tuple((one.path, start, end) for one in self.files for start, end in one.requests)
+
+    @property
+    def projected_bytes(self) -> int:
+        """Bytes of the pages' reads, each counted as often as it is read."""
+        return sum(end - start for one in self.files for page in one.pages for start, end in page.ranges)
+
+    @property
+    def requested_bytes(self) -> int:
+        """Bytes of the requests, gaps included."""
+        return sum(end - start for _, start, end in self.requests)
+
+    @property
+    def indirect_pages(self) -> int:
+        """Pages that will ask for more than is planned."""
+        return sum(page.is_indirect for one in self.files for page in one.pages)
+
+
+class PlanningIo:
+    """A ``PageIo`` that writes down what is submitted and starts nothing."""
+
+    def __init__(self, file: LanceFile) -> None:
+        self._file = file
+        self.size = file.size
+        self.submitted: list[tuple[int, tuple[Range, ...]]] = []
+        self.spawned = 0
+
+    def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PlannedRead:
+        """Write the ranges down; ``UntrustedMetadata`` when one leaves the file."""
+        self.submitted.append((row, tuple(self._file.pinned.check_range(*one) for one in ranges)))
+        return PlannedRead()
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Count the follow-up and drop it."""
+        work.close()
+        self.spawned += 1
+
+
+class PlannedRead:
+    """A ``PendingRead`` that never ends."""
+
+    done = False
+
+    @property
+    def views(self) -> Sequence[memoryview]:
+        """There are none."""
+        raise Closed("a plan has no bytes", operation="plan")
+
+    def want(self) -> None:
+        """Nobody is told."""
+
+    async def wait(self) -> Sequence[memoryview]:
+        """There is nothing to wait for."""
+        return self.views
+
+    async def arrive(self) -> None:
+        """The same."""
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+async def plan(
+    operator: Operator,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    rows: Sequence[int] | None = None,
+    take: Any = None,
+    gap_bytes: int | None = None,
+    request_bytes_max: int | None = None,
+) -> Plan:
+    """What ``scan`` with the same arguments would read beyond metadata: to warm a cache, or to be shown.
+
+    Reads the metadata of the file, or of every file of the dataset that holds wanted rows. Requests are those of a
+    scan with memory for all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
+    """
+    request = scan_request(
+        path, columns=columns, rows=rows, take=take, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max
+    )
+    files: list[FilePlan] = []
+    try:
+        table = await find_table(operator, path, request)
+        service = request.service(operator, table)
+        async with aclosing(table.parts()) as parts:
+            async for part in parts:
+                files += [_file_plan(part, one, table.schema.names, service) for one in part.files]
+                part.on_close()
+    except Error as error:
+        error.add_context(operation="plan", path=path)
+        raise
+    return Plan(tuple(files), service.gap_bytes, service.request_bytes_max)
+
+
+def _file_plan(part: TablePart, columns: FileColumns, names: Sequence[str], service: IoService) -> FilePlan:
+    file = columns.file
+    io = PlanningIo(file)
+    order = sorted(columns.columns)
+    noting = [_Noting(columns.columns[index][0], names[index], io) for index in order]
+    pages = tuple(page for line in scan_lines(noting, io, part.rows) for _, page in line.pages)
+    needed = [one for _, ranges in sorted(io.submitted, key=itemgetter(0)) for one in ranges]
+    missing = [one for one in needed if file.pinned.resident(*one) is None]
+    requests = plan_requests(missing, gap_bytes=service.gap_bytes, request_bytes_max=service.request_bytes_max)
+    return FilePlan(file.path, file.size, file.version, part.rows, pages, tuple(requests))
+
+
+class _Noting:
+    """A column whose pages are what they have submitted."""
+
+    def __init__(self, inner: ColumnScheduler[Any], name: str, io: PlanningIo) -> None:
+        self._inner = inner
+        self._name = name
+        self._io = io
+
+    @property
+    def rows_scheduled(self) -> int:
+        return self._inner.rows_scheduled
+
+    @property
+    def is_finished(self) -> bool:
+        return self._inner.is_finished
+
+    def schedule_next(self, io: PageIo) -> PlannedPage:
+        before = self._inner.rows_scheduled
+        submitted, spawned = len(self._io.submitted), self._io.spawned
+        self._inner.schedule_next(self._io)
+        made = self._io.submitted[submitted:]
+        ranges = tuple(one for _, several in made for one in several)
+        row = made[0][0] if made else before
+        return PlannedPage(self._name, row, ranges, self._io.spawned > spawned)

@@ -1,0 +1,176 @@
+"""Rows in another order than the file's: ``take`` of unsorted or repeated row numbers.
+
+The distinct rows are scheduled and read in the order of the file, as always. The first batch needs all of them, since
+its rows may lie anywhere; they are decoded once and stay in memory until the last batch was delivered.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance.one_dictionary import table_of
+from aioprefetch.lance.row_ranges import RowNumbers
+from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
+
+# Distinct rows are decoded in pieces of about so much: no column of one gets too large for what makes it.
+_PIECE_BYTES = 128 << 20
+
+
+class ReorderedColumn:
+    """One column in all parts of a scan. It covers none of the ``rows`` that come out until it is finished.
+
+    Up to then it counts from below zero, so that pages are scheduled in row-major order as ever. Its pages carry the
+    number of their part.
+    """
+
+    def __init__(self, parts: Sequence[ColumnScheduler[Any]], distinct: int, rows: int) -> None:
+        self._parts = parts
+        self._distinct = distinct
+        self._rows = rows
+        self._number = 0
+        self._before = 0
+        self._go_on()
+
+    @property
+    def rows_scheduled(self) -> int:
+        """Negative while pages are missing, then all."""
+        if self.is_finished:
+            return self._rows
+        return self._before + self._parts[self._number].rows_scheduled - self._distinct - 1
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last page of the last part was scheduled."""
+        return self._number == len(self._parts)
+
+    def schedule_next(self, io: PageIo) -> tuple[int, Any]:
+        """The next page, with the number of its part."""
+        number = self._number
+        page = self._parts[number].schedule_next(io)
+        self._go_on()
+        return number, page
+
+    def _go_on(self) -> None:
+        while not self.is_finished and self._parts[self._number].is_finished:
+            self._before += self._parts[self._number].rows_scheduled
+            self._number += 1
+
+
+class ReorderedRoot:
+    """``RootDecoder`` that gives the ``distinct`` rows of others, part after part, in the order of ``order``.
+
+    ``order`` holds positions among the distinct rows.
+    """
+
+    def __init__(
+        self, roots: Sequence[tuple[RootDecoder[Any], int]], schema: pa.Schema, distinct: int, order: RowNumbers
+    ) -> None:
+        self._roots = roots
+        self._schema = schema
+        self._distinct = distinct
+        self._order = order
+        self._drained = 0
+        self._decoded: _Decoded | None = None
+        self._fitting_rows = len(order)
+
+    def accept(self, column: int, page: tuple[int, Any]) -> None:
+        """A page of a column, behind those that came before."""
+        number, inner = page
+        self._roots[number][0].accept(column, inner)
+
+    async def wait(self, rows: int) -> None:
+        """Wait for all of the distinct rows."""
+        if self._decoded is None:
+            for root, count in self._roots:
+                await root.wait(count)
+
+    def loaded_rows(self, most: int) -> int:
+        """All or nothing: see ``wait``."""
+        if self._decoded is None and any(root.loaded_rows(count) < count for root, count in self._roots):
+            return 0
+        return most
+
+    def likely_rows(self, rows: int, batch_bytes: int) -> int:
+        """All: see ``wait``."""
+        return rows
+
+    def fitting_rows(self, rows: int, batch_bytes: int) -> int:
+        """All of them, if all results together fit; as many as would fit of the largest ones otherwise; at least 1."""
+        if self._decoded is None:
+            copies = -(-len(self._order) // self._distinct) * len(self._roots)
+            fitting = [(root.fitting_rows(count, max(1, batch_bytes // copies)), count) for root, count in self._roots]
+            self._fitting_rows = min((fits for fits, count in fitting if fits < count), default=len(self._order))
+        return min(rows, self._fitting_rows)
+
+    def drain(self, rows: int) -> DecodeTask:
+        """Take the next ``rows`` rows of the order."""
+        if self._decoded is None:
+            tasks = [task for root, count in self._roots for task in _drain(root, count)]
+            self._decoded = _Decoded(self._schema, tasks)
+        decoded, start = self._decoded, self._drained
+        self._drained = stop = start + rows
+        return DecodeTask(
+            rows=rows,
+            decode=lambda: decoded.take(self._order[start:stop]),
+            release=decoded.release if stop == len(self._order) else _nothing,
+        )
+
+    def close(self) -> None:
+        """Release every page that was not drained, and what was decoded."""
+        for root, _ in self._roots:
+            root.close()
+        if self._decoded is not None:
+            self._decoded.release()
+
+
+def _drain(root: RootDecoder[Any], rows: int) -> list[DecodeTask]:
+    """All rows of a part, in pieces that Arrow's 32-bit offsets can hold, and that memory for nulls is given to."""
+    tasks = []
+    while rows:
+        fitting = root.fitting_rows(rows, _PIECE_BYTES)
+        tasks.append(root.drain(fitting))
+        rows -= fitting
+    return tasks
+
+
+class _Decoded:
+    """The distinct rows, decoded by the first thread that needs them."""
+
+    def __init__(self, schema: pa.Schema, tasks: Sequence[DecodeTask]) -> None:
+        self._schema = schema
+        self._tasks = tasks
+        self._lock = threading.Lock()
+        self._table: pa.Table | None = None
+
+    def take(self, positions: RowNumbers) -> pa.RecordBatch:
+        """The rows at those positions, as one batch."""
+        if not self._schema.names:
+            return rows_without_columns(self._schema, len(positions))
+        with self._lock:
+            if self._table is None:
+                self._table = table_of([task.decode() for task in self._tasks], self._schema)
+        try:
+            return self._table.take(pa.array(positions)).combine_chunks().to_batches()[0]
+        except pa.ArrowException as error:
+            raise Unsupported(f"these rows cannot be put in this order: {error}", operation="scan") from error
+
+    def release(self) -> None:
+        """Give back the pages; safe to call twice."""
+        tasks, self._tasks = self._tasks, ()
+        for task in tasks:
+            task.release()
+
+
+def rows_without_columns(schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """A batch of rows without columns: Arrow counts rows by the columns, but takes the length of an empty struct."""
+    empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
+
+
+def _nothing() -> None:
+    """Only the last batch gives the pages back."""

@@ -1,0 +1,97 @@
+"""Which rows a scan wants: a range of them, or row numbers in any order, as sorted ranges that do not overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType
+from aioprefetch.ranges import Range, checked_ranges
+
+RowNumbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """Wanted rows of a table: sorted, disjoint, not empty ``[start, stop)``, ``rows`` rows in all.
+
+    ``order``: when the rows were asked for in another order, or some of them more than once, the positions among the
+    wanted rows in the order of the result; ``None`` when the result is the wanted rows as they lie.
+    """
+
+    ranges: tuple[Range, ...]
+    rows: int
+    order: RowNumbers | None = None
+
+
+def select_rows(rows: object | None, take: object | None, total: int, *, path: str = "") -> RowSelection:
+    """The selection that a caller means by ``rows=(start, stop)`` or ``take=[...]`` in a table of ``total`` rows.
+
+    A range is cut at the end of the table, as a slice is. A row number that the table does not have is
+    ``InvalidRange``, and so are negative and reversed ranges; ``InvalidType`` for what is no number.
+    """
+    if take is not None:
+        if rows is not None:
+            raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
+        return _taken(row_numbers(take, path=path), total, path)
+    start, stop = (0, total) if rows is None else checked_row_range(rows, path=path)
+    start, stop = min(start, total), min(stop, total)
+    return RowSelection(((start, stop),) if stop > start else (), stop - start)
+
+
+def checked_row_range(rows: object, *, path: str = "") -> Range:
+    """``(start, stop)`` from outside."""
+    if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
+        raise InvalidType(f"rows must be (start, stop), not {rows!r}", operation="scan", path=path)
+    return checked_ranges([rows], operation="scan", path=path)[0]
+
+
+def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
+    """Row numbers from outside: a list, a range, an array of numpy or Arrow."""
+    try:
+        numbers = np.asarray(take)
+    except Exception as error:  # Whatever an array-like of somebody else's raises.
+        raise InvalidType(f"take must be a list of row numbers: {error}", operation="scan", path=path) from error
+    if numbers.ndim == 1 and not numbers.size:
+        return np.empty(0, np.int64)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise InvalidType(
+            f"take must be a list of integers, not {take!r:.200}" if numbers.ndim else f"take={take!r:.100} is no list",
+            operation="scan",
+            path=path,
+        )
+    if numbers.dtype == np.uint64 and int(numbers.max()) > np.iinfo(np.int64).max:
+        raise InvalidRange(f"there is no row {int(numbers.max())}", operation="scan", path=path)
+    return numbers.astype(np.int64)  # A copy: the scan may begin long after the caller has changed his.
+
+
+def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
+    if not numbers.size:
+        return RowSelection((), 0)
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest < 0 or highest >= total:
+        wrong = lowest if lowest < 0 else highest
+        raise InvalidRange(f"take asks for row {wrong} of {total} rows", operation="scan", path=path)
+    if np.all(numbers[1:] > numbers[:-1]):
+        return RowSelection(runs(numbers), len(numbers))
+    distinct, order = np.unique(numbers, return_inverse=True)
+    return RowSelection(runs(distinct), len(distinct), order.astype(np.int64, copy=False))
+
+
+def runs(numbers: RowNumbers) -> tuple[Range, ...]:
+    """Sorted distinct numbers as ranges: consecutive ones are one."""
+    if not numbers.size:
+        return ()
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    starts = numbers[np.concatenate(([0], breaks))]
+    stops = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))] + 1
+    return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def count_rows(ranges: Sequence[Range]) -> int:
+    """How many rows disjoint ranges hold."""
+    return sum(stop - start for start, stop in ranges)

@@ -1,0 +1,129 @@
+"""Scans of Lance files: what the caller means, made into columns for the two loops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import IsADirectory, NotFound
+from aioprefetch.lance.dataset import open_dataset
+from aioprefetch.lance.footer import LanceFile, open_file
+from aioprefetch.lance.parts import TablePart, TableScan, file_table, prepared_scan
+from aioprefetch.lance.projection import project
+from aioprefetch.lance.request import ScanRequest, scan_request
+from aioprefetch.lance.schema import arrow_schema
+from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
+from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
+from aioprefetch.scheduler.prepared import PreparedScan
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+
+def scan(
+    operator: Operator,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    rows: Sequence[int] | None = None,
+    take: Any = None,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int | None = None,
+    readahead: int = READAHEAD_BATCHES,
+    gap_bytes: int | None = None,
+    request_bytes_max: int | None = None,
+    budget_bytes: int | None = None,
+    slots: int | None = None,
+) -> BatchScan:
+    """The record batches of a Lance file of version 2.0, 2.1 or 2.2, or of a dataset; a plain call without I/O.
+
+    Parameters
+    ----------
+    operator, path
+        A file; or the directory of a dataset, of which the latest version is scanned (``open_dataset`` has others).
+        A path that ends with ``/`` means a directory.
+    columns
+        Names, in the order of the result; ``"a.b"`` is a field of a struct, which comes as a struct with the fields
+        that were named. None at all gives batches that have rows and no columns.
+    rows
+        ``(start, stop)``, cut at the end of the table like a slice.
+    take
+        Row numbers, in any order and as often as wanted: a list, a range, an array of numpy or Arrow. The result has
+        their order. Sorted distinct ones stream; for any other order all rows are held in memory.
+    batch_rows, batch_bytes, readahead
+        See ``BatchScan``: rows of a batch, bytes of Arrow memory of a batch, batches decoded ahead of the consumer.
+    gap_bytes, request_bytes_max, budget_bytes, slots
+        See ``IoService``: reads that are merged, the largest request, what may be held in memory, requests in flight.
+
+    Raises ``InvalidArgument`` at once for what cannot be meant. The first batch raises ``NotFound``, ``Unsupported``
+    for a version or an encoding that is not known here, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument``
+    for columns and ``InvalidRange`` for row numbers that the table does not have.
+    """
+    options = batch_options(batch_rows, batch_bytes, readahead, path=path)
+    request = scan_request(
+        path,
+        columns=columns,
+        rows=rows,
+        take=take,
+        gap_bytes=gap_bytes,
+        request_bytes_max=request_bytes_max,
+        budget_bytes=budget_bytes,
+        slots=slots,
+    )
+
+    async def prepare() -> PreparedScan:
+        return await prepare_scan(operator, path, request)
+
+    return BatchScan(operator, prepare, path=path, options=options)
+
+
+async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
+    """All that ``scan`` gives with the same options, as one table."""
+    return await scan(operator, path, **options).read_all()
+
+
+async def prepare_scan(operator: Operator, path: str, request: ScanRequest) -> PreparedScan:
+    """The metadata of a file, or of a dataset where ``path`` is its directory, and the columns of its scan."""
+    table = await find_table(operator, path, request)
+    return await prepared_scan(table, request.service(operator, table))
+
+
+async def find_table(operator: Operator, path: str, request: ScanRequest) -> TableScan:
+    """What ``request`` means of the file or dataset at ``path``."""
+    if not path or path.endswith("/"):
+        return await _dataset_table(operator, path, request)
+    try:
+        file = await open_file(operator, path)
+    except (NotFound, IsADirectory):
+        if await _is_dataset(operator, path):
+            return await _dataset_table(operator, path, request)
+        raise
+    return file_scan(file, request)
+
+
+async def _is_dataset(operator: Operator, path: str) -> bool:
+    if not operator.capability.list:
+        return False
+    async with operator.list(f"{path}/_versions/") as entries:
+        async for _ in entries:
+            return True
+    return False
+
+
+async def _dataset_table(operator: Operator, path: str, request: ScanRequest) -> TableScan:
+    return (await open_dataset(operator, path)).table(request)
+
+
+def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:
+    """The one part that a file is."""
+    fields = project(file.fields, request.columns, path=file.path)
+    selection = request.select(file.rows, file.path)
+
+    async def parts() -> AsyncGenerator[TablePart, None]:
+        if selection.rows:
+            yield TablePart(0, selection.rows, [await file_table(file, fields, selection.ranges)])
+
+    wanted_bytes = file.size * selection.rows // max(file.rows, 1)
+    return TableScan(arrow_schema(fields, file.schema.metadata), selection.rows, selection.order, parts, wanted_bytes)

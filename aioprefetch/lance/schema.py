@@ -1,0 +1,190 @@
+"""The schema of a Lance file or dataset: fields in a tree, as Arrow fields, and the columns that hold them.
+
+A schema is stored as a flat list, parents before their children, each with the id of its parent. Version 2.0 gives a
+column of its own to every struct and list, later ones to leaves alone; a packed struct is one column in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error, UntrustedMetadata
+from aioprefetch.lance.logical_types import arrow_type, list_size
+from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, uint
+
+FIELD_TABLE = MessageTable(
+    "Field",
+    {
+        1: uint("kind"),
+        2: FieldRule("name", "text"),
+        3: FieldRule("id", "int"),
+        4: FieldRule("parent_id", "int"),
+        5: FieldRule("logical_type", "text"),
+        6: FieldRule("nullable", "bool"),
+        9: FieldRule("extension_name", "text"),
+        10: FieldRule("metadata", "map"),
+    },
+)
+SCHEMA_TABLE = MessageTable(
+    "Schema", {1: message("fields", FIELD_TABLE, repeated=True), 5: FieldRule("metadata", "map")}
+)
+
+_LISTS = ("list", "large_list", "list.struct", "large_list.struct")
+_PACKED_KEYS = ("packed", "lance-encoding:packed")
+_BLOB_KEY = "lance-encoding:blob"
+
+# Deeper than any schema that Arrow implementations agree on; each level is a level of Python's stack.
+_DEPTH_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a schema with its children.
+
+    ``arrow`` is the whole Arrow field: type, nullability and metadata (a string keeps the name of its extension type
+    there, under ``ARROW:extension:name``). ``columns`` are the indices of the file's columns that hold the field and
+    its children, in depth-first order; where children were left out by a projection it still spans all of them, so
+    take a child's columns from the child. ``metadata`` values are bytes as stored.
+    """
+
+    name: str
+    id: int
+    logical_type: str
+    nullable: bool
+    metadata: Mapping[str, bytes]
+    children: tuple[Field, ...]
+    arrow: pa.Field
+    columns: range = field(default=range(0))
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a struct whose rows are stored one after the other, in one column."""
+        return self.logical_type == "struct" and any(
+            self.metadata.get(key, b"").lower() == b"true" for key in _PACKED_KEYS
+        )
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether its values lie outside the pages, which hold their positions."""
+        return self.metadata.get(_BLOB_KEY, b"").lower() == b"true"
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether it is a struct."""
+        return self.logical_type == "struct"
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of any number of items, of either offset width."""
+        return self.logical_type in _LISTS
+
+    @property
+    def is_map(self) -> bool:
+        """Whether it is a map."""
+        return self.logical_type == "map"
+
+    def is_one_column(self, version: tuple[int, int]) -> bool:
+        """Whether a file of ``version`` keeps all of it in one column."""
+        if self.is_packed or not self.children:
+            return True
+        # A fixed-size list of structs: later versions treat it as any other list.
+        return version == (2, 0) and not (self.is_struct or self.is_list or self.is_map)
+
+    def with_children(self, children: Sequence[Field]) -> Field:
+        """The same field with other children, its Arrow type made anew."""
+        arrow = _arrow_field(self.name, self.logical_type, self.nullable, self.metadata, children, "")
+        return replace(self, children=tuple(children), arrow=arrow)
+
+
+def walk(fields: Sequence[Field]) -> Iterator[Field]:
+    """Every field, parents before their children."""
+    for one in fields:
+        yield one
+        yield from walk(one.children)
+
+
+def build_fields(rows: Sequence[Parsed], *, path: str = "") -> tuple[Field, ...]:
+    """The tree of a stored schema, without columns. ``UntrustedMetadata`` for one that is no tree."""
+    children: dict[int, list[Parsed]] = {-1: []}
+    for row in rows:
+        parent, identity = row.get("parent_id", 0), row.get("id", 0)
+        if parent not in children or parent < -1:
+            raise UntrustedMetadata(f"field {identity} stands before its parent {parent}", path=path)
+        if identity < 0 or identity in children:
+            raise UntrustedMetadata(f"two fields have the id {identity}, or it is negative", path=path)
+        children[identity] = []
+        children[parent].append(row)
+    return tuple(_build(row, children, path, 0) for row in children[-1])
+
+
+def _build(row: Parsed, children: Mapping[int, Sequence[Parsed]], path: str, depth: int) -> Field:
+    if depth > _DEPTH_MAX:
+        raise UntrustedMetadata(f"fields are nested more than {_DEPTH_MAX} deep", path=path)
+    below = tuple(_build(child, children, path, depth + 1) for child in children[row.get("id", 0)])
+    name, logical_type, nullable = row.get("name", ""), row.get("logical_type", ""), row.get("nullable", False)
+    metadata = dict(row.get("metadata", {}))
+    extension = row.get("extension_name", "")
+    if extension:
+        metadata.setdefault("ARROW:extension:name", extension.encode())
+    arrow = _arrow_field(name, logical_type, nullable, metadata, below, path)
+    return Field(name, row.get("id", 0), logical_type, nullable, metadata, below, arrow)
+
+
+def _arrow_field(
+    name: str, logical_type: str, nullable: bool, metadata: Mapping[str, bytes], children: Sequence[Field], path: str
+) -> pa.Field:
+    try:
+        kind = _nested_type(logical_type, children, path)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        if isinstance(error, Error):
+            raise
+        raise UntrustedMetadata(f"field {name!r} cannot be a {logical_type[:100]!r}: {error}", path=path) from error
+    return pa.field(name, kind, nullable, metadata=dict(metadata) or None)
+
+
+def _nested_type(logical_type: str, children: Sequence[Field], path: str) -> pa.DataType:
+    if logical_type == "struct":
+        return pa.struct([child.arrow for child in children])
+    if logical_type in _LISTS:
+        item = _only_child(logical_type, children, path).arrow
+        return pa.large_list(item) if logical_type.startswith("large") else pa.list_(item)
+    if logical_type == "map":
+        entries = _only_child(logical_type, children, path)
+        if len(entries.children) != 2:
+            raise UntrustedMetadata(f"a map has {len(entries.children)} fields in its entries", path=path)
+        return pa.map_(*(child.arrow for child in entries.children))
+    if children and logical_type.startswith("fixed_size_list:"):
+        return pa.list_(_only_child(logical_type, children, path).arrow, list_size(logical_type, path=path))
+    if children:
+        raise UntrustedMetadata(f"a {logical_type[:100]!r} cannot have child fields", path=path)
+    return arrow_type(logical_type, path=path)
+
+
+def _only_child(logical_type: str, children: Sequence[Field], path: str) -> Field:
+    if len(children) != 1:
+        raise UntrustedMetadata(f"a {logical_type[:100]!r} has {len(children)} child fields", path=path)
+    return children[0]
+
+
+def number_columns(fields: Sequence[Field], version: tuple[int, int], first: int = 0) -> tuple[tuple[Field, ...], int]:
+    """The fields with the columns that a file of ``version`` keeps them in, and the index behind the last one."""
+    numbered: list[Field] = []
+    column = first
+    for one in fields:
+        if one.is_one_column(version):
+            end = column + 1
+            children = one.children
+        else:
+            own = 1 if version == (2, 0) else 0
+            children, end = number_columns(one.children, version, column + own)
+        numbered.append(replace(one, children=children, columns=range(column, end)))
+        column = end
+    return tuple(numbered), column
+
+
+def arrow_schema(fields: Sequence[Field], metadata: Mapping[str, bytes] | None = None) -> pa.Schema:
+    """The Arrow schema of top-level fields."""
+    return pa.schema([one.arrow for one in fields], metadata=dict(metadata) if metadata else None)

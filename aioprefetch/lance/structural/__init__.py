@@ -1,0 +1,38 @@
+"""Versions 2.1 and 2.2 of the Lance file format: structural encodings, which keep nesting in levels.
+
+Decoded are mini-block, full-zip and constant pages of flat, string, dictionary and fixed-size-list columns, packed
+structs, and lists, structs and maps of them at any depth. What is not is ``Unsupported``, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.schema import Field
+from aioprefetch.lance.structural.assembly import CONCATENATED, leaves
+from aioprefetch.lance.structural.column import LeafColumn, StructuralColumn
+from aioprefetch.lance.structural.field import StructuralField
+from aioprefetch.lance.structural.layouts import parse_layout
+from aioprefetch.ranges import Range
+
+__all__ = ["CONCATENATED", "make_field", "parse_layout"]
+
+COLUMN_URL = "/lance.encodings.ColumnEncoding"
+
+
+def make_field(file: LanceFile, field: Field, ranges: Sequence[Range]) -> tuple[StructuralColumn, StructuralField]:
+    """Scheduler and decoder of a top-level field, restricted to ``ranges`` of the file's rows (sorted, disjoint).
+
+    The metadata of the field's columns is loaded. ``Unsupported`` names what is not decoded here.
+    """
+    wanted = RowRanges.of(ranges)
+    columns: list[LeafColumn] = []
+    for index, leaf in enumerate(leaves(field)):
+        if leaf.is_blob:
+            raise Unsupported(f"blob field {leaf.name!r} of version 2.1 and later is not supported", path=file.path)
+        metadata = file.column(leaf.columns.start)
+        columns.append(LeafColumn(index, leaf, metadata.pages, wanted, file.rows, file.path))
+    return StructuralColumn(columns), StructuralField(field, len(columns), file.path)

@@ -1,0 +1,275 @@
+"""Values of mini-block chunks: every compression decodes all wanted chunks of a page in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance import fsst
+from aioprefetch.lance.structural import bitpacking
+from aioprefetch.lance.structural.bitpacking import GROUP, ROW_BYTES
+from aioprefetch.lance.structural.bytes_of import (
+    Bytes,
+    Flags,
+    Positions,
+    damaged,
+    exclusive_sum,
+    joined,
+    little_endian,
+    runs,
+)
+from aioprefetch.lance.structural.compressions import (
+    ByteStreamSplit,
+    Encoding,
+    FixedSizeList,
+    Flat,
+    Fsst,
+    General,
+    InlineBitpacked,
+    OutOfLineBitpacked,
+    PackedStruct,
+    Rle,
+    Same,
+    Variable,
+    row_bits,
+)
+from aioprefetch.lance.structural.decompression import decompress
+from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
+
+# Strings of one chunk: writers stay far below, and no claimed size may go beyond.
+CHUNK_TEXT_BYTES_MAX = 64 << 20
+
+
+Pick = slice | Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """One buffer of every chunk: ``data[starts[i]:starts[i] + sizes[i]]``, which lie within."""
+
+    data: Bytes
+    starts: Positions
+    sizes: Positions
+
+    def picked(self, pick: Pick) -> Pieces:
+        """Some of them."""
+        return Pieces(self.data, self.starts[pick], self.sizes[pick])
+
+
+def decode(encoding: Encoding, buffers: Sequence[Pieces], counts: Positions) -> Fixed | Texts | FixedLists:
+    """The values of all chunks, of which chunk i has ``counts[i]``. ``UntrustedMetadata`` where that cannot be."""
+    if len(buffers) != buffer_count(encoding):
+        raise damaged(f"{type(encoding).__name__} in {len(buffers)} buffers")
+    match encoding:
+        case Flat(bits):
+            return _flat(buffers[0], bits, counts)
+        case InlineBitpacked(bits):
+            return _inline_bitpacked(buffers[0], bits, counts)
+        case OutOfLineBitpacked(bits, packed_bits):
+            return _out_of_line_bitpacked(buffers[0], bits, packed_bits, counts)
+        case Rle(bits):
+            return _rle(buffers[0], buffers[1], bits, counts)
+        case ByteStreamSplit(bits):
+            return _byte_stream_split(buffers[0], bits, counts)
+        case Variable(offset_bits):
+            return _variable(buffers[0], offset_bits // 8, counts)
+        case Fsst(table, inner):
+            texts = _variable(buffers[0], inner.offset_bits // 8, counts)
+            return Texts(*fsst.decode(table, texts.data, texts.offsets))
+        case FixedSizeList():
+            return _fixed_lists(encoding, buffers, counts)
+        case PackedStruct(bits):
+            return _flat(buffers[0], sum(bits), counts)
+        case General():
+            return decode(encoding.values, [_decompressed(encoding, buffers[0], counts), *buffers[1:]], counts)
+    raise Unsupported(f"{type(encoding).__name__} in a mini-block is not supported", operation="scan")
+
+
+def buffer_count(encoding: Encoding) -> int:
+    """How many buffers a chunk has."""
+    match encoding:
+        case Rle():
+            return 2
+        case General(_, values):
+            return buffer_count(values)
+        case FixedSizeList(_, has_validity, values):
+            return int(has_validity) + buffer_count(values)
+        case Same():
+            return 0
+    return 1
+
+
+def _need(pieces: Pieces, sizes: Positions, what: str) -> None:
+    if bool(np.any(pieces.sizes < sizes)):
+        raise damaged(f"a chunk is too small for its {what}")
+
+
+def _flat(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
+    total = int(counts.sum())
+    if bits == 1:
+        return Fixed(_bits(pieces, counts), 1, total)
+    sizes = counts * (bits // 8)
+    _need(pieces, sizes, "values")
+    return Fixed(joined(pieces.data, pieces.starts, sizes), bits, total)
+
+
+def _bits(pieces: Pieces, counts: Positions) -> Bytes:
+    """One byte per bit, 0 or 1; each chunk starts at a byte."""
+    sizes = (counts + 7) // 8
+    _need(pieces, sizes, "bits")
+    if bool(np.all(counts[:-1] % 8 == 0)):
+        packed = joined(pieces.data, pieces.starts, sizes)
+        return np.unpackbits(packed, count=int(counts.sum()), bitorder="little")
+    return np.concatenate(
+        [
+            np.unpackbits(pieces.data[start : start + (count + 7) // 8], count=count, bitorder="little")
+            for start, count in zip(pieces.starts.tolist(), counts.tolist(), strict=True)
+        ]
+    )
+
+
+def _inline_bitpacked(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
+    word = bits // 8
+    _need(pieces, np.full_like(counts, word), "bit width")
+    if counts.size and int(counts.max()) > GROUP:
+        raise damaged(f"a bit-packed chunk of {int(counts.max())} values")
+    at = (pieces.starts[:, None] + np.arange(word)).reshape(-1)
+    widths = pieces.data[at].view(bitpacking.word_type(bits))
+    if widths.size and int(widths.max()) > bits:
+        raise damaged(f"numbers of {bits} bits packed into {int(widths.max())}")
+    widths = widths.astype(np.int64)
+    _need(pieces, word + widths * ROW_BYTES, "bit-packed values")
+    groups = bitpacking.unpack(pieces.data, pieces.starts + word, widths, bits)
+    return Fixed(bitpacking.trimmed(groups, counts).view(np.uint8), bits, int(counts.sum()))
+
+
+def _out_of_line_bitpacked(pieces: Pieces, bits: int, packed_bits: int, counts: Positions) -> Fixed:
+    """Groups of 1024; what is left over is either packed as a group of its own, or stored as it is."""
+    word, group_bytes = bits // 8, packed_bits * ROW_BYTES
+    whole, left = counts // GROUP, counts % GROUP
+    is_raw = (left > 0) & (pieces.sizes == whole * group_bytes + left * word)
+    groups = whole + ((left > 0) & ~is_raw)
+    _need(pieces, groups * group_bytes, "bit-packed values")
+    first = np.cumsum(groups) - groups
+    starts = runs(np.zeros_like(groups), groups) * group_bytes + np.repeat(pieces.starts, groups)
+    unpacked = bitpacking.unpack(pieces.data, starts, np.full(starts.size, packed_bits, np.int64), bits)
+    if not bool(np.any(is_raw)) and bool(np.all(left[:-1] == 0)):
+        numbers = unpacked.reshape(-1)[: int(counts.sum())]
+        return Fixed(numbers.view(np.uint8), bits, numbers.size)
+    kind, flat, parts = bitpacking.word_type(bits), unpacked.reshape(-1), []
+    for i, (count, begin) in enumerate(zip(counts.tolist(), (first * GROUP).tolist(), strict=True)):
+        if is_raw[i]:
+            parts.append(flat[begin : begin + int(whole[i]) * GROUP])
+            at = int(pieces.starts[i] + whole[i] * group_bytes)
+            parts.append(pieces.data[at : at + int(left[i]) * word].view(kind))
+        else:
+            parts.append(flat[begin : begin + count])
+    numbers = np.concatenate(parts) if parts else np.zeros(0, kind)
+    return Fixed(numbers.view(np.uint8), bits, numbers.size)
+
+
+def _rle(values: Pieces, lengths: Pieces, bits: int, counts: Positions) -> Fixed:
+    word = bits // 8
+    run_counts = lengths.sizes
+    if bool(np.any(values.sizes != run_counts * word)):
+        raise damaged("run lengths and run values of a chunk differ in number")
+    all_lengths = joined(lengths.data, lengths.starts, run_counts)
+    ends = np.zeros(all_lengths.size + 1, np.int64)
+    np.cumsum(all_lengths, out=ends[1:], dtype=np.int64)
+    chunk_ends = ends[np.cumsum(run_counts)]
+    if bool(np.any(np.diff(chunk_ends, prepend=0) != counts)):
+        raise damaged("the runs of a chunk do not add up to its values")
+    all_values = little_endian(joined(values.data, values.starts, values.sizes), word)
+    return Fixed(np.repeat(all_values, all_lengths).view(np.uint8), bits, int(counts.sum()))
+
+
+def split_runs(pieces: Pieces) -> list[Pieces]:
+    """Run values and run lengths of a block, which starts with the size of the values (u64)."""
+    if bool(np.any(pieces.sizes < 8)):
+        raise damaged("a block of runs without its size")
+    at = (pieces.starts[:, None] + np.arange(8)).reshape(-1)
+    sizes = pieces.data[at].view(np.dtype("<i8")).astype(np.int64)
+    if bool(np.any(sizes < 0)) or bool(np.any(sizes > pieces.sizes - 8)):
+        raise damaged("the run values of a block are larger than the block")
+    starts = pieces.starts + 8
+    return [Pieces(pieces.data, starts, sizes), Pieces(pieces.data, starts + sizes, pieces.sizes - 8 - sizes)]
+
+
+def _byte_stream_split(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
+    word = bits // 8
+    _need(pieces, counts * word, "byte streams")
+    out = np.empty((int(counts.sum()), word), np.uint8)
+    position = 0
+    for start, count in zip(pieces.starts.tolist(), counts.tolist(), strict=True):
+        out[position : position + count] = pieces.data[start : start + count * word].reshape(word, count).T
+        position += count
+    return Fixed(out.reshape(-1), bits, position)
+
+
+def _variable(pieces: Pieces, word: int, counts: Positions) -> Texts:
+    """Chunks of offsets, relative to the chunk, and bytes, as one run of bytes with offsets of its own."""
+    _need(pieces, (counts + 1) * word, "offsets")
+    stored = joined(pieces.data, pieces.starts, (counts + 1) * word)
+    positions = little_endian(stored, word).astype(np.int64)
+    first = exclusive_sum(counts + 1)
+    low, high = positions[first[:-1]], positions[first[1:] - 1]
+    lengths = np.diff(positions)
+    inner = np.ones(lengths.size, bool)
+    inner[first[1:-1] - 1] = False  # From the last offset of a chunk to the first of the next.
+    lengths = lengths[inner]
+    # The top bit of a 64-bit offset makes a negative number here.
+    if bool(np.any(low < 0)) or bool(np.any(high > pieces.sizes)) or bool(np.any(lengths < 0)):
+        raise damaged("offsets of strings leave their chunk, or do not ascend")
+    return Texts(joined(pieces.data, pieces.starts + low, high - low), exclusive_sum(lengths))
+
+
+def _fixed_lists(encoding: FixedSizeList, buffers: Sequence[Pieces], counts: Positions) -> FixedLists:
+    dimension = encoding.items
+    if int(counts.sum()) * row_bits(encoding) > 8 * sum(pieces.data.size for pieces in buffers):
+        raise damaged("a chunk is too small for its fixed-size lists")
+    item_counts = counts * dimension
+    validity: Flags | None = None
+    if encoding.has_validity:
+        validity = _bits(buffers[0], item_counts).view(bool)
+        buffers = buffers[1:]
+    if isinstance(encoding.values, Same):
+        return FixedLists(no_items(encoding.values, int(item_counts.sum())), dimension, validity, int(counts.sum()))
+    items = decode(encoding.values, buffers, item_counts)
+    assert isinstance(items, Fixed | FixedLists)
+    return FixedLists(items, dimension, validity, int(counts.sum()))
+
+
+def no_items(encoding: Same, count: int) -> Nulls:
+    """Items of fixed-size lists that are all null."""
+    if encoding.value:
+        raise Unsupported("a constant with a value within fixed-size lists is not supported", operation="scan")
+    return Nulls(count)
+
+
+def _decompressed(encoding: General, pieces: Pieces, counts: Positions) -> Pieces:
+    """The first buffer of every chunk, decompressed, back to back."""
+    most = first_buffer_bytes(encoding.values, counts)
+    contents = [
+        decompress(encoding.scheme, pieces.data[start : start + size], bytes_max)
+        for start, size, bytes_max in zip(pieces.starts.tolist(), pieces.sizes.tolist(), most.tolist(), strict=True)
+    ]
+    sizes = np.array([content.size for content in contents], np.int64)
+    data = contents[0] if len(contents) == 1 else np.concatenate(contents) if contents else np.zeros(0, np.uint8)
+    return Pieces(data, np.cumsum(sizes) - sizes, sizes)
+
+
+def first_buffer_bytes(encoding: Encoding, counts: Positions) -> Positions:
+    """The most bytes that the first buffer of chunks with so many values can need."""
+    match encoding:
+        case Flat(bits) | Rle(bits) | ByteStreamSplit(bits):
+            return (counts * bits + 7) // 8
+        case InlineBitpacked(bits) | OutOfLineBitpacked(bits, _):
+            return (counts + GROUP) * (bits // 8) + 8
+        case PackedStruct(bits):
+            return counts * (sum(bits) // 8)
+        case FixedSizeList(items, has_validity, values):
+            return (counts * items + 7) // 8 if has_validity else first_buffer_bytes(values, counts * items)
+    return (counts + 1) * 8 + CHUNK_TEXT_BYTES_MAX

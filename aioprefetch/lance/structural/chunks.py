@@ -1,0 +1,181 @@
+"""The chunks of a mini-block page: which there are, what rows they hold, and the buffers within each.
+
+Every number of the chunk metadata, of the repetition index and of chunk headers is checked here, all chunks at once,
+before anything uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aioprefetch.lance.structural.bytes_of import Bytes, Flags, Positions, damaged, exclusive_sum, little_endian
+from aioprefetch.lance.structural.chunk_values import Pick, Pieces
+from aioprefetch.lance.structural.layouts import MiniBlock
+from aioprefetch.ranges import Range
+
+ALIGNMENT = 8
+# The chunk word has four bits for the logarithm.
+CHUNK_VALUES_MAX = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkIndex:
+    """All chunks of a page, by number.
+
+    ``starts`` are bytes within the chunk buffer (one more than chunks: where the last one ends), ``items`` values
+    before each (one more), ``rows`` rows that start before each (one more). ``has_preamble``: it begins in the middle
+    of a row; ``None`` without lists.
+    """
+
+    starts: Positions
+    items: Positions
+    rows: Positions
+    has_preamble: Flags | None
+
+    @property
+    def count(self) -> int:
+        """How many chunks there are."""
+        return self.starts.size - 1
+
+    def span(self, start: int, end: int) -> Range:
+        """First and last chunk that rows ``[start, end)`` touch; the range is not empty."""
+        first = int(self.rows.searchsorted(start, side="right")) - 1
+        if self.has_preamble is None:
+            return first, int(self.rows.searchsorted(end - 1, side="right")) - 1
+        # The last row ends where the next one starts: in that chunk, unless the next row is all that it begins with.
+        following = int(self.rows.searchsorted(end, side="right")) - 1
+        if following < self.count and (self.has_preamble[following] or self.rows[following] < end):
+            return first, following
+        return first, following - 1
+
+    def spans(self, ranges: Sequence[Range]) -> Positions:
+        """First and last chunk that each range of rows touches, shape ``(ranges, 2)``; the ranges are not empty."""
+        if len(ranges) == 1:
+            return np.array([self.span(*ranges[0])], np.int64)
+        bounds = np.array(ranges, np.int64).reshape(-1, 2)
+        first = np.searchsorted(self.rows, bounds[:, 0], side="right") - 1
+        if self.has_preamble is None:
+            last = np.searchsorted(self.rows, bounds[:, 1] - 1, side="right") - 1
+            return np.stack([first, last], axis=1)
+        following = np.searchsorted(self.rows, bounds[:, 1], side="right") - 1
+        inside = following < self.count
+        rest = np.zeros(following.size, bool)
+        chunk = following[inside]
+        rest[inside] = self.has_preamble[chunk] | (self.rows[chunk] < bounds[inside, 1])
+        return np.stack([first, np.where(rest, following, following - 1)], axis=1)
+
+    def wanted(self, ranges: Sequence[Range]) -> Positions:
+        """The chunks that any of the ranges touches, ascending, each once."""
+        marks = np.zeros(self.count + 1, np.int64)
+        spans = self.spans(ranges)
+        np.add.at(marks, spans[:, 0], 1)
+        np.add.at(marks, spans[:, 1] + 1, -1)
+        return np.flatnonzero(np.cumsum(marks[:-1]) > 0).astype(np.int64)
+
+
+def parse_index(layout: MiniBlock, words: Bytes, index: Bytes | None, chunk_bytes: int, rows: int) -> ChunkIndex:
+    """From the chunk metadata, and for lists the repetition index, of a page of ``rows`` rows.
+
+    ``chunk_bytes`` is the size of the chunk buffer. ``UntrustedMetadata`` for numbers that contradict each other.
+    """
+    word = 4 if layout.has_large_chunks else 2
+    if words.size % word or not words.size:
+        raise damaged(f"chunk metadata of {words.size} bytes")
+    numbers = little_endian(words, word).astype(np.int64)
+    counts = _counts(numbers & 15, layout.items)
+    starts = exclusive_sum(((numbers >> 4) + 1) * ALIGNMENT)
+    if starts[-1] > chunk_bytes:
+        raise damaged(f"chunks of {int(starts[-1])} bytes in a buffer of {chunk_bytes}")
+    items = exclusive_sum(counts)
+    if layout.rep is None:
+        if layout.items != rows:
+            raise damaged(f"a page of {rows} rows holds {layout.items} values")
+        return ChunkIndex(starts, items, items, None)
+    if index is None:
+        raise damaged("a page with lists has no repetition index")
+    row_counts, has_preamble = _rows(index, layout.index_depth, numbers.size)
+    if int(row_counts.sum()) != rows:
+        raise damaged(f"a page of {rows} rows has {int(row_counts.sum())} in its repetition index")
+    return ChunkIndex(starts, items, exclusive_sum(row_counts), has_preamble)
+
+
+def _counts(logarithms: Positions, items: int) -> Positions:
+    """Values of each chunk; the last one has what is left."""
+    counts = np.int64(1) << logarithms
+    left = items - int(counts[:-1].sum())
+    if not 0 <= left <= CHUNK_VALUES_MAX or (logarithms[-1] and left != counts[-1]):
+        raise damaged(f"the chunks of a page of {items} values leave {left} for the last one")
+    counts[-1] = left
+    return counts
+
+
+def _rows(index: Bytes, depth: int, chunks: int) -> tuple[Positions, Flags]:
+    """How many rows start in each chunk, and which chunks begin within a row."""
+    stride = depth + 1
+    if index.size != chunks * stride * 8:
+        raise damaged(f"a repetition index of {index.size} bytes for {chunks} chunks")
+    table = little_endian(index, 8).reshape(chunks, stride)[:, :2]
+    if int(table.max()) >> 48:
+        raise damaged(f"a repetition index that counts {int(table.max())}")
+    numbers = table.astype(np.int64)
+    has_trailer = numbers[:, 1] > 0
+    has_preamble = np.concatenate(([False], has_trailer[:-1]))
+    counts = numbers[:, 0] + has_trailer - has_preamble
+    if has_trailer[-1] or bool(np.any(counts < 0)):
+        raise damaged("a repetition index that ends within a row, or counts rows backwards")
+    return counts, has_preamble
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkParts:
+    """The buffers of some chunks, each as pieces of the same bytes."""
+
+    level_counts: Positions
+    rep: Pieces | None
+    definition: Pieces | None
+    values: tuple[Pieces, ...]
+
+    def picked(self, pick: Pick) -> ChunkParts:
+        """The same of some of the chunks."""
+        rep = None if self.rep is None else self.rep.picked(pick)
+        definition = None if self.definition is None else self.definition.picked(pick)
+        return ChunkParts(self.level_counts[pick], rep, definition, tuple(one.picked(pick) for one in self.values))
+
+
+def parse_headers(layout: MiniBlock, data: Bytes, starts: Positions, ends: Positions) -> ChunkParts:
+    """What the chunks ``data[start:end]`` consist of. ``UntrustedMetadata`` when their sizes leave them."""
+    has_levels = [layout.rep is not None, layout.definition is not None]
+    value_word = 4 if layout.has_large_chunks else 2
+    header = 2 + 2 * sum(has_levels) + value_word * layout.value_buffers
+    position = starts + _padded(header)
+    if bool(np.any(position > ends)):
+        raise damaged("a chunk is smaller than its header")
+    level_counts = _numbers(data, starts, 2)
+    at = starts + 2
+    pieces: list[Pieces | None] = []
+    for width, is_there in [*((2, there) for there in has_levels), *((value_word, True),) * layout.value_buffers]:
+        if not is_there:
+            pieces.append(None)
+            continue
+        sizes = _numbers(data, at, width)
+        pieces.append(Pieces(data, position, sizes))
+        at = at + width
+        position = position + _padded(sizes)
+        if bool(np.any(position > ends)):
+            raise damaged("the buffers of a chunk leave it")
+    values = tuple(piece for piece in pieces[2:] if piece is not None)
+    return ChunkParts(level_counts, pieces[0], pieces[1], values)
+
+
+def _padded(size: int | Positions) -> int | Positions:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def _numbers(data: Bytes, at: Positions, width: int) -> Positions:
+    """Little-endian numbers of ``width`` bytes at any positions."""
+    gathered = data[(at[:, None] + np.arange(width)).reshape(-1)]
+    numbers: Positions = gathered.view(np.dtype(f"<u{width}")).astype(np.int64)
+    return numbers

@@ -1,0 +1,143 @@
+"""The pages of a top-level field in row order: its leaf columns, each with the pages that hold wanted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error, UntrustedMetadata
+from aioprefetch.lance.column_metadata import PageMetadata
+from aioprefetch.lance.output import fixed_width, offset_bytes
+from aioprefetch.lance.physical.loading import LoadingPage
+from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.schema import Field
+from aioprefetch.lance.structural.compressions import Fsst, General
+from aioprefetch.lance.structural.layouts import Constant, FullZip, Layout, MiniBlock, parse_layout
+from aioprefetch.lance.structural.pages import LoadedRows, page_scheduler
+from aioprefetch.scheduler.pages import PageIo
+
+# Rows of small batches are decoded together up to about this much, which a page then holds while it is drained: a
+# decoding step over few chunks costs as much as one over a hundred.
+SPAN_BYTES = 1 << 20
+
+# What text becomes, beside its compressed bytes, where only decoding would tell.
+_TEXT_GROWTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPage:
+    """The wanted rows of one page of leaf ``leaf``; ``row_bytes`` is about what one takes as Arrow memory."""
+
+    leaf: int
+    loading: LoadingPage[LoadedRows]
+    row_bytes: float
+
+    @property
+    def rows(self) -> int:
+        """How many wanted rows it holds."""
+        return self.loading.rows
+
+    @property
+    def together(self) -> int:
+        """How many rows are decoded at once where batches are smaller."""
+        return int(SPAN_BYTES / max(self.row_bytes, 0.125))
+
+
+class LeafColumn:
+    """One leaf column: hands out its pages that hold rows of ``wanted``. ``UntrustedMetadata`` if those lack rows."""
+
+    def __init__(
+        self, leaf: int, field: Field, pages: Sequence[PageMetadata], wanted: RowRanges, file_rows: int, path: str
+    ) -> None:
+        if sum(page.rows for page in pages) != file_rows:
+            raise UntrustedMetadata(
+                f"the pages of field {field.name!r} hold other than the {file_rows} rows of the file", path=path
+            )
+        self.leaf = leaf
+        self.rows_scheduled = 0
+        self._field = field
+        self._pages = pages
+        self._wanted = wanted
+        self._path = path
+        self._next = 0
+        self._first_row = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every wanted row is scheduled."""
+        return self.rows_scheduled >= self._wanted.rows
+
+    def schedule_next(self, io: PageIo) -> LeafPage:
+        """Submit the reads of the next page that holds wanted rows."""
+        while True:
+            page = self._pages[self._next]
+            first, self._first_row = self._first_row, self._first_row + page.rows
+            self._next += 1
+            ranges = self._wanted.within(first, self._first_row)
+            if ranges.rows:
+                return self._schedule(page, ranges, io)
+
+    def _schedule(self, page: PageMetadata, ranges: RowRanges, io: PageIo) -> LeafPage:
+        try:
+            layout = parse_layout(page.encoding, page.type_url, path=self._path)
+            scheduler = page_scheduler(layout, page.rows, page.buffers)
+            loading = LoadingPage(scheduler, ranges, io, self.rows_scheduled)
+        except Error as error:
+            raise error.add_context(operation="scan", path=self._path, field=self._field.name) from error.__cause__
+        self.rows_scheduled += ranges.rows
+        return LeafPage(self.leaf, loading, _row_bytes(self._field.arrow.type, layout, page))
+
+
+class StructuralColumn:
+    """``ColumnScheduler`` of a top-level field: of its leaves, the one with the fewest rows comes next."""
+
+    def __init__(self, leaves: Sequence[LeafColumn]) -> None:
+        self._leaves = leaves
+
+    @property
+    def rows_scheduled(self) -> int:
+        """Rows of the scan that the pages of every leaf cover."""
+        return min(leaf.rows_scheduled for leaf in self._leaves)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last page of every leaf was scheduled."""
+        return all(leaf.is_finished for leaf in self._leaves)
+
+    def schedule_next(self, io: PageIo) -> LeafPage:
+        """Submit the reads of the next page, and return it unloaded. Never waits."""
+        return min(self._leaves, key=lambda leaf: leaf.rows_scheduled).schedule_next(io)
+
+
+def _row_bytes(kind: pa.DataType, layout: Layout, page: PageMetadata) -> float:
+    """About what a row takes as Arrow memory, known before anything is decoded."""
+    if isinstance(layout, Constant):
+        levels = sum(end - start for start, end in page.buffers[-2:]) if len(page.buffers) > 1 else 0
+        items = max(1.0, levels / 2 / page.rows) if levels else 1.0
+        scalar = page.buffers[0][1] - page.buffers[0][0] if len(page.buffers) in (1, 3) else 0
+        return items * (_value_bytes(kind) or 4 + len(layout.inline_value or b"") + scalar) + 8
+    items = max(1.0, layout.items / page.rows)
+    if fixed := _value_bytes(kind):
+        return items * fixed + 8 * (len(layout.layers) - 1)
+    stored = page.buffers[0 if isinstance(layout, FullZip) else 1]
+    text = float(stored[1] - stored[0])
+    if isinstance(layout, MiniBlock) and layout.dictionary is not None:
+        text = (page.buffers[2][1] - page.buffers[2][0]) / max(1, layout.dictionary_items) * layout.items
+    elif isinstance(layout.values, Fsst | General):
+        text *= _TEXT_GROWTH
+    return text / page.rows + items * 8
+
+
+def _value_bytes(kind: pa.DataType) -> float:
+    """Bytes of a value of a fixed-width type, 0 for others."""
+    if pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return 0.25
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _value_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        return sum(_value_bytes(kind.field(index).type) for index in range(kind.num_fields))
+    if pa.types.is_dictionary(kind):
+        return fixed_width(kind.index_type)
+    return 0 if offset_bytes(kind) else fixed_width(kind) + 0.125

@@ -1,0 +1,158 @@
+"""Repetition and definition levels: decoding their buffers, and peeling the layers of nesting off them.
+
+0 is the inner-most level (in Parquet the outer-most). Definition 0 is a valid item; the codes of the layers follow from
+inner to outer: a nullable item takes one, a list that may be null or may be empty one, a list that may be both takes
+null, then empty. The highest repetition level starts a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance.structural import chunk_values
+from aioprefetch.lance.structural.bytes_of import Flags, Levels, Positions, damaged
+from aioprefetch.lance.structural.chunk_values import Pieces
+from aioprefetch.lance.structural.compressions import (
+    Encoding,
+    Flat,
+    General,
+    InlineBitpacked,
+    OutOfLineBitpacked,
+    Rle,
+)
+from aioprefetch.lance.structural.decompression import decompress
+from aioprefetch.lance.structural.layouts import Layer, Layers, max_definition
+from aioprefetch.lance.structural.values import Fixed
+
+LEVEL_BITS = 16
+
+
+def decode_levels(encoding: Encoding, pieces: Pieces, counts: Positions) -> Levels:
+    """The levels of all chunks, one after the other; chunk i has ``counts[i]``. ``UntrustedMetadata`` if it has not."""
+    if isinstance(encoding, General):
+        most = int(counts.max(initial=0)) * 3 + 4096  # Runs of one are the largest form that levels take.
+        contents = [
+            decompress(encoding.scheme, pieces.data[start : start + size], most)
+            for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
+        ]
+        sizes = np.array([content.size for content in contents], np.int64)
+        data = np.concatenate(contents) if contents else pieces.data[:0]
+        return decode_levels(encoding.values, Pieces(data, np.cumsum(sizes) - sizes, sizes), counts)
+    if not isinstance(encoding, Flat | Rle | OutOfLineBitpacked | InlineBitpacked) or encoding.bits != LEVEL_BITS:
+        raise Unsupported(f"levels in {encoding!r} are not supported"[:300], operation="scan")
+    buffers = chunk_values.split_runs(pieces) if isinstance(encoding, Rle) else [pieces]
+    values = chunk_values.decode(encoding, buffers, counts)
+    assert isinstance(values, Fixed)
+    return np.ascontiguousarray(values.data).view(np.dtype("<u2"))
+
+
+@dataclass(slots=True)
+class Unraveler:
+    """Peels the layers of one piece of a page, inner-most first. ``items``: how many entries there are.
+
+    Each layer is peeled once, in order, by ``validity`` or ``lists``; what is left then speaks of the layer around it.
+    """
+
+    layers: Layers
+    rep: Levels | None
+    definition: Levels | None
+    items: int
+    _layer: int = 0
+    _code: int = 0
+
+    @property
+    def layer(self) -> Layer:
+        """The layer that is peeled next; ``UntrustedMetadata`` when the schema nests deeper than the page."""
+        if self._layer >= len(self.layers):
+            raise damaged("a page has fewer layers than its field")
+        return self.layers[self._layer]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are layers that were not peeled."""
+        return self._layer < len(self.layers)
+
+    def validity(self) -> tuple[int, Flags | None]:
+        """How many entries an item layer (values or structs) has, and which are valid; ``None`` when all are."""
+        layer, level = self.layer, self._code
+        if layer.is_list:
+            raise damaged("a page has a layer of lists where its field has none")
+        self._layer += 1
+        self._code += layer.codes
+        if self.definition is None:
+            if layer is not Layer.ALL_VALID_ITEM:
+                raise damaged("a page without the definition levels that its layers need")
+            return self.items, None
+        visible = self.definition
+        hidden = self._first_hidden()
+        if hidden <= max_definition(self.layers):
+            visible = visible[visible < hidden]
+        return visible.size, None if layer is Layer.ALL_VALID_ITEM else visible <= level
+
+    def lists(self) -> tuple[Positions, Flags | None]:
+        """Where the items of each list start, and where the last ends (``n + 1``), and which lists are valid."""
+        layer, level = self.layer, self._code
+        if not layer.is_list or self.rep is None:
+            raise damaged("a page has no layer of lists where its field has one")
+        self._layer += 1
+        self._code += layer.codes
+        starts = np.flatnonzero(self.rep)
+        rep = self.rep[starts] - np.uint16(1)
+        if self.definition is None:
+            offsets = np.append(starts, self.rep.size).astype(np.int64)
+            self.rep = rep
+            self.items = starts.size
+            return offsets, None
+        return self._lists(layer, level, starts.astype(np.int64), rep)
+
+    def _lists(self, layer: Layer, level: int, starts: Positions, rep: Levels) -> tuple[Positions, Flags | None]:
+        assert self.definition is not None
+        assert self.rep is not None
+        definition = self.definition[starts]
+        # Up to ``level`` the list has an item; above, the list's own codes, then null structs around it (a null list
+        # for each); beyond those, lists further out that are null or empty: nothing is here.
+        has_item = definition <= level
+        hidden = self._first_hidden()
+        contributes = np.ones(self.rep.size, np.int64)
+        contributes[starts[~has_item]] = 0
+        before = np.cumsum(contributes) - contributes
+        here = definition < hidden
+        offsets = np.append(before[starts[here]], contributes.sum())
+        validity: Flags | None = None
+        if layer in (Layer.NULLABLE_LIST, Layer.NULL_AND_EMPTY_LIST):
+            own = definition[here]
+            empty = level + 2 if layer is Layer.NULL_AND_EMPTY_LIST else -1
+            validity = (own <= level) | (own == empty)
+        self.rep, self.definition, self.items = rep, definition, starts.size
+        return offsets, validity
+
+    def _first_hidden(self) -> int:
+        """The lowest definition level that belongs to a list around this layer: such entries hold nothing here."""
+        code = self._code
+        for layer in self.layers[self._layer :]:
+            if layer.is_list:
+                break
+            code += layer.codes
+        return code + 1
+
+
+def check_levels(rep: Levels | None, definition: Levels | None, max_rep: int, max_def: int) -> None:
+    """``UntrustedMetadata`` for levels that no layer has."""
+    if rep is not None and int(rep.max(initial=0)) > max_rep:
+        raise damaged(f"a repetition level above {max_rep}")
+    if definition is not None and int(definition.max(initial=0)) > max_def:
+        raise damaged(f"a definition level above {max_def}")
+    if rep is not None and definition is not None and rep.size != definition.size:
+        raise damaged(f"{rep.size} repetition levels stand beside {definition.size} definition levels")
+
+
+def concatenated(parts: Sequence[Flags | None], sizes: Sequence[int]) -> Flags | None:
+    """One array of flags of the parts, of which ``None`` are all true; ``None`` when every part is."""
+    if all(part is None for part in parts):
+        return None
+    whole = [np.ones(size, bool) if part is None else part for part, size in zip(parts, sizes, strict=True)]
+    return whole[0] if len(whole) == 1 else np.concatenate(whole)

@@ -1,0 +1,210 @@
+"""Mini-block pages, the layout of small values: chunks of up to 32 Ki values that are decoded as a whole.
+
+A page is read whole when all or most of it is wanted, or when it is small. Else its chunk metadata (with dictionary
+and repetition index) comes first and then the chunks that hold wanted rows. Rows are decoded from exactly the chunks
+they lie in, all chunks at once, so decoding takes memory for those rows and one chunk at either end, not for the page.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance.structural import chunk_values
+from aioprefetch.lance.structural.blocks import decode_dictionary
+from aioprefetch.lance.structural.bytes_of import Bytes, Levels, Positions, as_bytes, damaged, exclusive_sum
+from aioprefetch.lance.structural.chunk_values import Pick
+from aioprefetch.lance.structural.chunks import ChunkIndex, ChunkParts, parse_headers, parse_index
+from aioprefetch.lance.structural.layouts import MiniBlock
+from aioprefetch.lance.structural.levels import decode_levels
+from aioprefetch.lance.structural.segment import Segment, flat_segment, list_segment, row_starts
+from aioprefetch.lance.structural.values import Coded, Fixed, FixedLists, Texts
+from aioprefetch.ranges import Range
+
+# What a batch may hold of one column. A few bytes can stand for a thousand items: this bounds what they may become.
+ITEMS_MAX = 1 << 29
+
+
+class MiniBlockPlan:
+    """Which bytes of a mini-block page are needed. Pure; ranges of bytes are absolute."""
+
+    def __init__(self, layout: MiniBlock, rows: int, buffers: Sequence[Range]) -> None:
+        needed = 2 + (layout.dictionary is not None) + (layout.index_depth > 0)
+        if len(buffers) != needed:
+            raise damaged(f"a mini-block page of {len(buffers)} buffers, which needs {needed}")
+        self.layout = layout
+        self.rows = rows
+        self.chunk_buffer = buffers[1]
+        self.buffers = tuple(buffers)
+        self.index_buffers = (buffers[0], *buffers[2:])
+
+    def page(self, views: Sequence[memoryview]) -> MiniBlockPage:
+        """The page without its chunks, from the bytes of ``index_buffers``."""
+        index = as_bytes(views[-1]) if self.layout.index_depth > 0 else None
+        start, end = self.chunk_buffer
+        chunks = parse_index(self.layout, as_bytes(views[0]), index, end - start, self.rows)
+        return MiniBlockPage(self.layout, chunks, None if self.layout.dictionary is None else as_bytes(views[1]))
+
+    def loaded_whole(self, views: Sequence[memoryview]) -> MiniBlockPage:
+        """The page with all its chunks, from the bytes of ``buffers``."""
+        page = self.page([views[0], *views[2:]])
+        page.load([0], [views[1]])
+        return page
+
+    def loaded(self, ranges: Sequence[Range], views: Sequence[memoryview]) -> MiniBlockPage:
+        """The page with the chunks of ``ranges``, from the bytes of ``index_buffers`` and of ``chunk_ranges``."""
+        count, base = len(self.index_buffers), self.chunk_buffer[0]
+        page = self.page(views[:count])
+        page.load([start - base for start, _ in self.chunk_ranges(page, ranges)], views[count:])
+        return page
+
+    def chunk_ranges(self, page: MiniBlockPage, ranges: Sequence[Range]) -> list[Range]:
+        """The bytes of the chunks that hold rows of ``ranges``; neighbours are one range."""
+        wanted = page.chunks.wanted(ranges)
+        breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
+        firsts = wanted[np.concatenate(([0], breaks))]
+        lasts = wanted[np.concatenate((breaks - 1, [wanted.size - 1]))]
+        base, starts = self.chunk_buffer[0], page.chunks.starts
+        return list(zip((base + starts[firsts]).tolist(), (base + starts[lasts + 1]).tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The chunks that were loaded: their numbers, buffers and values, and the dictionary."""
+
+    ids: Positions
+    parts: ChunkParts
+    counts: Positions
+    dictionary: Fixed | Texts | None
+
+
+class MiniBlockPage:
+    """A mini-block page whose index was parsed. ``load`` gives it the chunks; from then on it never changes.
+
+    What all batches need of it (headers of chunks, the dictionary) is made once, by the first that is decoded.
+    """
+
+    def __init__(self, layout: MiniBlock, chunks: ChunkIndex, dictionary: Bytes | None) -> None:
+        self.layout = layout
+        self.chunks = chunks
+        self._dictionary = dictionary
+        self._starts: Sequence[int] = ()
+        self._views: list[Bytes] = []
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+
+    def load(self, starts: Sequence[int], views: Sequence[memoryview]) -> None:
+        """The bytes of the chunk buffer that arrived: where each view starts in it, ascending."""
+        self._starts = starts
+        self._views = [as_bytes(view) for view in views]
+
+    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+        """See ``Page``. Between chunks, so that few are decoded twice."""
+        most = max(1, rows * int(self.chunks.items[-1]) // max(1, int(self.chunks.rows[-1])))
+        wanted = self.chunks.wanted(ranges)
+        before = exclusive_sum(self.chunks.items[wanted + 1] - self.chunks.items[wanted])[:-1]
+        group = before // most
+        first = np.flatnonzero(np.diff(group)) + 1
+        found: list[int] = np.unique(self.chunks.rows[wanted[first]]).tolist()
+        return found
+
+    def decode(self, ranges: Sequence[Range]) -> Segment:
+        """The rows of ``ranges``: ascending, disjoint, not empty, and loaded."""
+        loaded = self._prepared()
+        pick: Pick
+        if len(ranges) == 1:
+            first, last = self.chunks.span(*ranges[0])
+            at = int(loaded.ids.searchsorted(first))
+            pick = slice(at, at + last - first + 1)
+        else:
+            pick = loaded.ids.searchsorted(self.chunks.wanted(ranges))
+        ids, parts, counts = loaded.ids[pick], loaded.parts.picked(pick), loaded.counts[pick]
+        if int(counts.sum()) > ITEMS_MAX:
+            raise Unsupported(f"a batch with {int(counts.sum())} items of one column: ask for fewer rows a batch")
+        values = chunk_values.decode(self.layout.values, parts.values, counts)
+        content = values if loaded.dictionary is None else _coded(values, loaded.dictionary)
+        if self.layout.rep is None:
+            definition = self._definition(parts, counts)
+            return flat_segment(self.layout.layers, definition, content, self._moved(ids, counts, ranges))
+        assert parts.rep is not None
+        rep = decode_levels(self.layout.rep, parts.rep, parts.level_counts)
+        definition = self._definition(parts, parts.level_counts)
+        positions = self._row_positions(rep, parts.level_counts, ids, ranges)
+        return list_segment(self.layout.layers, rep, definition, content, positions)
+
+    def _prepared(self) -> _Loaded:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._prepare()
+                self._views, self._dictionary = [], None
+            return self._loaded
+
+    def _prepare(self) -> _Loaded:
+        starts = self.chunks.starts
+        found: list[Positions] = []
+        places: list[Positions] = []
+        base = 0
+        for start, view in zip(self._starts, self._views, strict=True):
+            low = int(starts.searchsorted(start))
+            high = int(starts.searchsorted(start + view.size, side="right")) - 1
+            found.append(np.arange(low, high))
+            places.append(starts[low:high] - start + base)
+            base += view.size
+        ids, at = np.concatenate(found), np.concatenate(places)
+        data = self._views[0] if len(self._views) == 1 else np.concatenate(self._views)
+        parts = parse_headers(self.layout, data, at, at + starts[ids + 1] - starts[ids])
+        dictionary = None
+        if self.layout.dictionary is not None and self._dictionary is not None:
+            dictionary = decode_dictionary(self.layout.dictionary, self._dictionary, self.layout.dictionary_items)
+        return _Loaded(ids, parts, self.chunks.items[ids + 1] - self.chunks.items[ids], dictionary)
+
+    def _moved(self, ids: Positions, counts: Positions, ranges: Sequence[Range]) -> list[Range]:
+        """Rows of a page without lists as positions among the values of the chunks ``ids``."""
+        if len(ranges) == 1:
+            before = int(self.chunks.items[ids[0]])
+            return [(ranges[0][0] - before, ranges[0][1] - before)]
+        at = ids.searchsorted(self.chunks.spans(ranges)[:, 0])
+        shift = (exclusive_sum(counts)[at] - self.chunks.items[ids[at]]).tolist()
+        return [(start + by, end + by) for (start, end), by in zip(ranges, shift, strict=True)]
+
+    def _definition(self, parts: ChunkParts, counts: Positions) -> Levels | None:
+        if self.layout.definition is None or parts.definition is None:
+            return None
+        if not np.array_equal(parts.level_counts, counts):
+            raise damaged("a chunk has other than one level per value")
+        return decode_levels(self.layout.definition, parts.definition, counts)
+
+    def _row_positions(
+        self, rep: Levels, level_counts: Positions, ids: Positions, ranges: Sequence[Range]
+    ) -> list[Range]:
+        """Where the rows of each range lie among the levels of the chunks ``ids``."""
+        starts = row_starts(rep, self.layout.layers)
+        rows_in = self.chunks.rows[ids + 1] - self.chunks.rows[ids]
+        rows_before = exclusive_sum(rows_in)
+        if starts.size != rows_before[-1]:
+            raise damaged(f"{starts.size} rows start where the repetition index says {int(rows_before[-1])}")
+        level_ends = np.cumsum(level_counts)
+        bounds = np.array(ranges, np.int64).reshape(-1, 2)
+        spans = ids.searchsorted(self.chunks.spans(ranges))
+        first = rows_before[spans[:, 0]] + bounds[:, 0] - self.chunks.rows[ids[spans[:, 0]]]
+        after = first + bounds[:, 1] - bounds[:, 0]
+        low = starts[first]
+        # Chunks between two ranges may be missing: a row ends with its last chunk at the latest.
+        high = np.minimum(np.append(starts, rep.size)[after], level_ends[spans[:, 1]])
+        if bool(np.any(high <= low)):
+            raise damaged("rows of a page that contradict its repetition index")
+        return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Coded:
+    """Indices into the dictionary, checked."""
+    if not isinstance(values, Fixed) or values.bits not in (8, 16, 32, 64):
+        raise damaged("dictionary indices that are no numbers")
+    indices = np.ascontiguousarray(values.data).view(np.dtype(f"<u{values.width}"))
+    if indices.size and int(indices.max()) >= dictionary.count:
+        raise damaged(f"index {int(indices.max())} into a dictionary of {dictionary.count} values")
+    return Coded(indices, dictionary)

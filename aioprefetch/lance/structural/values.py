@@ -1,0 +1,176 @@
+"""Decoded values of a page, before they become an Arrow array: without nulls, one entry per visible item.
+
+``pick`` takes ranges of them: without a copy when it is one range, else each value copied once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.lance.physical.memory import check_size
+from aioprefetch.lance.structural.bytes_of import Bytes, Flags, Positions, exclusive_sum, joined, runs
+from aioprefetch.ranges import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """``count`` values of ``bits`` bits back to back; those of 1 bit take a byte each here, 0 or 1."""
+
+    data: Bytes
+    bits: int
+    count: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of one value in ``data``."""
+        return max(1, self.bits // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Values of any length: ``data[offsets[i]:offsets[i + 1]]``; bytes before the first offset belong to nobody."""
+
+    data: Bytes
+    offsets: Positions
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.offsets.size - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLists:
+    """``count`` lists of ``dimension`` items each; ``validity`` is per item, ``None`` when none is null."""
+
+    items: Fixed | FixedLists | Nulls
+    dimension: int
+    validity: Flags | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Values as positions (unsigned, checked) in a dictionary."""
+
+    indices: npt.NDArray[np.unsignedinteger]
+    dictionary: Fixed | Texts
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.indices.size
+
+
+@dataclass(frozen=True, slots=True)
+class Nulls:
+    """``count`` items of which none has a value."""
+
+    count: int
+
+
+Values = Fixed | Texts | FixedLists | Coded | Nulls
+
+
+def pick(values: Values, ranges: Sequence[Range]) -> Values:
+    """The values of all ranges, one after the other; the ranges lie within."""
+    if len(ranges) == 1:
+        return _slice(values, *ranges[0])
+    bounds = np.array(ranges, np.int64).reshape(-1, 2)
+    return take(values, runs(bounds[:, 0], bounds[:, 1] - bounds[:, 0]))
+
+
+def _slice(values: Values, start: int, end: int) -> Values:
+    match values:
+        case Fixed(data, bits, _):
+            return Fixed(data[start * values.width : end * values.width], bits, end - start)
+        case Texts(data, offsets):
+            return Texts(data, offsets[start : end + 1])
+        case FixedLists(items, dimension, validity, _):
+            low, high = start * dimension, end * dimension
+            inner = _slice(items, low, high)
+            assert isinstance(inner, Fixed | FixedLists | Nulls)
+            return FixedLists(inner, dimension, None if validity is None else validity[low:high], end - start)
+        case Coded(indices, dictionary):
+            return Coded(indices[start:end], dictionary)
+    return Nulls(end - start)
+
+
+def is_void(values: Values) -> bool:
+    """Whether no byte of the file stands for any of the values."""
+    if isinstance(values, FixedLists):
+        return values.validity is None and is_void(values.items)
+    return isinstance(values, Nulls)
+
+
+def take(values: Values, indices: Positions) -> Values:
+    """The values at ``indices``, which lie within."""
+    match values:
+        case Fixed():
+            return take_fixed(values, indices)
+        case Texts():
+            return take_texts(values, indices)
+        case FixedLists(items, dimension, validity, _):
+            at = (indices[:, None] * dimension + np.arange(dimension, dtype=np.int64)).reshape(-1)
+            inner = take(items, at)
+            assert isinstance(inner, Fixed | FixedLists | Nulls)
+            return FixedLists(inner, dimension, None if validity is None else validity[at], indices.size)
+        case Coded(codes, dictionary):
+            return Coded(codes[indices], dictionary)
+    return Nulls(indices.size)
+
+
+def take_fixed(values: Fixed, indices: npt.NDArray[np.integer]) -> Fixed:
+    """The values at ``indices``, which lie within, in memory of their own."""
+    width = values.width
+    kind = np.dtype(f"<u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
+    return Fixed(np.take(values.data.view(kind), indices).view(np.uint8), values.bits, indices.size)
+
+
+def take_texts(values: Texts, indices: Positions) -> Texts:
+    """The texts at ``indices``, which lie within, back to back in memory of their own."""
+    starts = values.offsets[indices]
+    lengths = values.offsets[indices + 1] - starts
+    return Texts(joined(values.data, starts, lengths), exclusive_sum(lengths))
+
+
+def expand(values: Coded) -> Fixed | Texts:
+    """What the codes stand for. ``Unsupported`` for more than one column of a batch may take."""
+    check_size(expanded_bytes(values))
+    if isinstance(values.dictionary, Fixed):
+        return take_fixed(values.dictionary, values.indices)
+    return _take_many(values.dictionary, values.indices)
+
+
+def expanded_bytes(values: Coded) -> int:
+    """Bytes of what the codes stand for, offsets aside."""
+    dictionary = values.dictionary
+    if isinstance(dictionary, Fixed):
+        return values.count * dictionary.width
+    if dictionary.count == 1:
+        return values.count * int(dictionary.offsets[1] - dictionary.offsets[0])
+    counts = np.bincount(values.indices, minlength=dictionary.count)
+    return int(np.dot(counts, np.diff(dictionary.offsets)))
+
+
+def _take_many(dictionary: Texts, indices: npt.NDArray[np.unsignedinteger]) -> Texts:
+    """As ``take_texts``, for many more indices than texts: Arrow copies them, without the interpreter lock."""
+    offsets = (dictionary.offsets - dictionary.offsets[0]).astype(np.int64)
+    data = np.ascontiguousarray(dictionary.data[int(dictionary.offsets[0]) : int(dictionary.offsets[-1])])
+    table = pa.Array.from_buffers(
+        pa.large_binary(), dictionary.count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    codes = np.ascontiguousarray(indices)
+    at = pa.Array.from_buffers(pa.from_numpy_dtype(codes.dtype), codes.size, [None, pa.py_buffer(codes)])
+    taken = pc.take(table, at, boundscheck=False)  # They were checked when they were decoded.
+    _, ends, text = taken.buffers()
+    return Texts(
+        np.frombuffer(text, np.uint8) if text is not None else np.zeros(0, np.uint8),
+        np.frombuffer(ends, np.int64, codes.size + 1),
+    )

@@ -1,0 +1,94 @@
+"""FSST against a decoder that goes code by code, and against tables and codes that nobody writes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.lance import fsst
+
+ACTIVE = 1 << 24
+
+
+def table(symbols: list[bytes], *, flags: int = ACTIVE, magic: int = fsst.MAGIC) -> bytes:
+    header = magic << 32 | flags | len(symbols)
+    lengths = bytes(len(symbol) for symbol in symbols)
+    return header.to_bytes(8, "little") + b"".join(symbol.ljust(8, b"\0") for symbol in symbols) + lengths
+
+
+def one_by_one(symbols: list[bytes], codes: bytes) -> bytes:
+    text, position = b"", 0
+    while position < len(codes):
+        if codes[position] == fsst.ESCAPE:
+            text += codes[position + 1 : position + 2]
+            position += 2
+        else:
+            text += symbols[codes[position]]
+            position += 1
+    return text
+
+
+def decode(stored: bytes, codes: bytes, offsets: list[int]) -> list[bytes]:
+    text, bounds = fsst.decode(stored, memoryview(codes), np.array(offsets))
+    assert bounds[0] == 0
+    assert bounds[-1] == len(text)
+    return [text[start:end].tobytes() for start, end in pairwise(bounds)]
+
+
+def random_value(rng: np.random.Generator, symbols: int) -> bytes:
+    parts = []
+    for _ in range(int(rng.integers(0, 30))):
+        if not symbols or rng.random() < 0.3:
+            parts.append(bytes([fsst.ESCAPE, int(rng.choice([fsst.ESCAPE, fsst.ESCAPE, 3, 200]))]))
+        else:
+            parts.append(bytes([int(rng.integers(0, symbols))]))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("codes_per_take", [1, 7, 1 << 18])
+def test_random_values_equal_those_decoded_one_by_one(codes_per_take: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsst, "CODES_PER_TAKE", codes_per_take)
+    rng = np.random.default_rng(codes_per_take)
+    for count in (0, 1, 2, 100, 254, 255):
+        symbols = [rng.bytes(int(rng.integers(1, 9))) for _ in range(count)]
+        values = [random_value(rng, count) for _ in range(25)]
+        codes = b"before" + b"".join(values) + b"\xff"
+        offsets = np.cumsum([6] + [len(value) for value in values]).tolist()
+        assert decode(table(symbols), codes, offsets) == [one_by_one(symbols, value) for value in values]
+
+
+def test_table_that_is_off_copies() -> None:
+    assert decode(table([b"abc"], flags=0), b"\x00\xff\xff", [0, 1, 3]) == [b"\x00", b"\xff\xff"]
+
+
+def test_no_values_at_all() -> None:
+    assert decode(table([b"abc"]), b"", [0]) == []
+    assert decode(table([b"abc"]), b"", [0, 0, 0]) == [b"", b""]
+
+
+@pytest.mark.parametrize(
+    ("stored", "codes", "offsets", "word"),
+    [
+        (b"", b"", [0], "symbol table of 0 bytes"),
+        (table([b"a"])[:10], b"\0", [0, 1], "cannot hold 1 symbols"),
+        (table([b"a"], magic=1), b"\0", [0, 1], "magic"),
+        (table([b""]), b"\0", [0, 1], "1 to 8 bytes long"),
+        (table([b"a"])[:-1] + b"\x09", b"\0", [0, 1], "1 to 8 bytes long"),
+        (table([b"a"]), b"\1", [0, 1], "beyond the 1 symbols"),
+        (table([b"a"]), b"\xfe", [0, 1], "beyond the 1 symbols"),
+        (table([]), b"\0", [0, 1], "beyond the 0 symbols"),
+        (table([b"a"]), b"\xff", [0, 1], "escape at the end"),
+        (table([b"a"]), b"\xff\0", [0, 1, 2], "escape at the end"),
+        (table([b"a"]), b"\xff\xff\xff\0", [0, 3, 4], "escape at the end"),
+        (table([b"a"]), b"\0", [0, 2], "leave the 1 bytes"),
+        (table([b"a"]), b"\0", [-1, 1], "leave the 1 bytes"),
+        (table([b"a"]), b"\0\0", [0, 2, 1], "do not ascend"),
+        (table([b"a"]), b"\0", [], "without offsets"),
+    ],
+)
+def test_damage_is_named(stored: bytes, codes: bytes, offsets: list[int], word: str) -> None:
+    with pytest.raises(UntrustedMetadata, match=word):
+        fsst.decode(stored, memoryview(codes), np.array(offsets, np.int64))

@@ -1,0 +1,120 @@
+"""Lance files and datasets made by pylance, the independent oracle, and stored where an Operator finds them."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.layers import WrappedAccessor
+from aioprefetch.operator import Operator
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import Sink
+from aioprefetch.values import ReadReply, ReadRequest
+
+lance_file: Any = pytest.importorskip("lance.file")
+
+VERSIONS = ("2.0", "2.1", "2.2")
+PATH = "t.lance"
+
+
+def write_file(
+    table: pa.Table,
+    version: str = "2.0",
+    data_cache_bytes: int | None = None,
+    path: str | Path | None = None,
+    *,
+    batch_rows: int | None = None,
+    max_page_bytes: int | None = None,
+) -> bytes:
+    """The bytes of a Lance file that holds ``table``; also left at ``path`` when one is given.
+
+    A small ``data_cache_bytes`` (it is split over the top-level columns) makes many pages, given small batches.
+    """
+    options: dict[str, Any] = {"data_cache_bytes": data_cache_bytes, "max_page_bytes": max_page_bytes}
+    with tempfile.TemporaryDirectory() as directory:
+        target = Path(path) if path is not None else Path(directory) / PATH
+        with lance_file.LanceFileWriter(
+            str(target), table.schema, version=version, **{k: v for k, v in options.items() if v is not None}
+        ) as writer:
+            for batch in table.to_batches(max_chunksize=batch_rows):
+                writer.write_batch(unsliced(batch))
+        return target.read_bytes()
+
+
+def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in arrays that begin at offset 0: the 2.0 writer takes slices of nested columns for whole."""
+    columns = [pa.concat_arrays([column, column.slice(0, 0)]) if column.offset else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def damaged(data: bytes, chance: random.Random, start: int = 0, changes: int = 3) -> bytes:
+    """The same bytes with up to ``changes`` of them, from ``start`` on, changed to values that are likely to matter."""
+    changed = bytearray(data)
+    for _ in range(chance.randint(1, changes)):
+        changed[chance.randrange(start, len(data))] = chance.choice([0, 1, 127, 128, 255, chance.randrange(256)])
+    return bytes(changed)
+
+
+def peer_reader(data: bytes, directory: Path) -> Any:
+    """Pylance's own reader of a file's bytes."""
+    path = directory / PATH
+    path.write_bytes(data)
+    return lance_file.LanceFileReader(str(path))
+
+
+@dataclass(frozen=True)
+class LoggingLayer(Layer):
+    """Writes down every read that reaches the store: path, first byte, byte after the last (of a suffix: ``-size``)."""
+
+    log: list[tuple[str, int, int | None]] = field(default_factory=list)
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return _LoggingAccessor(inner, self.log)
+
+
+class _LoggingAccessor(WrappedAccessor):
+    def __init__(self, inner: Accessor, log: list[tuple[str, int, int | None]]) -> None:
+        super().__init__(inner)
+        self._log = log
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        if request.suffix is not None:
+            self._log.append((request.path, -request.suffix, None))
+        else:
+            end = None if request.size is None else request.offset + request.size
+            self._log.append((request.path, request.offset, end))
+        return await self.inner.read(request, sink)
+
+
+@asynccontextmanager
+async def stored(
+    data: bytes | Mapping[str, bytes],
+    path: str = PATH,
+    *,
+    log: list[tuple[str, int, int | None]] | None = None,
+    **options: Any,
+) -> AsyncIterator[Operator]:
+    """An Operator over a store in memory that holds ``data`` at ``path`` (or several objects by their paths).
+
+    ``log`` gets every read. ``options`` are those of the Operator.
+    """
+    objects: Mapping[str, bytes] = data if isinstance(data, Mapping) else {path: data}
+    async with Operator.from_uri("memory://", **options) as operator:
+        for key, content in objects.items():
+            await operator.write(key, content)
+        yield operator if log is None else operator.layer(LoggingLayer(log))
+
+
+def dataset_objects(directory: Path, name: str) -> dict[str, bytes]:
+    """Every object of the dataset in ``directory``, by the path that it has in a store below ``name``."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {f"{name}/{path.relative_to(directory).as_posix()}": path.read_bytes() for path in files}
