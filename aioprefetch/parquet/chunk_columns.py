@@ -1,0 +1,179 @@
+"""Columns whose chunks are read whole, decoded row by row by pyarrow's one reader for some row groups."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from aioprefetch.errors import BudgetExhausted, Error, Unsupported, UntrustedMetadata
+from aioprefetch.parquet.chunks import ColumnChunk
+from aioprefetch.parquet.row_groups import Columns
+from aioprefetch.parquet.row_ranges import RowRanges
+from aioprefetch.parquet.row_reader import RowReader
+
+
+class GroupPart(Protocol):
+    """The bytes of one or more chunks of a row group; rows are the row group's."""
+
+    @property
+    def chunks(self) -> Sequence[ColumnChunk]:
+        """Whose bytes they are."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of the row group."""
+        ...
+
+    def want(self, row: int) -> None:
+        """The rows before ``row`` are needed now."""
+        ...
+
+    async def wait(self, row: int) -> None:
+        """Wait until the rows before ``row`` can be decoded."""
+        ...
+
+    def rows_ready(self) -> int:
+        """How many rows can be decoded."""
+        ...
+
+    def check_pages(self) -> bool:
+        """Raise ``UntrustedMetadata`` for pages that must not be decoded. From any thread.
+
+        Returns whether they are known to have exactly the rows of the row group.
+        """
+        ...
+
+    def release(self, row: int) -> None:
+        """The rows before ``row`` were decoded: what no later row needs goes back."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class ChunkColumns:
+    """A ``ColumnSource``. ``wanted`` are rows of its row groups, counted through.
+
+    ``groups`` has the parts of each row group, which together have the chunks of the same leaves; ``places`` are the
+    columns' places in the scan's schema. ``row_bytes`` is what a row takes in memory, as far as the footer tells.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[GroupPart]],
+        *,
+        wanted: RowRanges,
+        open_source: Callable[[], pa.BufferReader],
+        metadata: Any,
+        places: Sequence[int],
+        row_bytes: float,
+        path: str = "",
+    ) -> None:
+        self._groups = groups
+        self._wanted = wanted
+        self._places = places
+        self._row_bytes = row_bytes
+        self._path = path
+        self._first_rows = [0]
+        for parts in groups:
+            self._first_rows.append(self._first_rows[-1] + parts[0].rows)
+        # The first row group that has not come, and the first that was not given back.
+        self._coming = 0
+        self._released = 0
+        numbers = [parts[0].chunks[0].row_group for parts in groups]
+        leaves = [chunk.column for part in groups[0] for chunk in part.chunks]
+        self._reader = RowReader(
+            open_source,
+            metadata,
+            numbers,
+            leaves,
+            first_rows=self._first_rows,
+            end=wanted.end,
+            check=partial(_check_group, groups),
+        )
+
+    def ready(self) -> int:
+        """See ``ColumnSource``."""
+        while self._coming < len(self._groups):
+            parts = self._groups[self._coming]
+            ready = min(part.rows_ready() for part in parts)
+            if ready < parts[0].rows:
+                return self._wanted.before(self._first_rows[self._coming] + ready)
+            self._coming += 1
+        return self._wanted.count
+
+    def want(self, rows: int) -> None:
+        """See ``ColumnSource``."""
+        for part, row in self._parts_before(self._wanted.end_of(rows)):
+            part.want(row)
+
+    async def wait(self, rows: int) -> None:
+        """See ``ColumnSource``."""
+        for part, row in self._parts_before(self._wanted.end_of(rows)):
+            await part.wait(row)
+
+    def _parts_before(self, end: int) -> list[tuple[GroupPart, int]]:
+        """What may still be on its way of the rows before ``end``, and which rows of it these are."""
+        last = bisect_right(self._first_rows, end - 1) if end else 0
+        return [
+            (part, min(end, self._first_rows[number + 1]) - self._first_rows[number])
+            for number in range(self._coming, min(last, len(self._groups)))
+            for part in self._groups[number]
+        ]
+
+    def drain(self, first: int, last: int) -> Callable[[], Columns]:
+        """See ``ColumnSource``."""
+        piece = self._reader.expect(self._wanted.cut(first, last))
+
+        def decode() -> Columns:
+            try:
+                batch = self._reader.read(piece)
+            except Error as error:
+                raise error.add_context(path=self._path) from error.__cause__
+            except pa.ArrowNotImplementedError as error:
+                raise Unsupported(self._where(error), operation="scan", path=self._path) from error
+            except MemoryError as error:
+                raise BudgetExhausted(f"no memory to decode: {error}", operation="scan", path=self._path) from error
+            except Exception as error:
+                raise UntrustedMetadata(self._where(error), operation="scan", path=self._path) from error
+            return list(zip(self._places, batch.columns, strict=True))
+
+        return decode
+
+    def _where(self, error: Exception) -> str:
+        numbers = [parts[0].chunks[0].row_group for parts in self._groups]
+        where = f"row group {numbers[0]}" if len(numbers) == 1 else f"row groups {numbers[0]} to {numbers[-1]}"
+        names = ", ".join(repr(".".join(chunk.path)) for part in self._groups[0] for chunk in part.chunks)
+        return f"{where}, columns {names}: {error}"
+
+    def row_bytes(self) -> float:
+        """See ``ColumnSource``."""
+        return max(self._reader.row_bytes, self._row_bytes)
+
+    def release(self, rows: int) -> None:
+        """See ``ColumnSource``."""
+        row = self._first_rows[-1] if rows >= self._wanted.count else self._wanted.end_of(rows)
+        while self._released < len(self._groups):
+            for part in self._groups[self._released]:
+                part.release(row - self._first_rows[self._released])
+            if row < self._first_rows[self._released + 1]:
+                return
+            self._released += 1
+
+    def close(self) -> None:
+        """See ``ColumnSource``."""
+        for parts in self._groups:
+            for part in parts:
+                part.close()
+        self._reader.close()
+
+
+def _check_group(groups: Sequence[Sequence[GroupPart]], number: int) -> bool:
+    found = [part.check_pages() for part in groups[number]]
+    return all(found)

@@ -1,0 +1,170 @@
+"""The bytes of one column chunk on their way: cut into segments, submitted, arrived, done with.
+
+A chunk larger than a segment is read piece by piece, and what was decoded is given back piece by piece, so that a row
+group larger than the memory budget streams through it. Where a segment begins in rows is only estimated: its priority
+is as good as the estimate. When decoding needs a segment that was not scheduled yet, it is submitted then.
+"""
+
+from __future__ import annotations
+
+from aioprefetch.errors import Error
+from aioprefetch.parquet.chunks import ColumnChunk
+from aioprefetch.parquet.page_checks import check_pages, chunk_refused
+from aioprefetch.parquet.page_header import BadPage
+from aioprefetch.parquet.page_walk import PageWalk
+from aioprefetch.parquet.row_ranges import RowRanges
+from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.pages import PageIo, PendingRead
+
+
+def segments(start: int, end: int, segment_bytes: int) -> list[Range]:
+    """``[start, end)`` in equal parts of at most ``segment_bytes``."""
+    size = end - start
+    count = -(-size // segment_bytes)
+    return [(start + size * i // count, start + size * (i + 1) // count) for i in range(count)]
+
+
+class ChunkRead:
+    """One chunk of a scan. ``wanted`` are rows of its row group; ``first`` is the scan's row of the first of them."""
+
+    def __init__(
+        self,
+        chunk: ColumnChunk,
+        memory: SparseFile,
+        *,
+        wanted: RowRanges,
+        first: int,
+        segment_bytes: int,
+        path: str = "",
+    ) -> None:
+        self.chunk = chunk
+        self.chunks = (chunk,)
+        self.rows = chunk.rows
+        self.segments = segments(chunk.start, chunk.end, segment_bytes)
+        self._memory = memory
+        self._wanted = wanted
+        self._first = first
+        self._path = path
+        self._io: PageIo | None = None
+        self._reads: list[PendingRead | None] = []
+        self._arrived = 0
+        self._released = 0
+        self._walk: PageWalk | None = None
+        if len(self.segments) > 1:
+            is_repeated = chunk.max_repetition > 0
+            self._walk = PageWalk(chunk.start, chunk.end, chunk.rows, is_repeated=is_repeated, codec=chunk.codec)
+
+    @property
+    def parts(self) -> int:
+        """How many segments it has."""
+        return len(self.segments)
+
+    def scan_row(self, segment: int) -> int:
+        """The first row of the scan that a segment is needed for, estimated; behind the last one, where it ends."""
+        if segment >= len(self.segments):
+            return self._first + self._wanted.count
+        position = self.segments[segment][0] - self.chunk.start
+        return self._first + self._wanted.before(self.chunk.rows * position // self.chunk.size)
+
+    # --- submitting ---------------------------------------------------------------------------------------------
+
+    def submit(self, io: PageIo, count: int) -> None:
+        """Have at least the first ``count`` segments submitted."""
+        self._io = io
+        while len(self._reads) < min(count, len(self.segments)):
+            segment = len(self._reads)
+            self._reads.append(io.submit([self.segments[segment]], self.scan_row(segment)))
+
+    def want(self, row: int) -> None:
+        """Tell that the rows of the row group before ``row`` are needed: reads that hold them, as far as is known."""
+        for segment in range(self._arrived, self._segments_for(row)):
+            read = self._submitted(segment)
+            if read is not None:
+                read.want()
+
+    async def wait(self, row: int) -> None:
+        """Wait until the rows before ``row`` can be decoded. Raises what a read failed with, and for bad headers."""
+        self.want(row)
+        while self.rows_ready() < row:
+            read = self._submitted(self._arrived)
+            if read is not None:
+                await read.wait()
+
+    def _submitted(self, segment: int) -> PendingRead | None:
+        if segment >= len(self._reads):
+            assert self._io is not None, "a chunk is scheduled before it is waited for"
+            self.submit(self._io, segment + 1)
+        return self._reads[segment]
+
+    def _segments_for(self, row: int) -> int:
+        """How many segments the rows before ``row`` take, as far as is known."""
+        if row >= self.chunk.rows or self._walk is None:
+            return len(self.segments)
+        estimate = -(-row * len(self.segments) // max(self.chunk.rows, 1))
+        return min(max(estimate, self._arrived + 1), len(self.segments))
+
+    # --- arriving -----------------------------------------------------------------------------------------------
+
+    def rows_ready(self) -> int:
+        """How many rows of the row group can be decoded now. ``UntrustedMetadata`` for a page that cannot be."""
+        before = self._arrived
+        while self._arrived < len(self._reads) and _has_come(self._reads[self._arrived]):
+            self._arrived += 1
+        is_complete = self._arrived == len(self.segments)
+        if self._walk is None or self._arrived == 0:
+            return self.chunk.rows if is_complete else 0
+        arrived_end = self.segments[self._arrived - 1][1]
+        if self._arrived > before:
+            try:
+                self._walk.advance(self._memory.view(0, arrived_end), 0, arrived_end)
+            except BadPage as error:
+                raise chunk_refused(self.chunk, error, self._path) from error
+        return self.chunk.rows if is_complete else self._walk.rows_ready(arrived_end)
+
+    def check_pages(self) -> bool:
+        """Check what the headers of all pages claim, and whether they have exactly the rows. From any thread.
+
+        The whole chunk has come, unless its headers are checked as they come.
+        """
+        # What was walked was checked; segments that were given back meanwhile could not be any more.
+        if self._walk is None or self._walk.is_blind:
+            return check_pages(self.chunk, self._memory, self._path)
+        return self.chunk.max_repetition == 0
+
+    # --- giving back --------------------------------------------------------------------------------------------
+
+    def release(self, row: int) -> None:
+        """The rows before ``row`` were decoded: give back the segments that nothing needs any more."""
+        if row >= self.chunk.rows:
+            self.close()
+            return
+        if self._walk is None:
+            return
+        needed_from = self._walk.needed_from(row)
+        while self._released < len(self._reads) and self.segments[self._released][1] <= needed_from:
+            self._release_next()
+
+    def close(self) -> None:
+        """Give back every segment."""
+        while self._released < len(self._reads):
+            self._release_next()
+
+    def _release_next(self) -> None:
+        read = self._reads[self._released]
+        self._reads[self._released] = None
+        self._released += 1
+        if read is not None:
+            read.release()
+
+
+def _has_come(read: PendingRead | None) -> bool:
+    """Whether the bytes are there. A read that failed never comes: whoever waits for it is told why."""
+    if read is None:
+        return True
+    if not read.done:
+        return False
+    try:
+        return bool(read.views) or True
+    except Error:
+        return False

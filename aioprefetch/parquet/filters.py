@@ -1,0 +1,119 @@
+"""Filters on batches that are decoded: what statistics of row groups and pages could not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported
+
+OPERATORS = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
+
+Clause = tuple[str, str, Any]
+# Alternatives of clauses that must all hold: pyarrow's disjunctive normal form.
+Dnf = list[list[Clause]]
+# Alternatives, an expression of pyarrow's (which has no types), or ``None``.
+Filters: TypeAlias = Any
+
+
+def checked_filters(filters: Any, *, path: str = "") -> Filters:
+    """Filters in one of two forms, alternatives of clauses or an expression as it is, checked without the file.
+
+    A list of ``(column, operator, value)`` is one alternative. Nothing of the caller's is read again: lists of values
+    are copied. ``InvalidArgument`` for unknown operators, ``InvalidType`` for what is no list of clauses.
+    """
+    if filters is None or isinstance(filters, pc.Expression):
+        return filters
+    listed = _as_list(filters, path)
+    if not listed or [] in listed:
+        raise InvalidArgument("filters= has an empty list; leave it away", operation="scan", path=path)
+    if isinstance(listed[0], (list, tuple)) and len(listed[0]) == 3 and isinstance(listed[0][0], str):
+        listed = [listed]
+    return [[_clause(clause, path) for clause in _as_list(one, path)] for one in listed]
+
+
+def _as_list(value: Any, path: str) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise InvalidType(
+            f"filters must be a list of (column, operator, value), lists of them or an Expression, not {value!r}",
+            operation="scan",
+            path=path,
+        )
+    return list(value)
+
+
+def _clause(clause: Any, path: str) -> Clause:
+    if not isinstance(clause, (list, tuple)) or len(clause) != 3 or not isinstance(clause[0], str):
+        raise InvalidType(f"a filter is (column, operator, value), not {clause!r}", operation="scan", path=path)
+    column, operator, value = clause
+    if operator not in OPERATORS:
+        raise InvalidArgument(f"{operator!r} is none of {', '.join(OPERATORS)}", operation="scan", path=path)
+    if operator in ("in", "not in"):
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise InvalidType(f"{operator!r} needs a list, not {value!r}", operation="scan", path=path)
+        value = list(value)
+    return column, operator, value
+
+
+def filter_expression(filters: Any, *, path: str = "") -> pc.Expression | None:
+    """Normalized filters as an expression. ``InvalidArgument`` where pyarrow makes none of them."""
+    if filters is None or isinstance(filters, pc.Expression):
+        return filters
+    try:
+        return pq.filters_to_expression(filters)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgument(f"filters={filters!r}: {error}", operation="scan", path=path) from error
+
+
+def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence[str], *, path: str) -> pa.RecordBatch:
+    """The rows of a batch that match, in order; ``columns`` are those that the expression reads.
+
+    ``InvalidArgument`` where it does not go with the types of the columns, ``Unsupported`` for columns (any of the
+    batch) of which pyarrow picks no rows.
+    """
+    places = [batch.schema.get_field_index(name) for name in columns]
+    # The expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
+    seen = pa.Table.from_arrays(
+        [*(batch.column(place) for place in places), pa.nulls(batch.num_rows)], names=[*columns, _rows_name(columns)]
+    )
+    mask = _mask(seen, expression, path)
+    if mask.true_count == batch.num_rows:
+        return batch
+    try:
+        return batch.filter(mask)
+    except pa.ArrowNotImplementedError as error:
+        raise Unsupported(
+            f"pyarrow does not filter columns of these types: {error}; read them without filters",
+            operation="scan",
+            path=path,
+        ) from error
+
+
+def check_expression(schema: pa.Schema, expression: pc.Expression, columns: Sequence[str], *, path: str) -> None:
+    """Raises what ``filtered`` raises for batches of ``schema`` with which the expression does not go."""
+    fields = [schema.field(schema.get_field_index(name)) for name in columns]
+    _mask(pa.schema([*fields, pa.field(_rows_name(columns), pa.null())]).empty_table(), expression, path)
+
+
+def _mask(seen: pa.Table, expression: pc.Expression, path: str) -> pa.BooleanArray:
+    try:
+        # A dataset keeps the order of rows; the filter of a table is not documented to.
+        matches = ds.InMemoryDataset(seen).to_table(columns={"matches": expression}, use_threads=False)
+        mask = matches.column(0).combine_chunks()
+        if not pa.types.is_boolean(mask.type):
+            raise TypeError(f"it gives {mask.type}, not bool")
+        return mask
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
+
+
+def _rows_name(columns: Sequence[str]) -> str:
+    name = "rows"
+    while name in columns:
+        name += "_"
+    return name

@@ -1,0 +1,56 @@
+"""How much of a scan may be in memory, and in what pieces it is read so that it stays so. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from aioprefetch.parquet.byte_plan import Plan
+
+# A scan that was given no budget takes this share of the runtime's memory: readers and another scan find some.
+_BUDGET_SHARE = 2
+
+# Where a given budget is short, this share of it is for pages on their way. The rest is for what pyarrow takes to
+# decode them: a decompressed page of each column, and what its allocator keeps of batches that are gone.
+_PAGES_SHARE = 2
+
+# So many row groups must fit: the one that is decoded and the next one. Larger ones stream through the memory in
+# segments, of which a leaf holds two at once; twice as many are on their way.
+_ROW_GROUPS_HELD = 2
+_SEGMENTS_HELD = 6
+
+# Smaller segments would cost more time in requests than they save in memory.
+_SEGMENT_BYTES_MIN = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """``held_bytes`` of pages at once (0: no bound), read in segments and requests of at most ``request_bytes_max``.
+
+    ``is_short``: not everything fits, so that a slow consumer stops the reads. ``is_cut``: row groups do not fit, and
+    their chunks are cut into segments.
+    """
+
+    held_bytes: int
+    request_bytes_max: int
+    is_short: bool
+    is_cut: bool = False
+
+
+def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> MemoryLimits:
+    """The limits for a plan, with the budget that was given, if any, in a runtime of ``memory_bytes``."""
+    if budget_bytes == 0:
+        return MemoryLimits(0, plan.request_bytes_max, is_short=False)
+    budget = memory_bytes // _BUDGET_SHARE if budget_bytes is None else min(budget_bytes, memory_bytes)
+    if plan.projected_bytes <= budget:
+        return MemoryLimits(budget, plan.request_bytes_max, is_short=False)
+    held = budget if budget_bytes is None else max(budget // _PAGES_SHARE, 1)
+    if _largest_row_group(plan) * _ROW_GROUPS_HELD <= held:
+        return MemoryLimits(held, plan.request_bytes_max, is_short=True)
+    segment_bytes = max(held // (_SEGMENTS_HELD * len(plan.columns)), _SEGMENT_BYTES_MIN)
+    return MemoryLimits(held, min(segment_bytes, plan.request_bytes_max), is_short=True, is_cut=True)
+
+
+def _largest_row_group(plan: Plan) -> int:
+    groups = groupby(plan.chunks, key=lambda planned: planned.chunk.row_group)
+    return max((sum(high - low for one in group for low, high in one.ranges) for _, group in groups), default=0)

@@ -1,0 +1,146 @@
+"""The headers of pages, read from bytes that may not all have come yet, and what they may claim.
+
+Only the few numbers that a reader of pages needs are taken out; a header is a Thrift struct of some 20 to 100 bytes.
+pyarrow reads the same headers again when it decodes. What is checked here is what it would allocate for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from aioprefetch.parquet import thrift
+
+DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
+
+UNCOMPRESSED = "UNCOMPRESSED"
+
+# pyarrow reads headers up to this size; statistics within them are what makes them long.
+HEADER_BYTES_MAX = 16 << 20
+
+# How many bytes a byte can become at most. LZ4 and Snappy: a copy of some bytes takes so much at least. GZIP: 258 bytes
+# from two bits. ZSTD: a block of 128 KiB from four bytes. Brotli: 16 MiB from a few bytes.
+_EXPANSION = {
+    UNCOMPRESSED: 1,
+    "SNAPPY": 32,
+    "LZ4": 256,
+    "LZ4_RAW": 256,
+    "LZO": 256,
+    "GZIP": 1032,
+    "ZSTD": 1 << 15,
+    "BROTLI": 1 << 22,
+}
+_EXPANSION_MAX = max(_EXPANSION.values())
+
+# What frames, checksums and empty blocks add, whatever the codec.
+_SLACK_BYTES = 1024
+
+# A page is decompressed as a whole; the format holds its size in 32 bits, writers aim at a MiB.
+PAGE_BYTES_MAX = (1 << 31) - 1
+
+
+_NUMBER = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
+# Type, both sizes and, in the struct of a data page, the number of values.
+_DATA_PAGE = re.compile(rb"(?s)\x15\x00\x15%b\x15%b\x2c\x15(%b)" % (_NUMBER, _NUMBER, _NUMBER))
+
+
+class BadPage(ValueError):
+    """A page that its chunk cannot hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageHeader:
+    """One page: ``[start, end)`` in the file, of which the header ends at ``data_start``.
+
+    ``values`` counts nulls and, in lists, items. ``rows`` is known for pages of version 2 alone.
+    """
+
+    start: int
+    data_start: int
+    end: int
+    kind: int
+    uncompressed_bytes: int
+    values: int
+    rows: int | None
+    encoding: int
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds rows: not a dictionary, nor an index."""
+        return self.kind in (DATA, DATA_V2)
+
+
+def read_page_header(view: memoryview, start: int, chunk_end: int, codec: str, *, base: int = 0) -> PageHeader | None:
+    """The header that begins at ``start``, ``None`` when ``view`` (whose first byte is at ``base``) ends within it.
+
+    Raises ``BadPage`` when it is no header, when the page leaves its chunk, and when it claims to become larger than
+    its codec can make it.
+    """
+    try:
+        fields, after = thrift.read_struct(view, start - base)
+    except thrift.TruncatedThrift as error:
+        if base + len(view) >= min(chunk_end, start + HEADER_BYTES_MAX):
+            raise BadPage(f"the header at {start} does not end within its chunk") from error
+        return None
+    except thrift.MalformedThrift as error:
+        raise BadPage(f"there is no page header at {start}: {error}") from error
+    kind = _number(fields, 1, "type")
+    uncompressed = _number(fields, 2, "uncompressed size")
+    compressed = _number(fields, 3, "compressed size")
+    data_start = base + after
+    _check_sizes(start, data_start, compressed, uncompressed, chunk_end, codec)
+    values, rows, encoding = _counts(fields, kind)
+    return PageHeader(start, data_start, data_start + compressed, kind, uncompressed, values, rows, encoding)
+
+
+def first_page_values(view: memoryview, start: int) -> int | None:
+    """The number of values of the data page at ``start``, ``None`` if it is another page or not written as usual.
+
+    Only the numbers that a header begins with are looked at, in a tenth of the time.
+    """
+    found = _DATA_PAGE.match(view, start)
+    if found is None:
+        return None
+    number = 0
+    for digit in reversed(found[1]):
+        number = number << 7 | digit & 0x7F
+    return number >> 1
+
+
+def _check_sizes(start: int, data_start: int, compressed: int, uncompressed: int, chunk_end: int, codec: str) -> None:
+    if data_start + compressed > chunk_end:
+        left = chunk_end - data_start
+        raise BadPage(f"the page at {start} claims {compressed} bytes where its chunk has {left} left")
+    possible = min(compressed * _EXPANSION.get(codec, _EXPANSION_MAX) + _SLACK_BYTES, PAGE_BYTES_MAX)
+    if uncompressed > possible:
+        raise BadPage(f"the page at {start} claims {uncompressed} bytes out of {compressed} bytes of {codec}")
+
+
+def _counts(fields: thrift.Struct, kind: int) -> tuple[int, int | None, int]:
+    """Values, rows where they are told, and encoding."""
+    if kind == DATA:
+        inner = _inner(fields, 5, "data page")
+        return _number(inner, 1, "number of values"), None, _number(inner, 2, "encoding")
+    if kind == DATA_V2:
+        inner = _inner(fields, 8, "data page")
+        rows = _number(inner, 3, "number of rows")
+        return _number(inner, 1, "number of values"), rows, _number(inner, 4, "encoding")
+    if kind == DICTIONARY:
+        inner = _inner(fields, 7, "dictionary page")
+        return _number(inner, 1, "number of values"), 0, _number(inner, 2, "encoding")
+    return 0, 0, 0
+
+
+def _inner(fields: thrift.Struct, number: int, what: str) -> thrift.Struct:
+    kind, value = fields.get(number, (0, None))
+    if kind != thrift.STRUCT:
+        raise BadPage(f"the header of a {what} lacks its counts")
+    inner: thrift.Struct = value
+    return inner
+
+
+def _number(fields: thrift.Struct, number: int, what: str) -> int:
+    kind, value = fields.get(number, (0, None))
+    if kind not in (thrift.I32, thrift.I64) or not 0 <= value <= PAGE_BYTES_MAX:
+        raise BadPage(f"a page header has {value!r} as its {what}")
+    return int(value)

@@ -1,0 +1,200 @@
+"""The page indexes of column chunks: where each page lies and which row it begins with, and what values it holds.
+
+They lie between data and footer, those of all chunks together, so they come in one request or were in the tail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.parquet import thrift
+from aioprefetch.ranges import Range, coalesce
+
+if TYPE_CHECKING:
+    from aioprefetch.parquet.chunks import ColumnChunk
+    from aioprefetch.scheduler.pinned_file import PinnedFile
+
+# Indexes of wanted columns lie among those of others: so far apart they still share a request.
+INDEX_GAP_BYTES = 256 << 10
+INDEX_REQUEST_BYTES_MAX = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetIndex:
+    """The data pages of one chunk in order: ``starts`` in the file, ``sizes`` with their headers, and ``first_rows``.
+
+    Rows count from the row group's first, and end at ``rows``. Every page lies within its chunk, behind the one before.
+    """
+
+    starts: list[int]
+    sizes: list[int]
+    first_rows: list[int]
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def page_rows(self, page: int) -> Range:
+        """The rows of a page."""
+        last = page + 1 == len(self.first_rows)
+        return self.first_rows[page], self.rows if last else self.first_rows[page + 1]
+
+    def page_bytes(self, page: int) -> Range:
+        """Where a page lies in the file."""
+        return self.starts[page], self.starts[page] + self.sizes[page]
+
+    def pages_of(self, rows: Sequence[Range]) -> list[int]:
+        """The pages that hold any of ``rows``: sorted, disjoint ranges of the row group's rows."""
+        found: list[int] = []
+        for start, stop in rows:
+            first = max(0, bisect_right(self.first_rows, start) - 1)
+            last = bisect_left(self.first_rows, stop)
+            for page in range(first, last):
+                low, high = self.page_rows(page)
+                if low < high and start < high and low < stop and (not found or found[-1] < page):
+                    found.append(page)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnIndex:
+    """What the values of each page of a chunk lie between, as bytes in Parquet's PLAIN encoding.
+
+    They are bounds: strings may be cut. A page in ``null_pages`` has nulls alone, and its bounds mean nothing.
+    ``null_counts`` is ``None`` where the writer did not count.
+    """
+
+    null_pages: list[bool]
+    minima: list[bytes]
+    maxima: list[bytes]
+    null_counts: list[int] | None
+
+    def __len__(self) -> int:
+        return len(self.null_pages)
+
+
+Indexes = tuple[OffsetIndex | None, ColumnIndex | None]
+
+
+def parse_offset_index(raw: bytes | memoryview, chunk: ColumnChunk, *, path: str) -> OffsetIndex:
+    """The offset index of a chunk, checked against it. ``UntrustedMetadata`` if it cannot be that chunk's."""
+    fields = _read(raw, "offset index", chunk, path)
+    pages = _list_of(fields, 1, thrift.STRUCT)
+    if pages is None:
+        raise _bad("offset index", chunk, "has no pages", path)
+    starts: list[int] = []
+    sizes: list[int] = []
+    first_rows: list[int] = []
+    position, row = chunk.start, 0
+    for page in pages:
+        start, size, first_row = (_integer(page, number) for number in (1, 2, 3))
+        if start is None or size is None or first_row is None:
+            raise _bad("offset index", chunk, "has a page without place, size or row", path)
+        if size < 1 or start < position or start + size > chunk.end:
+            raise _bad("offset index", chunk, f"puts a page at [{start}, {start + size})", path)
+        if not row <= first_row <= chunk.rows or (not starts and first_row):
+            raise _bad("offset index", chunk, f"has a page that begins with row {first_row} of {chunk.rows}", path)
+        starts.append(start)
+        sizes.append(size)
+        first_rows.append(first_row)
+        position, row = start + size, first_row
+    if not starts and chunk.rows:
+        raise _bad("offset index", chunk, f"has no page for {chunk.rows} rows", path)
+    return OffsetIndex(starts, sizes, first_rows, chunk.rows)
+
+
+def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, pages: int, *, path: str) -> ColumnIndex:
+    """The column index of a chunk of so many ``pages``. ``UntrustedMetadata`` if its lists are not as long."""
+    fields = _read(raw, "column index", chunk, path)
+    nulls = _list_of(fields, 1, thrift.TRUE)
+    if nulls is None:
+        nulls = _list_of(fields, 1, thrift.FALSE)
+    minima, maxima = _list_of(fields, 2, thrift.BINARY), _list_of(fields, 3, thrift.BINARY)
+    counts = _list_of(fields, 5, thrift.I64)
+    if nulls is None or minima is None or maxima is None:
+        raise _bad("column index", chunk, "has no bounds", path)
+    if not len(nulls) == len(minima) == len(maxima) == pages or (counts is not None and len(counts) != pages):
+        raise _bad("column index", chunk, f"is not of {pages} pages", path)
+    return ColumnIndex([one == thrift.TRUE for one in nulls], minima, maxima, counts)
+
+
+async def load_page_indexes(
+    pinned: PinnedFile, chunks: Iterable[ColumnChunk], *, with_columns: bool = False
+) -> dict[tuple[int, int], Indexes]:
+    """The indexes of chunks by row group and leaf, ``(None, None)`` for those that have none.
+
+    ``with_columns``: column indexes too. What lies in the tail costs nothing, the rest is merged into few requests.
+    Raises ``UntrustedMetadata`` and what reading raises; a cancelled call leaves nothing behind.
+    """
+    wanted = list(chunks)
+    ranges: list[Range] = []
+    for chunk in wanted:
+        ranges += [one for one in (chunk.offset_index, chunk.column_index if with_columns else None) if one is not None]
+    found = await _read_all(pinned, ranges)
+    indexes: dict[tuple[int, int], Indexes] = {}
+    for chunk in wanted:
+        offset: OffsetIndex | None = None
+        column: ColumnIndex | None = None
+        if chunk.offset_index is not None:
+            offset = parse_offset_index(found[chunk.offset_index], chunk, path=pinned.path)
+            if with_columns and chunk.column_index is not None:
+                column = parse_column_index(found[chunk.column_index], chunk, len(offset), path=pinned.path)
+        indexes[chunk.row_group, chunk.column] = (offset, column)
+    return indexes
+
+
+async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, memoryview]:
+    found: dict[Range, memoryview] = {}
+    missing: list[Range] = []
+    for one in ranges:
+        view = pinned.resident(*one)
+        if view is None:
+            missing.append(one)
+        else:
+            found[one] = view
+    pieces = coalesce(missing, gap_bytes=INDEX_GAP_BYTES, request_bytes_max=INDEX_REQUEST_BYTES_MAX)
+
+    async def read(start: int, end: int, members: Sequence[int]) -> None:
+        view = await pinned.read(start, end)
+        for member in members:
+            low, high = missing[member]
+            found[low, high] = view[low - start : high - start]
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for piece in pieces:
+                group.create_task(read(piece.start, piece.end, piece.members))
+    except* Exception as failures:
+        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    return found
+
+
+def _read(raw: bytes | memoryview, what: str, chunk: ColumnChunk, path: str) -> thrift.Struct:
+    try:
+        return thrift.read_struct(raw)[0]
+    except thrift.MalformedThrift as error:
+        raise _bad(what, chunk, f"is damaged: {error}", path) from error
+
+
+def _list_of(fields: thrift.Struct, number: int, element: int) -> list[Any] | None:
+    """The items of a list, ``None`` where the field is missing or of another type."""
+    kind, value = fields.get(number, (0, None))
+    return value.items if kind == thrift.LIST and (value.element == element or not value.items) else None
+
+
+def _integer(fields: thrift.Struct, number: int) -> int | None:
+    kind, value = fields.get(number, (0, None))
+    return value if kind in (thrift.I32, thrift.I64) else None
+
+
+def _bad(what: str, chunk: ColumnChunk, problem: str, path: str) -> UntrustedMetadata:
+    return UntrustedMetadata(
+        f"the {what} of row group {chunk.row_group}, column {'.'.join(chunk.path)!r} {problem}",
+        operation="scan",
+        path=path,
+    )

@@ -1,0 +1,251 @@
+"""One leaf of which chosen pages are read: where few rows of a chunk are wanted, and its pages are known.
+
+Some neighbouring pages make a part, which is submitted, decoded and given back as one. Each part is decoded once, by
+whichever batch needs it first.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error
+from aioprefetch.parquet.byte_plan import PlannedChunk
+from aioprefetch.parquet.page_checks import chunk_refused
+from aioprefetch.parquet.page_file import FooterParts, decode_pages
+from aioprefetch.parquet.page_header import DICTIONARY, BadPage, read_page_header
+from aioprefetch.parquet.page_index import OffsetIndex
+from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.row_reader import one_array
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.pages import PageIo, PendingRead
+
+_NOTHING = memoryview(b"")
+
+
+class _Part:
+    """Some pages, and the wanted rows ``[first, last)`` that they hold: counted over the row group's wanted ones."""
+
+    def __init__(self, pages: Sequence[int], rows: Sequence[Range], first: int, last: int) -> None:
+        self.pages = pages
+        # The wanted rows as rows of the pages, which are put together.
+        self.rows = rows
+        self.first = first
+        self.last = last
+        self.read: PendingRead | None = None
+        self.values: pa.ChunkedArray | None = None
+        self.lock = threading.Lock()
+
+
+class PagedLeaf:
+    """A ``Unit`` and a source of one column; the dictionary comes with the first part and stays."""
+
+    def __init__(
+        self,
+        planned: PlannedChunk,
+        footer: FooterParts,
+        *,
+        wanted: RowRanges,
+        first: int,
+        part_bytes: int,
+        path: str,
+    ) -> None:
+        assert planned.offset_index is not None
+        self.chunk = planned.chunk
+        self._index: OffsetIndex = planned.offset_index
+        self._footer = footer
+        self._wanted = wanted
+        self._first = first
+        self._path = path
+        self._parts = self._cut(planned.pages or (), part_bytes)
+        self._lasts = [part.last for part in self._parts]
+        self._dictionary_read: PendingRead | None = None
+        self._dictionary_range = (self.chunk.start, self._index.starts[0])
+        self._io: PageIo | None = None
+        self._submitted = 0
+        self._arrived = 0
+        self._released = 0
+
+    def _cut(self, pages: Sequence[int], part_bytes: int) -> list[_Part]:
+        together: list[list[int]] = []
+        size = part_bytes
+        for page in pages:
+            if size + self._index.sizes[page] > part_bytes or page != together[-1][-1] + 1:
+                together.append([])
+                size = 0
+            together[-1].append(page)
+            size += self._index.sizes[page]
+        return [self._part(these) for these in together]
+
+    def _part(self, pages: list[int]) -> _Part:
+        start, end = self._index.page_rows(pages[0])[0], self._index.page_rows(pages[-1])[1]
+        rows = [(low, high) for low, high in self._wanted.within(start, end).ranges]
+        return _Part(pages, rows, self._wanted.before(start), self._wanted.before(end))
+
+    # --- scheduling ---------------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> int:
+        """See ``Unit``."""
+        return len(self._parts)
+
+    def scan_row(self, part: int) -> int:
+        """See ``Unit``."""
+        return self._first + self._parts[part].first
+
+    def submit(self, io: PageIo, count: int) -> None:
+        """See ``Unit``."""
+        self._io = io
+        start, end = self._dictionary_range
+        if self._submitted == 0 and count and start < end:
+            self._dictionary_read = io.submit([(start, end)], self._first)
+        while self._submitted < min(count, len(self._parts)):
+            part = self._parts[self._submitted]
+            ranges = joined(self._index.page_bytes(page) for page in part.pages)
+            part.read = io.submit(ranges, self.scan_row(self._submitted))
+            self._submitted += 1
+
+    # --- as a source of columns -----------------------------------------------------------------------------------
+
+    def ready(self) -> int:
+        """See ``ColumnSource``."""
+        if self._dictionary_read is not None and not _has_come(self._dictionary_read):
+            return 0
+        while self._arrived < self._submitted:
+            read = self._parts[self._arrived].read
+            if read is not None and not _has_come(read):
+                break
+            self._arrived += 1
+        return self._lasts[self._arrived - 1] if self._arrived else 0
+
+    def want(self, rows: int) -> None:
+        """See ``ColumnSource``."""
+        if self._dictionary_read is not None:
+            self._dictionary_read.want()
+        for part in self._before(rows):
+            if part.read is not None:
+                part.read.want()
+
+    async def wait(self, rows: int) -> None:
+        """See ``ColumnSource``."""
+        self.want(rows)
+        if self._dictionary_read is not None:
+            await self._dictionary_read.wait()
+        for part in self._before(rows):
+            if part.read is not None:
+                await part.read.wait()
+
+    def _before(self, rows: int) -> Sequence[_Part]:
+        """The parts that the first ``rows`` rows need, and that may still be on their way; all are submitted."""
+        end = bisect_left(self._lasts, rows) + 1
+        if self._submitted < min(end, len(self._parts)):
+            assert self._io is not None, "a leaf is scheduled before it is waited for"
+            self.submit(self._io, end)
+        return self._parts[self._arrived : end]
+
+    def drain(self, first: int, last: int) -> Callable[[], pa.Array]:
+        """What decodes rows ``[first, last)``, which are ready, on any thread."""
+        start, end = bisect_right(self._lasts, first), bisect_left(self._lasts, last) + 1
+        parts = self._parts[start:end]
+
+        def decode() -> pa.Array:
+            pieces: list[pa.Array] = []
+            for part in parts:
+                low, high = max(first, part.first) - part.first, min(last, part.last) - part.first
+                if low < high:
+                    pieces += self._values(part).slice(low, high - low).chunks
+            return one_array(pieces)
+
+        return decode
+
+    def release(self, rows: int) -> None:
+        """See ``ColumnSource``."""
+        while self._released < len(self._parts) and self._lasts[self._released] <= rows:
+            self._give_back(self._parts[self._released])
+            self._released += 1
+        if self._released == len(self._parts):
+            self.close()
+
+    def close(self) -> None:
+        """See ``ColumnSource``."""
+        for part in self._parts:
+            self._give_back(part)
+        read, self._dictionary_read = self._dictionary_read, None
+        if read is not None:
+            read.release()
+
+    def _give_back(self, part: _Part) -> None:
+        part.values = None
+        read, part.read = part.read, None
+        if read is not None:
+            read.release()
+
+    # --- decoding -------------------------------------------------------------------------------------------------
+
+    def _values(self, part: _Part) -> pa.ChunkedArray:
+        """The wanted rows of a part."""
+        with part.lock:
+            if part.values is None:
+                part.values = self._decoded(part)
+            return part.values
+
+    def _decoded(self, part: _Part) -> pa.ChunkedArray:
+        assert part.read is not None
+        rows = sum(high - low for low, high in map(self._index.page_rows, part.pages))
+        pages = self._pages(part, part.read)
+        try:
+            dictionary = self._checked_dictionary()
+            for page, view in zip(part.pages, pages, strict=True):
+                self._check_page(page, view)
+            values = decode_pages(
+                self._footer, self.chunk.row_group, self.chunk.column, rows=rows, dictionary=dictionary, pages=pages
+            )
+        except Error as error:
+            raise error.add_context(path=self._path) from error.__cause__
+        except Exception as error:
+            raise chunk_refused(self.chunk, error, self._path) from error
+        if len(values) != rows:
+            raise chunk_refused(self.chunk, f"its pages have {len(values)} rows, its index tells {rows}", self._path)
+        return pa.chunked_array([values.slice(low, high - low) for low, high in part.rows], type=values.type)
+
+    def _pages(self, part: _Part, read: PendingRead) -> list[memoryview]:
+        """The bytes of each page; those that lie back to back were submitted as one range."""
+        found: list[memoryview] = []
+        views = iter(read.views)
+        ranges = iter(joined(self._index.page_bytes(page) for page in part.pages))
+        (start, end), view = next(ranges), next(views)
+        for low, high in map(self._index.page_bytes, part.pages):
+            if low >= end:
+                (start, end), view = next(ranges), next(views)
+            found.append(view[low - start : high - start])
+        return found
+
+    def _checked_dictionary(self) -> memoryview:
+        read = self._dictionary_read
+        if read is None:
+            return _NOTHING
+        view = read.views[0]
+        header = read_page_header(view, 0, len(view), self.chunk.codec)
+        if header is None or header.kind != DICTIONARY or header.end != len(view):
+            raise BadPage("what lies before its first data page is no dictionary page")
+        return view
+
+    def _check_page(self, page: int, view: memoryview) -> None:
+        """The page must be what the offset index tells: one page, of these rows. Leaves of lists are never paged."""
+        header = read_page_header(view, 0, len(view), self.chunk.codec)
+        low, high = self._index.page_rows(page)
+        if header is None or not header.is_data or header.end != len(view) or header.values != high - low:
+            raise BadPage(f"page {page} is not the one of {high - low} rows that its offset index tells")
+
+
+def _has_come(read: PendingRead) -> bool:
+    """Whether the bytes are there. A read that failed never comes: whoever waits for it is told why."""
+    if not read.done:
+        return False
+    try:
+        return len(read.views) > 0
+    except Error:
+        return False

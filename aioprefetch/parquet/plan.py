@@ -1,0 +1,216 @@
+"""Which bytes of a file a scan needs, and the requests that bring them: known before the first one is sent.
+
+Row groups are chosen by number, by rows and by statistics, chunks by columns, and rows within row groups by the page
+indexes of what filters name. ``byte_plan`` makes requests of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.parquet.byte_plan import Plan, chosen_gap, pieces_of, planned_chunk, requests_for
+from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
+from aioprefetch.parquet.filters import Filters
+from aioprefetch.parquet.footer import Footer, footer
+from aioprefetch.parquet.page_index import Indexes, load_page_indexes
+from aioprefetch.parquet.pruning import (
+    filter_columns,
+    filter_leaves,
+    normalized_filters,
+    prune_pages,
+    prune_row_groups,
+)
+from aioprefetch.parquet.request import group_numbers, row_ranges, scan_request
+from aioprefetch.parquet.row_ranges import intersected, joined
+from aioprefetch.ranges import Range, at_least
+from aioprefetch.scheduler.io_queue import request_bytes_for
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+# Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
+# this together may be left out.
+INDEXED_BYTES_MIN = 4 << 20
+
+
+async def plan(
+    operator: Operator,
+    path: str,
+    *,
+    columns: Iterable[str] | None = None,
+    row_groups: Iterable[int] | None = None,
+    rows: Any = None,
+    filters: Any = None,
+    gap_bytes: int | None = None,
+    request_bytes_max: int | None = None,
+    version: str | None = None,
+    if_match: str | None = None,
+) -> Plan:
+    """What ``scan`` with the same arguments would read. Reads the footer, and page indexes where they pay.
+
+    The requests are those of a scan that has memory for all of them. One whose budget is shorter asks for the same
+    bytes in more and smaller requests, as memory comes back, and may leave gaps out.
+
+    The arguments and what is raised for them: see ``scan``.
+    """
+    request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
+    found = await footer(operator, path, version=version, if_match=if_match, everything=columns is None)
+    return await plan_scan(
+        found,
+        columns=request.columns,
+        row_groups=request.row_groups,
+        rows=request.rows,
+        filters=request.filters,
+        gap_bytes=gap_bytes,
+        request_bytes_max=request_bytes_max,
+    )
+
+
+async def plan_scan(
+    footer: Footer,
+    *,
+    columns: Iterable[str] | None = None,
+    row_groups: Iterable[int] | None = None,
+    rows: Any = None,
+    filters: Any = None,
+    gap_bytes: int | None = None,
+    request_bytes_max: int | None = None,
+) -> Plan:
+    """The plan for a file whose footer is known. Reads page indexes where they pay.
+
+    ``InvalidArgument`` names columns that are not there, ``InvalidType`` and ``InvalidRange`` are raised for rows and
+    row groups that cannot be meant, ``UntrustedMetadata`` for chunks and indexes that cannot be.
+    """
+    normalized = normalized_filters(filters, footer)
+    leaves = resolve_columns(footer, columns)
+    if normalized is not None:
+        leaves = tuple(sorted({*leaves, *resolve_columns(footer, filter_columns(footer, normalized))}))
+    wanted = checked_rows(rows, footer)
+    groups = prune_row_groups(footer, normalized, chosen_row_groups(footer, row_groups, wanted))
+    rows_of = {number: _rows_within(footer, number, wanted) for number in groups}
+    indexes = await _page_indexes(footer, leaves, rows_of, normalized)
+    if isinstance(normalized, list):
+        for number in groups:
+            rows_of[number] = intersected(rows_of[number], prune_pages(footer, normalized, number, indexes))
+    groups = [number for number in groups if rows_of[number]]
+    planned = [
+        planned_chunk(chunk, rows_of[chunk.row_group], indexes.get((chunk.row_group, chunk.column), (None, None))[0])
+        for chunk in column_chunks(footer, groups, leaves)
+    ]
+    projected_bytes = sum(end - start for one in planned for start, end in one.ranges)
+    most = request_bytes_for(projected_bytes) if request_bytes_max is None else request_bytes_max
+    most = at_least(1, most, "request_bytes_max", operation="scan", path=footer.path)
+    tail_start = footer.pinned.tail_start
+    pieces = pieces_of(planned, tail_start, most)
+    resident_bytes = projected_bytes - sum(end - start for start, end in pieces)
+    # What came with the footer and is not wanted counts as well: nobody pays more than the share beyond what is wanted.
+    unwanted_bytes = footer.size - tail_start - resident_bytes
+    gap = chosen_gap(pieces, unwanted_bytes=unwanted_bytes) if gap_bytes is None else gap_bytes
+    gap = at_least(0, gap, "gap_bytes", operation="scan", path=footer.path)
+    requests = requests_for(pieces, gap_bytes=gap, request_bytes_max=most)
+    return Plan(
+        path=footer.path,
+        row_groups=tuple(groups),
+        columns=leaves,
+        rows=tuple(_rows_of_file(footer, rows_of, groups)),
+        chunks=tuple(planned),
+        requests=requests,
+        projected_bytes=projected_bytes,
+        resident_bytes=resident_bytes,
+        requested_bytes=sum(end - start for start, end in requests),
+        gap_bytes=gap,
+        request_bytes_max=most,
+    )
+
+
+# --- row groups and rows ----------------------------------------------------------------------------------------------
+
+
+def checked_rows(rows: Any, footer: Footer) -> list[Range]:
+    """``rows=`` as sorted, disjoint ranges: ``(start, stop)`` or a list of them, cut at the end; ``None`` is all."""
+    if rows is None:
+        return joined([(0, footer.rows)])
+    ranges = row_ranges(rows, path=footer.path)
+    return joined((min(start, footer.rows), min(stop, footer.rows)) for start, stop in ranges)
+
+
+def chosen_row_groups(footer: Footer, row_groups: Iterable[int] | None, rows: Sequence[Range]) -> list[int]:
+    """Row groups by number (all without), of which any row is wanted: ascending, each once.
+
+    ``InvalidArgument`` for a number that the file does not have; negative ones do not count from the end.
+    """
+    if row_groups is None:
+        chosen = list(range(footer.row_groups))
+    else:
+        chosen = group_numbers(row_groups, path=footer.path)
+        if chosen and chosen[-1] >= footer.row_groups:
+            number = next(one for one in chosen if one >= footer.row_groups)
+            raise InvalidArgument(
+                f"there is no row group {number}; the file has {footer.row_groups}", operation="scan", path=footer.path
+            )
+    return [number for number in chosen if _rows_within(footer, number, rows)]
+
+
+def _rows_within(footer: Footer, number: int, rows: Sequence[Range]) -> list[Range]:
+    """Wanted rows of a row group, from its first on."""
+    first, end = footer.first_rows[number], footer.first_rows[number + 1]
+    if len(rows) == 1 and rows[0][0] <= first < end <= rows[0][1]:
+        return [(0, end - first)]
+    return [(low - first, high - first) for low, high in intersected(rows, [(first, end)])]
+
+
+def _rows_of_file(footer: Footer, rows_of: Mapping[int, Sequence[Range]], groups: Sequence[int]) -> list[Range]:
+    """Rows of row groups as rows of the file."""
+    return joined(
+        (low + footer.first_rows[number], high + footer.first_rows[number])
+        for number in groups
+        for low, high in rows_of[number]
+    )
+
+
+# --- page indexes -----------------------------------------------------------------------------------------------------
+
+
+async def _page_indexes(
+    footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], filters: Filters
+) -> dict[tuple[int, int], Indexes]:
+    """Indexes of the row groups of which only some rows may be wanted, if they are at hand or much may be left out.
+
+    Columns that are filtered by come with their bounds.
+    """
+    by_bounds = filter_leaves(footer, filters)
+    groups = [
+        number for number, rows in rows_of.items() if by_bounds or list(rows) != [(0, _row_count(footer, number))]
+    ]
+    if not groups or not _has_indexes(footer, groups, leaves):
+        return {}
+    chunks = column_chunks(footer, groups, leaves, with_indexes=True)
+    ranges = [one for chunk in chunks for one in (chunk.offset_index, chunk.column_index) if one is not None]
+    tail_start = footer.pinned.tail_start
+    if any(start < tail_start for start, _ in ranges):
+        unwanted = sum(chunk.size * _share_unwanted(chunk, rows_of, by_bounds) for chunk in chunks)
+        if unwanted < INDEXED_BYTES_MIN:
+            return {}
+    plain = await load_page_indexes(footer.pinned, (one for one in chunks if one.column not in by_bounds))
+    bounded = await load_page_indexes(
+        footer.pinned, (one for one in chunks if one.column in by_bounds), with_columns=True
+    )
+    return plain | bounded
+
+
+def _has_indexes(footer: Footer, groups: Sequence[int], leaves: Sequence[int]) -> bool:
+    """Whether any of the chunks has an offset index, going by the first row group."""
+    return any(leaf < len(footer.chunks[groups[0]]) and footer.chunks[groups[0]][leaf].offset_index for leaf in leaves)
+
+
+def _row_count(footer: Footer, number: int) -> int:
+    return footer.first_rows[number + 1] - footer.first_rows[number]
+
+
+def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Sequence[int]) -> float:
+    """How much of a chunk may be left out: what filters leave out is not known before, and taken for all of it."""
+    if by_bounds:
+        return 1.0
+    return 1.0 - sum(high - low for low, high in rows_of[chunk.row_group]) / max(chunk.rows, 1)

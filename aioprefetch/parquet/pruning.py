@@ -1,0 +1,217 @@
+"""Which row groups, and which rows within them, may hold what filters ask for. What may match is always kept.
+
+Row groups go by their statistics, which pyarrow itself evaluates, from a footer that holds nothing else. Pages go by
+the column index. Statistics say nothing of NaN, which matches every ``!=``, ``not in`` and inversion, so these never
+drop anything where floating-point columns are concerned. (pyarrow 26 does drop it.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.parquet.filters import Dnf, Filters, checked_filters
+from aioprefetch.parquet.page_bounds import BoundsReader
+from aioprefetch.parquet.row_ranges import intersected, joined
+from aioprefetch.parquet.statistics_footer import statistics_footer
+from aioprefetch.ranges import Range
+
+if TYPE_CHECKING:
+    from aioprefetch.parquet.footer import Footer
+    from aioprefetch.parquet.page_index import ColumnIndex, Indexes, OffsetIndex
+
+# What a NaN may match, in the words of pyarrow's expressions: an inversion, a NaN that counts as null, any function but
+# these.
+_MAY_MATCH_NAN = re.compile(r"!=|nan_is_null=true|\b(?!and\b|or\b|is_valid\b|is_null\b)[a-z_]\w*\(")
+
+
+def normalized_filters(filters: Any, footer: Footer) -> Filters:
+    """Filters as ``checked_filters`` makes them, which raises; and ``InvalidArgument`` for unknown columns."""
+    checked = checked_filters(filters, path=footer.path)
+    if isinstance(checked, list):
+        for column in (clause[0] for clauses in checked for clause in clauses):
+            if column not in footer.schema.names:
+                raise InvalidArgument(f"there is no column {column!r} to filter by", operation="scan", path=footer.path)
+    return checked
+
+
+def filter_columns(footer: Footer, filters: Filters) -> list[str]:
+    """The top-level columns that ``filters`` (normalized) read, in the order of the file.
+
+    Raises ``InvalidArgument`` for an expression that names other columns, or does not go with their types.
+    """
+    if filters is None:
+        return []
+    if not isinstance(filters, pc.Expression):
+        named = {clause[0] for clauses in filters for clause in clauses}
+        return [name for name in footer.schema.names if name in named]
+    # pyarrow does not tell which columns an expression has, only which one is missing.
+    found: set[int] = set()
+    while True:
+        fields = [field for number, field in enumerate(footer.schema) if number in found]
+        try:
+            pa.schema(fields).empty_table().filter(filters)
+            return [field.name for field in fields]
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            if "FieldRef.FieldPath(" in str(error) and len(found) < len(footer.schema):
+                found.update(range(len(footer.schema)))  # By position: it counts in all columns.
+                continue
+            more = {number for number, field in enumerate(footer.schema) if _is_missed(field.name, str(error))} - found
+            if not more:
+                raise InvalidArgument(f"filters={filters}: {error}", operation="scan", path=footer.path) from error
+            found |= more
+
+
+def _is_missed(name: str, message: str) -> bool:
+    return message.startswith(
+        (f"No match for FieldRef.Name({name})", f"No match for FieldRef.Nested(FieldRef.Name({name})")
+    )
+
+
+# --- row groups -------------------------------------------------------------------------------------------------------
+
+
+def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]) -> list[int]:
+    """Those of ``row_groups`` that may hold rows that ``filters`` (normalized) match, in the same order.
+
+    Filters whose values do not go with the types of their columns drop nothing, and neither do damaged statistics.
+    """
+    kept = list(row_groups)
+    expression = _safe_expression(footer, filters)
+    if expression is None or not kept:
+        return kept
+    leaves = _plain_leaves(footer, filter_columns(footer, filters))
+    if not leaves:
+        return kept
+    try:
+        source = pa.BufferReader(statistics_footer(footer, kept, leaves))
+        found = ds.ParquetFileFormat().make_fragment(source).subset(expression, schema=footer.schema).row_groups
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError):
+        return kept
+    return [kept[one.id] for one in found]
+
+
+def _plain_leaves(footer: Footer, names: Iterable[str]) -> tuple[int, ...]:
+    """The leaves of those top-level columns that are neither groups nor lists, and whose name no other has."""
+    shape = footer.shape
+    leaf_of = {
+        path[0]: leaf for leaf, path in enumerate(shape.paths) if len(path) == 1 and not shape.max_repetitions[leaf]
+    }
+    return tuple(leaf_of[name] for name in names if name in leaf_of and footer.schema.names.count(name) == 1)
+
+
+def _safe_expression(footer: Footer, filters: Filters) -> pc.Expression | None:
+    """What of the filters statistics can decide; ``None`` if nothing."""
+    if filters is None:
+        return None
+    floats = [field.name for field in footer.schema if _has_floats(field.type)]
+    if isinstance(filters, pc.Expression):
+        unsafe = _MAY_MATCH_NAN.search(str(filters)) and not set(floats).isdisjoint(filter_columns(footer, filters))
+        return None if unsafe else filters
+    safe = [
+        [one for one in clauses if not (one[0] in floats and one[1] in ("!=", "in", "not in"))] for clauses in filters
+    ]
+    try:
+        return pq.filters_to_expression(safe) if all(safe) else None
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_floats(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_has_floats(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind))
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def filter_leaves(footer: Footer, filters: Filters) -> tuple[int, ...]:
+    """The leaves whose page indexes can drop rows: top-level columns that clauses name and that are no lists."""
+    if filters is None or isinstance(filters, pc.Expression):
+        return ()
+    return _plain_leaves(footer, filter_columns(footer, filters))
+
+
+def prune_pages(
+    footer: Footer, filters: Dnf, row_group: int, indexes: Mapping[tuple[int, int], Indexes]
+) -> list[Range]:
+    """Rows of a row group, counted from its first, that may match: sorted, disjoint ranges, on boundaries of pages.
+
+    ``indexes`` are those of ``load_page_indexes`` with column indexes; a clause whose column has none keeps all rows.
+    """
+    rows = footer.first_rows[row_group + 1] - footer.first_rows[row_group]
+    leaves = {footer.shape.paths[leaf][0]: leaf for leaf in filter_leaves(footer, filters)}
+    kept: list[Range] = []
+    for clauses in filters:
+        these: list[Range] = [(0, rows)] if rows else []
+        for column, operator, value in clauses:
+            offset, bounds = indexes.get((row_group, leaves.get(column, -1)), (None, None))
+            if offset is not None and bounds is not None:
+                these = intersected(these, _matching_rows(footer, leaves[column], operator, value, offset, bounds))
+        kept += these
+    return joined(kept)
+
+
+def _matching_rows(
+    footer: Footer, leaf: int, operator: str, value: Any, offset: OffsetIndex, bounds: ColumnIndex
+) -> list[Range]:
+    """Rows on pages that may match one clause."""
+    mask = _page_mask(BoundsReader(footer, leaf), operator, value, bounds)
+    return joined([offset.page_rows(page) for page in np.flatnonzero(mask).tolist()])
+
+
+def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIndex) -> Any:
+    """For each page whether it may match."""
+    everything = np.ones(len(bounds), bool)
+    if operator == "not in" or (operator == "!=" and reader.is_float):
+        return everything
+    with_values = ~np.array(bounds.null_pages, bool)
+    if not with_values.any():
+        return everything if operator == "in" and None in value else with_values
+    try:
+        low, high = reader.read(bounds.minima, bounds.null_pages), reader.read(bounds.maxima, bounds.null_pages)
+        if low is None or high is None:
+            return everything
+        if operator == "in":
+            mask = np.zeros(len(bounds), bool)
+            for one in value:
+                mask |= _compared(reader, low, high, "==", one)
+            return mask
+        return _compared(reader, low, high, operator, value)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):
+        return everything  # A value that does not go with the column: the filter itself says so.
+
+
+def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str, value: Any) -> Any:
+    if value is None or value != value:  # Nulls and NaN are nowhere between bounds.
+        return np.ones(len(low), bool)
+    scalar = reader.scalar(value)
+    if operator in ("=", "=="):
+        found = pc.and_(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
+    elif operator == "!=":
+        found = pc.invert(pc.and_(pc.equal(low, scalar), pc.equal(high, scalar)))
+    elif operator == "<":
+        found = pc.less(low, scalar)
+    elif operator == "<=":
+        found = pc.less_equal(low, scalar)
+    elif operator == ">":
+        found = pc.greater(high, scalar)
+    else:
+        found = pc.greater_equal(high, scalar)
+    # Pages of nulls have no bounds, compare as null, and match nothing. Bounds that are NaN say nothing.
+    mask = found.fill_null(False).to_numpy(zero_copy_only=False)
+    if reader.is_float:
+        unknown = pc.or_(pc.is_nan(low), pc.is_nan(high)).fill_null(False)
+        mask = mask | unknown.to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,89 @@
+"""Which rows of a stretch of rows are wanted: ordered, disjoint ranges, and counting in them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from aioprefetch.ranges import Range
+
+
+class RowRanges:
+    """Wanted rows ``[start, end)``, ``count`` of them. The n-th wanted row is counted from 0 over all ranges."""
+
+    __slots__ = ("_before", "_ends", "_starts", "count", "ranges")
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self.ranges = tuple(one for one in ranges if one[0] < one[1])
+        self._starts = [start for start, _ in self.ranges]
+        self._ends = [end for _, end in self.ranges]
+        self._before = list(accumulate((end - start for start, end in self.ranges), initial=0))
+        self.count = self._before[-1]
+
+    @classmethod
+    def all(cls, rows: int) -> RowRanges:
+        """All of ``rows`` rows."""
+        return cls(((0, rows),))
+
+    @property
+    def end(self) -> int:
+        """The row behind the last wanted one."""
+        return self._ends[-1] if self._ends else 0
+
+    def before(self, row: int) -> int:
+        """How many wanted rows come before ``row``."""
+        index = bisect_right(self._starts, row) - 1
+        if index < 0:
+            return 0
+        return self._before[index] + min(row, self._ends[index]) - self._starts[index]
+
+    def end_of(self, wanted: int) -> int:
+        """The row behind the first ``wanted`` wanted ones; 0 for none."""
+        if wanted <= 0:
+            return 0
+        index = bisect_left(self._before, min(wanted, self.count)) - 1
+        return self._starts[index] + min(wanted, self.count) - self._before[index]
+
+    def cut(self, first: int, last: int) -> list[Range]:
+        """The rows that the wanted ones from the ``first`` to before the ``last`` are."""
+        found: list[Range] = []
+        index = max(bisect_right(self._before, first) - 1, 0)
+        while index < len(self.ranges) and self._before[index] < last:
+            start, before = self._starts[index], self._before[index]
+            low = start + max(first - before, 0)
+            high = min(start + last - before, self._ends[index])
+            if low < high:
+                found.append((low, high))
+            index += 1
+        return found
+
+    def within(self, start: int, end: int) -> RowRanges:
+        """The wanted rows of ``[start, end)``, counted from ``start`` on."""
+        return RowRanges((max(low, start) - start, min(high, end) - start) for low, high in self.ranges)
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Ordered, disjoint ranges of the same rows."""
+    found: list[Range] = []
+    for start, end in sorted(one for one in ranges if one[0] < one[1]):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def intersected(one: Sequence[Range], other: Sequence[Range]) -> list[Range]:
+    """What lies in both; each is ordered and disjoint."""
+    found: list[Range] = []
+    i = j = 0
+    while i < len(one) and j < len(other):
+        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+        if low < high:
+            found.append((low, high))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found

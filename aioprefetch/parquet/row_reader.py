@@ -1,0 +1,227 @@
+"""Rows out of pyarrow's reader of row groups: any number at a time, in order, from any thread.
+
+pyarrow gives batches one after the other, and cuts them where a dictionary changes or a batch of strings is full. Here
+a piece of rows is asked for by its range; what lies between the pieces is decoded and dropped, and a piece that takes
+several of pyarrow's batches is put together.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.ranges import Range
+
+# Rows that are decoded to be dropped come in batches of this size.
+_SKIPPED_ROWS = 65536
+
+
+# Fewer values are decoded by one thread in less time than it takes to wake others.
+_THREADED_VALUES_MIN = 32_768
+
+
+class MissingRows(ValueError):
+    """The pages hold fewer rows than the footer tells."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Rows that will be read together, and their batch once it is decoded."""
+
+    ranges: Sequence[Range]
+    batch: pa.RecordBatch | None = None
+
+
+class RowReader:
+    """The rows of some row groups, counted from the first one's first row, of some leaves.
+
+    ``expect`` says in order what will be read; ``read`` may be called in any order and by several threads, each piece
+    once. Whoever comes first decodes what lies before as well. ``first_rows`` has the first row of each row group and
+    the end of the last one; no row from ``end`` on is read. ``check`` is called with the index of each row group before
+    it is decoded: it raises if it must not be, and tells whether its pages have exactly its rows. Others are read
+    apart: pyarrow would take rows that are too many for the next row group's, and fill up with those if too few.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], pa.BufferReader],
+        metadata: Any,
+        row_groups: Sequence[int],
+        leaves: Sequence[int],
+        *,
+        first_rows: Sequence[int],
+        end: int,
+        check: Callable[[int], bool],
+    ) -> None:
+        self._open_source = open_source
+        self._metadata = metadata
+        self._row_groups = row_groups
+        self._leaves = leaves
+        self._first_rows = first_rows
+        self._end = end
+        self._check = check
+        self._checked: list[bool] = []
+        self._lock = threading.Lock()
+        self._pieces: deque[Piece] = deque()
+        self._reader: Any = None
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        # Rows up to here came from pyarrow; ``_rest`` are the last of them, which nobody took yet.
+        self._pulled = 0
+        self._rest: pa.RecordBatch | None = None
+        # Where pyarrow begins anew.
+        self._border = -1
+        self._position = 0
+        self._error: Exception | None = None
+        # How much memory a row took so far, at most; 0 before the first batch.
+        self.row_bytes = 0.0
+
+    def expect(self, ranges: Sequence[Range]) -> Piece:
+        """The next piece: its rows, in ranges behind all rows that were expected before."""
+        piece = Piece(ranges)
+        self._pieces.append(piece)
+        return piece
+
+    def read(self, piece: Piece) -> pa.RecordBatch:
+        """The rows of a piece. Raises what pyarrow raises for bad pages, and ``MissingRows``; so do all after it."""
+        with self._lock:
+            while piece.batch is None:
+                if self._error is not None:
+                    raise self._error
+                try:
+                    self._decode(self._pieces[0])
+                except Exception as error:
+                    self._error = error
+                    raise
+                self._pieces.popleft()
+            batch, piece.batch = piece.batch, None
+            return batch
+
+    def close(self) -> None:
+        """Forget what is held of the file. Nobody reads any more."""
+        self._batches = self._reader = self._rest = None
+        self._pieces.clear()
+
+    def _decode(self, piece: Piece) -> None:
+        parts: list[pa.RecordBatch] = []
+        for start, end in piece.ranges:
+            while self._position < start:
+                self._take(min(start - self._position, _SKIPPED_ROWS))
+            while self._position < end:
+                parts.append(self._take(end - self._position))
+        if self._position >= self._end:
+            self._batches = self._reader = self._rest = None  # They hold buffers as large as a batch.
+        batch = concatenated(parts)
+        self.row_bytes = max(self.row_bytes, batch.nbytes / max(batch.num_rows, 1))
+        piece.batch = batch
+
+    def _take(self, most: int) -> pa.RecordBatch:
+        """At least one and at most ``most`` of the next rows."""
+        batch, self._rest = self._pull(most) if self._rest is None else self._rest, None
+        if batch.num_rows > most:
+            batch, self._rest = batch.slice(0, most), batch.slice(most)
+        self._position += batch.num_rows
+        return batch
+
+    def _pull(self, most: int) -> pa.RecordBatch:
+        group = min(bisect_right(self._first_rows, self._pulled), len(self._row_groups)) - 1
+        is_exact = self._is_exact(group)
+        if self._pulled == self._border or (not is_exact and self._pulled == self._first_rows[group]):
+            self._batches = None
+        rows = self._together(group, self._pulled + most) - self._pulled
+        if self._batches is None:
+            self._reader = self._reader or open_reader(self._open_source(), self._metadata)
+            groups = self._row_groups[group:] if is_exact else self._row_groups[group : group + 1]
+            self._batches = self._reader.iter_batches(
+                rows, row_groups=groups, column_indices=self._leaves, use_threads=False
+            )
+            self._reader.set_use_threads(len(self._leaves) > 1 and rows * len(self._leaves) >= _THREADED_VALUES_MIN)
+        else:
+            # The size counts from the next batch that pyarrow decodes on.
+            self._reader.set_batch_size(rows)
+        for batch in self._batches:
+            if batch.num_rows:
+                self._pulled += batch.num_rows
+                return batch
+        raise MissingRows(f"the pages end after {self._position} rows")
+
+    def _together(self, group: int, end: int) -> int:
+        """Up to which row, ``end`` at most, rows from row group ``group`` on can be pulled together."""
+        if not self._is_exact(group):
+            self._border = self._first_rows[group + 1]
+            return min(end, self._border)
+        while self._first_rows[group + 1] < end and group + 2 < len(self._first_rows):
+            group += 1
+            if not self._is_exact(group):
+                self._border = self._first_rows[group]
+                return self._border
+        return end
+
+    def _is_exact(self, group: int) -> bool:
+        while len(self._checked) <= group:
+            self._checked.append(self._check(len(self._checked)))
+        return self._checked[group]
+
+
+def open_reader(source: Any, metadata: Any) -> Any:
+    """Pyarrow's reader of a file whose footer is known, with the settings of ``pyarrow.parquet.read_table``."""
+    return pq.ParquetFile(source, metadata=metadata, pre_buffer=False, **_settings()).reader
+
+
+def read_schema(metadata: Any, leaves: Sequence[int]) -> pa.Schema:
+    """The Arrow schema of some leaves, as ``pyarrow.parquet.read_table`` has it."""
+    reader = open_reader(pa.BufferReader(b""), metadata)
+    read = reader.read_row_groups([], column_indices=list(leaves), use_threads=False).schema
+    # A table read by row groups also has the key-value pairs of the file that are no part of a stored Arrow schema.
+    kept = reader.schema_arrow.metadata
+    return read.with_metadata(kept) if kept else read.remove_metadata()
+
+
+@lru_cache(maxsize=1)
+def _settings() -> dict[str, Any]:
+    # read_table reads extension types since pyarrow 21; a ParquetFile does so where it is told.
+    known = inspect.signature(pq.ParquetFile.__init__).parameters
+    return {"arrow_extensions_enabled": True} if "arrow_extensions_enabled" in known else {}
+
+
+def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one schema as one: copied, unless there is one alone. Dictionaries become one as well.
+
+    ``Unsupported`` for more bytes, or items of lists, than one array of a type holds.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches)
+    try:
+        combined = table.combine_chunks().to_batches()
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise too_large(table.num_rows) from error
+    if len(combined) == 1:
+        return combined[0]
+    raise too_large(table.num_rows)
+
+
+def one_array(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Arrays of one type as one; see ``concatenated``."""
+    if len(arrays) == 1:
+        return arrays[0]
+    try:
+        return pa.concat_arrays(arrays)
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise too_large(sum(map(len, arrays))) from error
+
+
+def too_large(rows: int) -> Unsupported:
+    """What says that so many rows do not fit into one array."""
+    return Unsupported(
+        f"{rows} rows have more bytes than one array of their type holds; ask for fewer rows a batch", operation="scan"
+    )

@@ -1,0 +1,203 @@
+"""Scans of Parquet files: what the caller means, made into columns for the two loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.parquet.byte_plan import Plan
+from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
+from aioprefetch.parquet.footer import Footer
+from aioprefetch.parquet.footer import footer as read_footer
+from aioprefetch.parquet.memory_limits import MemoryLimits, memory_limits
+from aioprefetch.parquet.plan import plan_scan
+from aioprefetch.parquet.projection import Projection
+from aioprefetch.parquet.pruning import filter_columns, normalized_filters
+from aioprefetch.parquet.request import ScanRequest, scan_request
+from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder
+from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.windows import WindowMaker
+from aioprefetch.paths import check_file
+from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
+from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
+from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+
+if TYPE_CHECKING:
+    from aioprefetch.operator import Operator
+
+# What of a table is decoded at once, and becomes a chunk of each column.
+TABLE_BATCH_ROWS = 131_072
+TABLE_BATCH_BYTES = 256 << 20
+
+Finish = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
+
+
+def scan(
+    operator: Operator,
+    path: str,
+    *,
+    columns: Iterable[str] | None = None,
+    row_groups: Iterable[int] | None = None,
+    rows: Sequence[int] | Iterable[Sequence[int]] | None = None,
+    filters: Any = None,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int | None = None,
+    readahead: int = READAHEAD_BATCHES,
+    gap_bytes: int | None = None,
+    request_bytes_max: int | None = None,
+    budget_bytes: int | None = None,
+    slots: int | None = None,
+    footer: Footer | None = None,
+    version: str | None = None,
+    if_match: str | None = None,
+) -> BatchScan:
+    """The record batches of a Parquet file, decoded by pyarrow; a plain call without I/O.
+
+    Values, types and schema are those of ``pyarrow.parquet.read_table`` with the same ``columns`` and ``filters``.
+
+    Parameters
+    ----------
+    columns
+        Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. None
+        at all (``[]``) gives batches that have rows and no columns, for which no data is requested.
+    row_groups
+        Numbers of row groups; they are read in the order of the file.
+    rows
+        ``(start, stop)`` of the file's rows, or a list of such ranges, cut at the end of the file. Together with
+        ``row_groups``: rows that are in both.
+    filters
+        As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Row groups and pages
+        whose statistics match nothing are not requested.
+    batch_rows, batch_bytes, readahead
+        See ``BatchScan``: rows of a batch, bytes of Arrow memory of a batch (estimated from the footer and the batches
+        before), batches decoded ahead of the consumer.
+    gap_bytes, request_bytes_max
+        Neighbouring ranges so far apart share a request of up to this size; see ``plan``.
+    budget_bytes, slots
+        See ``IoService``: what may be held in memory, requests in flight.
+    footer
+        A footer of this file that was read before: its version is read, without a request for the metadata.
+    version, if_match
+        The version or the ETag that the file must have.
+
+    Raises ``InvalidArgument`` at once for options that cannot be meant, and for the footer of another path. The first
+    batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
+    file, ``UntrustedMetadata`` for a damaged file, with the row group and the columns, and ``Unsupported`` for what
+    pyarrow does not read.
+    """
+    check_file(path, "scan")
+    options = batch_options(batch_rows, batch_bytes, readahead, path=path)
+    limits = io_options(
+        path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
+    )
+    request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
+    if footer is not None:
+        _check_footer(footer, path)
+
+    async def prepare() -> PreparedScan:
+        found = footer
+        if found is None:
+            everything = request.columns is None
+            found = await read_footer(operator, path, version=version, if_match=if_match, everything=everything)
+        return await _prepared(operator, found, request, limits, options.rows)
+
+    return BatchScan(operator, prepare, path=path, options=options)
+
+
+async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
+    """All that ``scan`` gives with the same options, as one table, equal to ``pyarrow.parquet.read_table``'s.
+
+    The table is going to be in memory as a whole, so that its pages may take all that the runtime has, and its chunks
+    are larger than a scan's batches: 131,072 rows, or 256 MiB.
+    """
+    large = {
+        "batch_rows": TABLE_BATCH_ROWS,
+        "batch_bytes": TABLE_BATCH_BYTES,
+        "budget_bytes": operator.runtime().options.memory_bytes,
+    }
+    options = large | options
+    return await scan(operator, path, **options).read_all()
+
+
+async def _prepared(
+    operator: Operator, footer: Footer, request: ScanRequest, limits: Mapping[str, int], batch_rows: int
+) -> PreparedScan:
+    plan = await plan_scan(
+        footer,
+        columns=request.columns,
+        row_groups=request.row_groups,
+        rows=request.rows,
+        filters=request.filters,
+        gap_bytes=limits.get("gap_bytes"),
+        request_bytes_max=limits.get("request_bytes_max"),
+    )
+    runtime = operator.runtime()
+    memory = memory_limits(plan, limits.get("budget_bytes"), runtime.options.memory_bytes)
+    service = IoService(
+        operator.accessor(),
+        runtime,
+        gap_bytes=plan.gap_bytes,
+        request_bytes_max=memory.request_bytes_max,
+        budget_bytes=memory.held_bytes,
+        slots=limits.get("slots"),
+    )
+    return prepared_scan(footer, plan, service, memory, request, batch_rows=batch_rows)
+
+
+def prepared_scan(
+    footer: Footer, plan: Plan, service: IoService, limits: MemoryLimits, request: ScanRequest, *, batch_rows: int
+) -> PreparedScan:
+    """The parts of a planned scan: a file has one."""
+    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, request.columns)
+    finish = _finish(projection, footer, request.filters)
+    memory = SparseFile(footer.size, path=footer.path)
+    windows, units = WindowMaker(footer, plan, projection, memory, service).make(batch_rows)
+    part = ScanPart(
+        columns=[LeafScheduler(one, plan.row_count) for one in units],
+        root=WindowsDecoder(
+            windows,
+            projection.read,
+            on_loop=partial(_on_loop, service.runtime.loop),
+            is_memory_short=limits.is_short,
+        ),
+        io=service.file(footer.pinned, memory=memory),
+        rows=plan.row_count,
+    )
+    return PreparedScan(projection.schema, [part], service, finish)
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # The loop was closed, and everything with it.
+        loop.call_soon_threadsafe(work)
+
+
+def _finish(projection: Projection, footer: Footer, filters: Filters) -> Finish | None:
+    normalized = normalized_filters(filters, footer)
+    expression = filter_expression(normalized, path=footer.path)
+    if expression is None:
+        return None if projection.is_identity else projection.apply
+    names = filter_columns(footer, normalized)
+    check_expression(projection.read, expression, names, path=footer.path)  # There may be no rows to find it out.
+    return partial(_filter_and_project, projection, expression, names, footer.path)
+
+
+def _filter_and_project(
+    projection: Projection, expression: pc.Expression, names: Sequence[str], path: str, batch: pa.RecordBatch
+) -> pa.RecordBatch | None:
+    kept = filtered(batch, expression, names, path=path)
+    return projection.apply(kept) if kept.num_rows else None
+
+
+def _check_footer(footer: object, path: str) -> None:
+    if not isinstance(footer, Footer):
+        raise InvalidType(f"footer must be a Footer, not {footer!r}", operation="scan", path=path)
+    if footer.path != path:
+        raise ConfigInvalid(f"the footer is that of {footer.path!r}, not of {path!r}", operation="scan", path=path)

@@ -1,0 +1,252 @@
+"""From a plan to windows: which row groups are decoded together, and in what pieces their chunks are read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
+from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupPart
+from aioprefetch.parquet.chunk_read import ChunkRead
+from aioprefetch.parquet.chunks import ColumnChunk
+from aioprefetch.parquet.footer import Footer
+from aioprefetch.parquet.group_read import GroupRead
+from aioprefetch.parquet.page_file import FooterParts
+from aioprefetch.parquet.page_header import UNCOMPRESSED
+from aioprefetch.parquet.paged_field import PagedField, can_be_merged
+from aioprefetch.parquet.paged_leaf import PagedLeaf
+from aioprefetch.parquet.projection import Projection
+from aioprefetch.parquet.row_groups import ColumnSource, Unit, Window, has_dictionaries
+from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.sparse_file import SparseFile
+
+if TYPE_CHECKING:
+    from aioprefetch.scheduler.io_service import IoService
+
+# The chunks of a row group are submitted together when all that is read of it is no more than this.
+_SMALL_GROUP_BYTES = 512 << 10
+
+# Small row groups are decoded together until they have the rows of so many batches, where columns are decoded in
+# parallel. With fewer columns than processors it is windows that are decoded in parallel, so they are small.
+_WINDOW_BATCHES = 4
+
+# What a value takes in memory, by its physical type.
+_VALUE_BYTES = {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+# How much larger than their pages others are, more or less, where these are compressed and the footer does not tell.
+_USUAL_COMPRESSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What is read of one row group: of its ``wanted`` rows the first is row ``first`` of the scan."""
+
+    chunks: Sequence[PlannedChunk]
+    wanted: RowRanges
+    first: int
+
+    @property
+    def number(self) -> int:
+        return self.chunks[0].chunk.row_group
+
+    @property
+    def rows(self) -> int:
+        return self.chunks[0].chunk.rows
+
+    @property
+    def is_paged(self) -> bool:
+        return any(planned.pages is not None for planned in self.chunks)
+
+
+class WindowMaker:
+    """Makes the windows of one plan, and for each leaf what is scheduled of it."""
+
+    def __init__(
+        self, footer: Footer, plan: Plan, projection: Projection, memory: SparseFile, service: IoService
+    ) -> None:
+        self._footer = footer
+        self._plan = plan
+        self._projection = projection
+        self._memory = memory
+        self._segment_bytes = service.request_bytes_max
+        self._units: list[list[Unit]] = [[] for _ in plan.columns]
+        self._tail_is_there = False
+        self._footer_parts: FooterParts | None = None
+        self._value_sizes: dict[int, float] = {}
+        self._place_of = dict(zip(plan.columns, projection.places, strict=True))
+
+    def make(self, batch_rows: int) -> tuple[list[Window], list[list[Unit]]]:
+        """The windows in row order, and for each leaf of the plan its units."""
+        if not self._plan.columns:
+            return [Window(self._plan.row_count, [])], []
+        groups: list[_Group] = []
+        first = 0
+        for _, chunks in groupby(self._plan.chunks, key=lambda planned: planned.chunk.row_group):
+            planned = list(chunks)
+            groups.append(_Group(planned, RowRanges(planned[0].rows), first))
+            first += groups[-1].wanted.count
+        window_rows = batch_rows * (1 if len(self._plan.columns) < pa.cpu_count() else _WINDOW_BATCHES)
+        if has_dictionaries(self._projection.read):
+            window_rows = 1
+        windows = [
+            self._paged_window(together[0]) if together[0].is_paged else self._window(together)
+            for together in _grouped(groups, window_rows)
+        ]
+        return windows, self._units
+
+    def _window(self, groups: Sequence[_Group]) -> Window:
+        ranges: list[tuple[int, int]] = []
+        position = 0
+        for group in groups:
+            ranges += [(position + low, position + high) for low, high in group.wanted.ranges]
+            position += group.rows
+        wanted = RowRanges(joined(ranges))
+        return Window(wanted.count, [self._whole_columns([self._parts(one) for one in groups], wanted, groups[0])])
+
+    def _whole_columns(self, parts: Sequence[Sequence[GroupPart]], wanted: RowRanges, group: _Group) -> ChunkColumns:
+        """The source of columns whose chunks are read whole; ``group`` is the first row group."""
+        leaves = [chunk.column for part in parts[0] for chunk in part.chunks]
+        places = [self._place_of[leaf] for leaf in leaves]
+        return ChunkColumns(
+            parts,
+            wanted=wanted,
+            open_source=self._memory.source,
+            metadata=self._footer.metadata,
+            places=sorted(set(places)),
+            row_bytes=self._row_bytes(group, leaves),
+            path=self._footer.path,
+        )
+
+    # --- page by page ---------------------------------------------------------------------------------------------
+
+    def _paged_window(self, group: _Group) -> Window:
+        """One row group, of which some chunks are read page by page."""
+        by_place: dict[int, list[int]] = {}
+        for index, place in enumerate(self._projection.places):
+            by_place.setdefault(place, []).append(index)
+        sources: list[ColumnSource] = []
+        whole: list[int] = []
+        for place, indices in by_place.items():
+            kind = self._projection.read.field(place).type
+            paged = [index for index in indices if group.chunks[index].pages is not None]
+            if paged and can_be_merged(kind, len(indices)):
+                sources.append(self._paged_field(group, place, paged, [i for i in indices if i not in paged]))
+            else:
+                whole += indices
+        if whole:
+            sources.append(self._apart(group, whole))
+        return Window(group.wanted.count, sources)
+
+    def _paged_field(self, group: _Group, place: int, paged: Sequence[int], others: Sequence[int]) -> PagedField:
+        leaves = [self._paged_leaf(group, index) for index in paged]
+        return PagedField(
+            place,
+            self._projection.read.field(place).type,
+            leaves,
+            self._apart(group, others) if others else None,
+            row_bytes=self._row_bytes(group, [leaf.chunk.column for leaf in leaves]),
+        )
+
+    def _paged_leaf(self, group: _Group, index: int) -> PagedLeaf:
+        if self._footer_parts is None:
+            self._footer_parts = FooterParts(self._footer)
+        planned = group.chunks[index]
+        leaf = PagedLeaf(
+            planned,
+            self._footer_parts,
+            wanted=group.wanted,
+            first=group.first,
+            part_bytes=self._segment_bytes,
+            path=self._footer.path,
+        )
+        self._units[index].append(leaf)
+        return leaf
+
+    def _apart(self, group: _Group, indices: Sequence[int]) -> ChunkColumns:
+        """Leaves of a row group, each of which is scheduled by itself."""
+        reads = [self._chunk_read(group.chunks[index].chunk, group) for index in indices]
+        for index, read in zip(indices, reads, strict=True):
+            self._units[index].append(read)
+        return self._whole_columns([reads], group.wanted, group)
+
+    # --- chunk by chunk -------------------------------------------------------------------------------------------
+
+    def _parts(self, group: _Group) -> list[GroupPart]:
+        chunks = [planned.chunk for planned in group.chunks]
+        if sum(chunk.size for chunk in chunks) <= _SMALL_GROUP_BYTES:
+            small = GroupRead(
+                chunks,
+                self._memory,
+                wanted=group.wanted,
+                first=group.first,
+                is_resident=self._is_resident(chunks),
+                path=self._footer.path,
+            )
+            self._units[0].append(small)
+            return [small]
+        parts: list[GroupPart] = []
+        for units, chunk in zip(self._units, chunks, strict=True):
+            read = self._chunk_read(chunk, group)
+            units.append(read)
+            parts.append(read)
+        return parts
+
+    def _chunk_read(self, chunk: ColumnChunk, group: _Group) -> ChunkRead:
+        return ChunkRead(
+            chunk,
+            self._memory,
+            wanted=group.wanted,
+            first=group.first,
+            segment_bytes=self._segment_bytes,
+            path=self._footer.path,
+        )
+
+    def _is_resident(self, chunks: Sequence[ColumnChunk]) -> bool:
+        """Whether all chunks came with the footer; then they are in the memory from now on."""
+        pinned = self._footer.pinned
+        if any(chunk.start < pinned.tail_start for chunk in chunks):
+            return False
+        if not self._tail_is_there:
+            self._tail_is_there = True
+            start = pinned.tail_start
+            self._memory.put(start, pinned.tail[: self._footer.start - start])
+        return True
+
+    def _row_bytes(self, group: _Group, leaves: Collection[int]) -> float:
+        """What a row of these leaves takes in memory. A guess where values differ in size: batches tell it better."""
+        total = 0.0
+        for planned in group.chunks:
+            chunk = planned.chunk
+            if chunk.column in leaves and chunk.rows:
+                value_bytes = self._value_bytes(chunk.column)
+                usual = chunk.size * (1 if chunk.codec == UNCOMPRESSED else _USUAL_COMPRESSION)
+                stored = max(chunk.uncompressed_bytes, chunk.size) if chunk.uncompressed_bytes else usual
+                total += (value_bytes * chunk.num_values if value_bytes else stored) / chunk.rows
+        return total
+
+    def _value_bytes(self, leaf: int) -> float:
+        """What a value of a leaf takes; 0 where they differ."""
+        found = self._value_sizes.get(leaf)
+        if found is None:
+            physical: str = self._footer.metadata.schema.column(leaf).physical_type
+            found = self._value_sizes[leaf] = _VALUE_BYTES.get(physical, 0.0)
+        return found
+
+
+def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
+    """Row groups by window: those with ``window_rows`` rows alone, smaller ones together until they have so many.
+
+    One that is read page by page is alone, too.
+    """
+    grouped: list[list[_Group]] = []
+    rows = window_rows
+    for group in groups:
+        if rows >= window_rows or group.wanted.count >= window_rows or group.is_paged:
+            grouped.append([])
+            rows = 0
+        grouped[-1].append(group)
+        rows += window_rows if group.is_paged else group.wanted.count
+    return grouped

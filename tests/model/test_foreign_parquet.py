@@ -1,0 +1,154 @@
+"""Files of other writers: every ``*.parquet`` in the folder ``AIOPREFETCH_FOREIGN_PARQUET``, and some made here.
+
+``AIOPREFETCH_FOREIGN_PARQUET=/path/to/parquet-testing/data pytest tests/model/test_foreign_parquet.py``. What pyarrow
+reads must be the same with us, with its schema and metadata; what pyarrow refuses must be a typed error.
+"""
+
+import asyncio
+import io
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.operator import Operator
+from aioprefetch.services.memory import Memory
+from tests.model.parquet_tables import ALL_KINDS, Random, column, same
+
+FOLDER = os.environ.get("AIOPREFETCH_FOREIGN_PARQUET")
+FILES = sorted(Path(FOLDER).rglob("*.parquet")) if FOLDER else []
+
+ROWS = 3_000
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    """A store in memory."""
+    async with Operator(Memory()) as made:
+        yield made
+
+
+async def compare(operator: Operator, data: bytes) -> None:
+    """Read a file by pyarrow and by us."""
+    await operator.write("f", data)
+    try:
+        expected = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError, ValueError):
+        with pytest.raises(ap.Error):
+            await ap.parquet.read_table(operator, "f")
+        return
+    found = await ap.parquet.read_table(operator, "f")
+    # Values that equal nothing (NaN) are compared as they are written.
+    assert same(found, expected) or written_out(found) == written_out(expected)
+
+
+def written_out(table: pa.Table) -> tuple[str, str, object]:
+    """A table in words."""
+    return str(table.schema), repr(table.to_pylist()), table.schema.metadata
+
+
+@pytest.mark.skipif(not FILES, reason="AIOPREFETCH_FOREIGN_PARQUET names no folder with Parquet files")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+async def test_a_foreign_file(operator: Operator, file: Path) -> None:
+    await compare(operator, await asyncio.to_thread(file.read_bytes))
+
+
+# --- made here --------------------------------------------------------------------------------------------------------
+
+
+def everything(rows: int = ROWS, kinds: tuple[str, ...] = ALL_KINDS) -> pa.Table:
+    """A column of each kind."""
+    rng = Random(11)
+    return pa.table({kind: column(rng, kind, rows) for kind in kinds})
+
+
+def by_pyarrow(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **options)
+    return bytes(sink.getvalue())
+
+
+TABLE = everything()
+NUMBERS = TABLE.select(["int8", "uint32", "int64", "float64", "float32", "sorted", "date", "nanoseconds"])
+STRINGS = TABLE.select(["string", "few", "large_string", "binary"])
+
+
+def delta(table: pa.Table, encoding: str) -> dict[str, Any]:
+    return {"use_dictionary": False, "column_encoding": dict.fromkeys(table.column_names, encoding)}
+
+
+INTEGERS = NUMBERS.select(["int64", "sorted", "nanoseconds", "date"])
+FLOATS = NUMBERS.select(["float64", "float32"])
+
+PYARROW: dict[str, Callable[[], bytes]] = {
+    "without a stored schema": lambda: by_pyarrow(TABLE, store_schema=False),
+    "plain": lambda: by_pyarrow(TABLE, use_dictionary=False),
+    "dictionaries that were given up": lambda: by_pyarrow(TABLE, dictionary_pagesize_limit=500, data_page_size=700),
+    "DELTA_BINARY_PACKED": lambda: by_pyarrow(INTEGERS, **delta(INTEGERS, "DELTA_BINARY_PACKED")),
+    "DELTA_LENGTH_BYTE_ARRAY": lambda: by_pyarrow(STRINGS, **delta(STRINGS, "DELTA_LENGTH_BYTE_ARRAY")),
+    "DELTA_BYTE_ARRAY": lambda: by_pyarrow(STRINGS, **delta(STRINGS, "DELTA_BYTE_ARRAY")),
+    "BYTE_STREAM_SPLIT": lambda: by_pyarrow(FLOATS, **delta(FLOATS, "BYTE_STREAM_SPLIT")),
+    "page index": lambda: by_pyarrow(TABLE, write_page_index=True, data_page_size=700),
+    "checksums": lambda: by_pyarrow(TABLE, write_page_checksum=True),
+    "no statistics": lambda: by_pyarrow(TABLE, write_statistics=False),
+    "version 1.0": lambda: by_pyarrow(TABLE.drop_columns(["nanoseconds"]), version="1.0"),
+    "INT96": lambda: by_pyarrow(TABLE.select(["nanoseconds", "instant"]), use_deprecated_int96_timestamps=True),
+    "decimals as integers": lambda: by_pyarrow(TABLE.select(["decimal"]), store_decimal_as_integer=True),
+    "many row groups": lambda: by_pyarrow(everything(400), row_group_size=3),
+    "no rows": lambda: by_pyarrow(TABLE.slice(0, 0)),
+    "no columns": lambda: by_pyarrow(pa.table({})),
+    "one row": lambda: by_pyarrow(TABLE.slice(0, 1)),
+    "old names of list items": lambda: by_pyarrow(TABLE.select(["list", "items"]), use_compliant_nested_type=False),
+    "names with dots": lambda: by_pyarrow(pa.table({"a.b": [1], "a": [{"b": 2}], "": [3]})),
+    "metadata": lambda: by_pyarrow(
+        pa.table([[1]], pa.schema([pa.field("x", pa.int64(), False, {"PARQUET:field_id": "7", "k": "v"})], {"m": "n"}))
+    ),
+    "views": lambda: by_pyarrow(pa.table({"s": pa.array(["a", None, "b" * 50], pa.string_view())})),
+    "extension types": lambda: by_pyarrow(pa.table({"u": pa.array([b"0123456789abcdef", None], pa.uuid())})),
+}
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+async def test_every_compression_and_page_version(operator: Operator, compression: str, version: str) -> None:
+    data = by_pyarrow(TABLE, compression=compression, data_page_version=version, data_page_size=3_000)
+    await compare(operator, data)
+
+
+@pytest.mark.parametrize("name", PYARROW)
+async def test_pyarrow_wrote_it(operator: Operator, name: str) -> None:
+    await compare(operator, PYARROW[name]())
+
+
+async def test_row_groups_without_rows(operator: Operator) -> None:
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, TABLE.schema) as writer:
+        for rows in (0, 5, 0, 0, 7, 0):
+            writer.write_table(TABLE.slice(0, rows))
+    data = bytes(sink.getvalue())
+    await compare(operator, data)
+    table = await ap.parquet.read_table(operator, "f")
+    assert table.num_rows == 12
+
+
+def polars_frame() -> pl.DataFrame:
+    """What polars holds of these kinds."""
+    kinds = ("int8", "uint32", "int64", "float64", "bool", "string", "few", "binary", "date", "instant", "decimal")
+    frame = pl.DataFrame(everything(ROWS, (*kinds, "list", "lists", "struct", "items", "vector", "duration", "time")))
+    return frame.with_columns(pl.col("few").cast(pl.Categorical).alias("categorical"))
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "snappy", "gzip", "brotli", "lz4", "zstd"])
+@pytest.mark.parametrize("row_group_size", [None, 700])
+async def test_polars_wrote_it(operator: Operator, compression: Any, row_group_size: int | None) -> None:
+    frame, sink = polars_frame(), io.BytesIO()
+    frame.write_parquet(sink, compression=compression, row_group_size=row_group_size, data_page_size=2_000)
+    await compare(operator, sink.getvalue())
+    table = await ap.parquet.read_table(operator, "f", columns=["struct", "few"])
+    assert pl.DataFrame(table).equals(frame.select("struct", "few"))

@@ -1,0 +1,99 @@
+"""A consumer that takes its time holds a bounded part of a file five times the budget in memory, in either format."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.tidy.source_tree import ROOT
+from tests.unit.lance.written import write_file
+
+MIB = 1 << 20
+BUDGET_BYTES = 32 * MIB
+BATCH_ROWS = 16_384
+READAHEAD = 4
+
+# Reads some rows first, so that what every scan needs is there. Then each batch is taken when nothing moves any more.
+PROGRAM = """
+import asyncio, sys, threading
+import aioprefetch as ap
+
+def resident():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
+
+async def main(directory, name, budget_bytes, batch_rows):
+    scan = getattr(ap, name.rpartition(".")[2]).scan
+    async with ap.Operator.from_uri(f"file://{directory}") as warm:
+        async for batch in scan(warm, name, rows=(0, 100)):
+            batch = None
+    async with ap.Operator.from_uri(f"file://{directory}", memory_bytes=budget_bytes, block_bytes=1 << 20) as operator:
+        base = most = resident()
+        largest = rows = 0
+        async for batch in scan(operator, name, batch_rows=batch_rows):
+            largest, rows = max(largest, batch.nbytes), rows + batch.num_rows
+            before = None
+            while before != (before := operator.runtime().budget.used_bytes):
+                await asyncio.sleep(0.005)
+            most = max(most, resident())
+        print(rows, largest, operator.runtime().budget.peak_bytes, most - base)
+
+asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+"""
+
+
+def numbers(rows: int) -> pa.Table:
+    """Ten columns of doubles."""
+    random = np.random.default_rng(1)
+    return pa.table({f"c{index}": random.random(rows) for index in range(10)})
+
+
+def texts(rows: int) -> pa.Table:
+    """A column of strings of 90 bytes or so, and its numbers."""
+    return pa.table({"text": [f"{row:08}" * (8 + row % 8) for row in range(rows)], "row": np.arange(rows)})
+
+
+def parquet(table: pa.Table, path: Path) -> None:
+    """One row group."""
+    pq.write_table(table, path, row_group_size=1 << 30, use_dictionary=False, compression="none")
+
+
+# What allocators keep of memory that is free, and decoders need for a moment. Compressed strings of Lance 2.2 need
+# most: codes become characters by numpy, whose memory the C library gives back late.
+SLACK_BYTES = {
+    "numbers.parquet": 16 * MIB,
+    "texts.parquet": 32 * MIB,
+    "numbers.lance": 16 * MIB,
+    "texts.lance": 112 * MIB,
+}
+FILES: dict[str, Callable[[Path], object]] = {
+    "numbers.parquet": lambda path: parquet(numbers(2_000_000), path),
+    "texts.parquet": lambda path: parquet(texts(1_600_000), path),
+    "numbers.lance": lambda path: write_file(numbers(2_000_000), "2.0", 10 << 20, path, batch_rows=50_000),
+    "texts.lance": lambda path: write_file(texts(1_600_000), "2.2", 2 << 20, path, batch_rows=50_000),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("name", FILES)
+def test_memory_is_bounded(name: str, tmp_path: Path) -> None:
+    FILES[name](tmp_path / name)
+    assert name == "texts.lance" or (tmp_path / name).stat().st_size > 4 * BUDGET_BYTES
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), name, str(BUDGET_BYTES), str(BATCH_ROWS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stderr
+    rows, largest, peak, growth = map(int, run.stdout.split())
+    assert rows in (2_000_000, 1_600_000)
+    assert peak <= BUDGET_BYTES + largest * READAHEAD
+    assert growth <= BUDGET_BYTES + largest * READAHEAD + SLACK_BYTES[name]

@@ -1,0 +1,345 @@
+"""Pruning never drops a row that a filter matches: any table, any filter, statistics and page bounds of any kind."""
+
+import asyncio
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.errors import InvalidArgument, InvalidType
+from aioprefetch.parquet.chunks import column_chunks
+from aioprefetch.parquet.footer import Footer
+from aioprefetch.parquet.page_index import ColumnIndex, OffsetIndex, load_page_indexes
+from aioprefetch.parquet.pruning import (
+    filter_columns,
+    filter_leaves,
+    normalized_filters,
+    prune_pages,
+    prune_row_groups,
+)
+from aioprefetch.parquet.row_ranges import joined
+from tests.unit.parquet.parquet_files import (
+    footer_at_hand,
+    nested_table,
+    written,
+)
+
+NAN = float("nan")
+DAY = dt.date(2020, 1, 1)
+NOON = dt.datetime(2020, 1, 1, 12)
+
+
+def kept_rows(footer: Footer, filters: Any) -> list[tuple[int, int]]:
+    """Rows of the file that are left after both kinds of pruning."""
+    normalized = normalized_filters(filters, footer)
+    groups = prune_row_groups(footer, normalized, range(footer.row_groups))
+    if not isinstance(normalized, list):
+        return joined((footer.first_rows[number], footer.first_rows[number + 1]) for number in groups)
+    chunks = column_chunks(footer, groups, filter_leaves(footer, normalized), with_indexes=True)
+    indexes = asyncio.run(load_page_indexes(footer.pinned, chunks, with_columns=True))
+    found = []
+    for number in groups:
+        first = footer.first_rows[number]
+        found += [(low + first, high + first) for low, high in prune_pages(footer, normalized, number, indexes)]
+    return joined(found)
+
+
+def matching_rows(table: pa.Table, filters: Any) -> set[int]:
+    """By pyarrow, on the whole table."""
+    numbered = table.append_column("#row", pa.array(range(table.num_rows)))
+    return set(numbered.filter(pq.filters_to_expression(filters))["#row"].to_pylist())
+
+
+def assert_kept(table: pa.Table, data: bytes, filters: Any) -> list[tuple[int, int]]:
+    """No matching row is dropped."""
+    kept = kept_rows(footer_at_hand(data), filters)
+    rows = {row for low, high in kept for row in range(low, high)}
+    assert matching_rows(table, filters) <= rows, f"{filters} keeps {kept}"
+    return kept
+
+
+def paged(table: pa.Table, **options: Any) -> bytes:
+    """A file with small row groups and small pages."""
+    settings = {"row_group_size": 8, "write_page_index": True, "data_page_size": 1, "write_batch_size": 2}
+    return written(table, **(settings | options))
+
+
+# --- any filter -------------------------------------------------------------------------------------------------------
+
+TIMES = st.datetimes(NOON, NOON + dt.timedelta(days=1))
+DECIMALS = st.decimals(min_value=-99, max_value=99, places=2)
+VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "int8": (pa.int8(), st.integers(-128, 127)),
+    "int32": (pa.int32(), st.integers(-5, 5)),
+    "int64": (pa.int64(), st.integers(-(1 << 63), (1 << 63) - 1)),
+    "uint32": (pa.uint32(), st.integers(0, (1 << 32) - 1)),
+    "uint64": (pa.uint64(), st.integers(0, (1 << 64) - 1)),
+    "double": (pa.float64(), st.sampled_from([NAN, -0.0, 0.0, 1.0, 5.0, float("inf"), -float("inf")])),
+    "float": (pa.float32(), st.sampled_from([NAN, 0.1, 1.0, -1.0])),
+    "half": (pa.float16(), st.sampled_from([np.float16(1), np.float16(2)])),
+    "bool": (pa.bool_(), st.booleans()),
+    "string": (pa.string(), st.text(max_size=3)),
+    "large_string": (pa.large_string(), st.sampled_from(["", "a", "b" * 70, "b" * 69 + "c", "é"])),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), st.sampled_from(["a", "b", "c"])),
+    "binary": (pa.binary(), st.binary(max_size=3)),
+    "fixed": (pa.binary(2), st.binary(min_size=2, max_size=2)),
+    "decimal": (pa.decimal128(6, 2), DECIMALS),
+    "decimal256": (pa.decimal256(50, 2), DECIMALS),
+    "date": (pa.date32(), st.dates(DAY, dt.date(2020, 1, 9))),
+    "timestamp_s": (pa.timestamp("s"), TIMES.map(lambda time: time.replace(microsecond=0))),
+    "timestamp_us": (pa.timestamp("us"), TIMES),
+    "timestamp_utc": (
+        pa.timestamp("ns", "UTC"),
+        st.datetimes(NOON, NOON + dt.timedelta(days=1), timezones=st.just(dt.UTC)),
+    ),
+    "time": (pa.time64("us"), st.times()),
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[pa.Table, bytes, list[list[tuple[str, str, Any]]]]:
+    """A table of two columns, its file, and a filter on them."""
+    names = [draw(st.sampled_from(sorted(VALUES))) for _ in range(2)]
+    columns = {}
+    for place, name in enumerate(names):
+        kind, values = VALUES[name]
+        found = draw(st.lists(st.none() | values, min_size=20, max_size=20))
+        columns[f"c{place}"] = pa.array(sorted(found, key=repr) if draw(st.booleans()) else found, kind)
+    table = pa.table(columns)
+
+    def clause() -> tuple[str, str, Any]:
+        place = draw(st.integers(0, 1))
+        _, values = VALUES[names[place]]
+        operator = draw(st.sampled_from(["=", "==", "!=", "<", ">", "<=", ">=", "in", "not in"]))
+        value = draw(st.lists(values, min_size=1, max_size=3)) if operator.endswith("in") else draw(values)
+        return f"c{place}", operator, value
+
+    filters = [[clause() for _ in range(draw(st.integers(1, 2)))] for _ in range(draw(st.integers(1, 2)))]
+    options = draw(
+        st.sampled_from(
+            [{}, {"use_dictionary": False}, {"write_statistics": False}, {"store_decimal_as_integer": True}]
+        )
+    )
+    return table, paged(table, **options), filters
+
+
+@given(cases())
+def test_no_matching_row_is_dropped(case: tuple[pa.Table, bytes, list[list[tuple[str, str, Any]]]]) -> None:
+    table, data, filters = case
+    try:
+        matching_rows(table, filters)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        # pyarrow has no such comparison: the scan says so, and pruning does not care.
+        kept_rows(footer_at_hand(data), filters)
+        return
+    assert_kept(table, data, filters)
+
+
+# --- what is dropped --------------------------------------------------------------------------------------------------
+
+SORTED: dict[str, tuple[pa.Array, Any]] = {
+    "int64": (pa.array(range(32)), 13),
+    "int16": (pa.array(range(32), pa.int16()), 13),
+    "uint64": (
+        pa.array(range((1 << 64) - 32, 1 << 64), pa.uint64()),
+        pa.scalar((1 << 64) - 19, pa.uint64()),
+    ),
+    "double": (pa.array([float(n) for n in range(32)]), 13.0),
+    "string": (pa.array([f"{n:02}" for n in range(32)]), "13"),
+    "binary": (pa.array([b"%02d" % n for n in range(32)]), b"13"),
+    "fixed": (pa.array([b"%02d" % n for n in range(32)], pa.binary(2)), b"13"),
+    "decimal": (pa.array([Decimal(n) for n in range(32)], pa.decimal128(20, 3)), Decimal(13)),
+    "date": (pa.array([DAY + dt.timedelta(n) for n in range(32)]), DAY + dt.timedelta(13)),
+    "timestamp": (
+        pa.array([NOON + dt.timedelta(n) for n in range(32)], pa.timestamp("ms")),
+        NOON + dt.timedelta(13),
+    ),
+    "time": (pa.array([dt.time(0, n) for n in range(32)], pa.time32("ms")), dt.time(0, 13)),
+    "dictionary": (pa.array([f"{n:02}" for n in range(32)]).dictionary_encode(), "13"),
+}
+EXPECTED = {"==": [(12, 14)], "<": [(0, 14)], ">": [(12, 32)], "<=": [(0, 14)], ">=": [(12, 32)]}
+
+
+@pytest.mark.parametrize("operator", EXPECTED)
+@pytest.mark.parametrize("name", SORTED)
+def test_sorted_columns_keep_their_pages_alone(name: str, operator: str) -> None:
+    array, value = SORTED[name]
+    table = pa.table({"a": array, "b": range(32)})
+    kept = assert_kept(table, paged(table, use_dictionary=False), [("a", operator, value)])
+    if operator in ("<", ">"):  # The value may be the bound of its own page, on one side.
+        assert kept in (EXPECTED[operator], [(0, 12)] if operator == "<" else [(14, 32)])
+    else:
+        assert kept == EXPECTED[operator]
+
+
+def test_clauses_of_one_alternative_narrow_and_alternatives_add() -> None:
+    table = pa.table({"a": range(32), "b": [f"{n:02}" for n in range(32)]})
+    data = paged(table, use_dictionary=False)
+    assert assert_kept(table, data, [("a", ">=", 4), ("b", "<", "06")]) == [(4, 6)]
+    assert assert_kept(table, data, [[("a", "=", 1)], [("b", "in", ["03", "30"])]]) == [(0, 4), (30, 32)]
+    assert assert_kept(table, data, [("a", ">", 99)]) == []
+    assert assert_kept(table, data, [("a", "in", [])]) == []
+    assert assert_kept(table, data, [("a", "!=", 4)]) == [(0, 32)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "kept"),
+    [
+        ("==", 5, [(0, 3)]),
+        ("<", 100, [(0, 3), (7, 10)]),
+        ("!=", 5, [(0, 3), (7, 10)]),
+        ("!=", 8, [(0, 3)]),
+        ("in", [8, 9], [(7, 10)]),
+        ("in", [None, 8], [(0, 10)]),
+        ("in", [], []),
+        ("not in", [8], [(0, 10)]),
+        ("==", "x", [(0, 10)]),
+    ],
+)
+@pytest.mark.parametrize("width", [8, 7])
+def test_pages_of_nulls(operator: str, value: Any, kept: list[tuple[int, int]], width: int) -> None:
+    """Three pages, of which the second has nulls alone; and the same with bounds that are no int64."""
+    footer = footer_at_hand(written(pa.table({"a": range(10)})))
+    bounds = [number.to_bytes(width, "little") for number in (1, 0, 8)]
+    column = ColumnIndex([False, True, False], bounds, [(5).to_bytes(width, "little"), b"", bounds[2]], None)
+    indexes = {(0, 0): (OffsetIndex([4, 5, 6], [1, 1, 1], [0, 3, 7], 10), column)}
+    filters = normalized_filters([("a", operator, value)], footer)
+    if width != 8:
+        kept = [(0, 10)]
+    assert prune_pages(footer, filters, 0, indexes) == kept
+
+
+def test_one_value_is_dropped_by_unequal() -> None:
+    table = pa.table({"a": [7] * 16 + [8] * 16})
+    assert assert_kept(table, paged(table, use_dictionary=False), [("a", "!=", 7)]) == [(16, 32)]
+
+
+def test_nulls() -> None:
+    table = pa.table({"a": pa.array([None] * 8 + list(range(8)) + [None, None, 1, 2, None, None, None, 3])})
+    data = paged(table, use_dictionary=False)
+    assert assert_kept(table, data, [("a", "<", 100)]) == [(8, 24)]
+    everything = [(0, 24)]
+    assert assert_kept(table, data, [("a", "not in", [1])]) == everything
+    assert assert_kept(table, data, [("a", "in", [None])])[0] == (0, 8)
+    assert assert_kept(table, data, pc.field("a").is_null()) == [(0, 8), (16, 24)]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [("x", "!=", 5.0)],
+        [("x", "not in", [5.0])],
+        [("x", "in", [NAN])],
+        pc.field("x") != 5,
+        ~(pc.field("x") == 5),
+        ~(pc.field("x") < 6),
+        pc.is_nan(pc.field("x")),
+        pc.field("x").is_null(nan_is_null=True),
+        (pc.field("y") >= 0) & pc.field("x").is_null(nan_is_null=True),
+        pc.field("x").isin([NAN, 1.0]),
+        (pc.field("y") >= 0) & ~(pc.field("x") <= 5),
+        pc.field(0) != 5,
+        pc.if_else(pc.field("x") == 5, False, True),
+    ],
+    ids=str,
+)
+def test_nan_is_kept_where_it_matches(filters: Any) -> None:
+    """Statistics are of other values alone; pyarrow's own reading by filters loses these rows."""
+    table = pa.table({"x": [5.0, NAN, 5.0, NAN, 5.0, NAN, 5.0, NAN], "y": range(8)})
+    assert matching_rows(table, filters)
+    assert_kept(table, paged(table), filters)
+
+
+@pytest.mark.parametrize(
+    ("expression", "kept"),
+    [
+        (pc.field("a") < 5, [(0, 8)]),
+        ((pc.field("a") >= 8) & (pc.field("x") < 10.0), [(8, 16)]),
+        (pc.field("x") == 31.0, [(24, 32)]),
+        (pc.field("a").isin([1, 30]), [(0, 8), (24, 32)]),
+        (~(pc.field("a") < 24), [(24, 32)]),
+        (pc.field("a") + 1 < 5, [(0, 32)]),
+        (pc.field("s", "t") < 5, [(0, 32)]),
+        ((pc.field("s", "t") < 5) & (pc.field("a") > 20), [(16, 32)]),
+    ],
+)
+def test_expressions_drop_row_groups(expression: pc.Expression, kept: list[tuple[int, int]]) -> None:
+    table = pa.table(
+        {"a": range(32), "x": [float(n) for n in range(32)], "s": [{"t": n} for n in range(32)], "b": ["x"] * 32}
+    )
+    assert assert_kept(table, paged(table), expression) == kept
+
+
+def test_the_order_of_row_groups_stays() -> None:
+    footer = footer_at_hand(paged(pa.table({"a": range(32)})))
+    assert prune_row_groups(footer, pc.field("a") > 10, [3, 1, 0]) == [3, 1]
+    assert prune_row_groups(footer, None, [3, 1]) == [3, 1]
+    assert prune_row_groups(footer, pc.field("a") > 10, []) == []
+
+
+def test_values_of_another_type_drop_nothing() -> None:
+    table = pa.table({"a": range(32)})
+    for value in ("x", DAY, b"x", [1], object(), 1 << 70):
+        assert kept_rows(footer_at_hand(paged(table)), [("a", "==", value)]) == [(0, 32)]
+
+
+# --- which columns ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filters", "columns"),
+    [
+        (None, []),
+        ([("l", "=", 1)], ["l"]),
+        ([[("i", "=", 1)], [("x.y", "=", 1.0), ("i", ">", 0)]], ["i", "x.y"]),
+        (pc.field("i") > 1, ["i"]),
+        ((pc.field("x.y") > 1) | (pc.field("b", "c") == 1), ["b", "x.y"]),
+        (pc.field(2) > 1, ["i", "b", "x.y", "l", "m", "k", "n"]),
+    ],
+)
+def test_columns_of_filters(filters: Any, columns: list[str]) -> None:
+    footer = footer_at_hand(written(nested_table()))
+    assert filter_columns(footer, normalized_filters(filters, footer)) == columns
+
+
+def test_leaves_that_can_be_pruned_by() -> None:
+    footer = footer_at_hand(written(nested_table()))
+    filters = [[("i", "=", 1), ("b", "=", 1), ("l", "=", 1), ("x.y", "=", 1)]]
+    assert [footer.shape.paths[leaf] for leaf in filter_leaves(footer, filters)] == [("i",), ("x.y",)]
+    assert filter_leaves(footer, pc.field("i") == 1) == ()
+
+
+@pytest.mark.parametrize("expression", [pc.field("nope") > 1, pc.field("i") == "x", pc.field("i"), pc.field(99) == 1])
+def test_expressions_that_do_not_go_with_the_file(expression: pc.Expression) -> None:
+    footer = footer_at_hand(written(nested_table()))
+    with pytest.raises(InvalidArgument, match="filters="):
+        filter_columns(footer, expression)
+
+
+@pytest.mark.parametrize(
+    ("filters", "error"),
+    [
+        ([], InvalidArgument),
+        ([[]], InvalidArgument),
+        ([("nope", "=", 1)], InvalidArgument),
+        ([("i", "~", 1)], InvalidArgument),
+        ([("i", "in", "abc")], InvalidType),
+        ([("i", "in", 7)], InvalidType),
+        ([("i", "=")], InvalidType),
+        ([1], InvalidType),
+        ("i = 1", InvalidType),
+        (7, InvalidType),
+        ([("i", "=", 1), ["i", "=", 1, 2]], InvalidType),
+    ],
+)
+def test_filters_that_cannot_be_meant(filters: Any, error: type[Exception]) -> None:
+    footer = footer_at_hand(written(nested_table()))
+    with pytest.raises(error):
+        normalized_filters(filters, footer)
