@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.benchmarks.batch_rows import BATCH_ROWS_JOBS
 from tests.benchmarks.checksums import CHECKSUMS
 from tests.benchmarks.disk_tier import TIERS
 from tests.benchmarks.first_byte import FIRST_BYTE
 from tests.benchmarks.growth import GROWTH
 from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
+from tests.benchmarks.lance_jobs import LANCE_JOBS
 from tests.benchmarks.many_readers import MEMORY_JOBS
+from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
 from tests.benchmarks.random_reads import RANDOM
 from tests.benchmarks.range_jobs import RANGE_JOBS, TLS_JOBS
 from tests.benchmarks.ranges import RANGES
 from tests.benchmarks.reset_jobs import RESET_JOBS
+from tests.benchmarks.scan_memory import SCAN_MEMORY_JOBS
 from tests.benchmarks.simulator_check import SIMULATOR, SIMULATOR_SPEED
 from tests.benchmarks.stack_jobs import STACK_JOBS
 from tests.benchmarks.streaming import RAMP, SEQUENTIAL, STREAM
@@ -38,9 +42,12 @@ GROUPS = (
     Group(name="resets", title="Bodies that break off", jobs=RESET_JOBS),
     Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP)),
     Group(name="random", title="Random reads", jobs=(RANDOM,)),
-    Group(name="parquet", title="Parquet files", jobs=PARQUET),
+    Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS)),
+    Group(name="lance", title="Lance files", jobs=LANCE_JOBS),
     Group(name="hits", title="Bytes that are in memory", jobs=(HITS,)),
     Group(name="memory", title="Memory under many readers", jobs=MEMORY_JOBS),
+    Group(name="scan-memory", title="Memory of scans with a slow consumer", jobs=SCAN_MEMORY_JOBS),
+    Group(name="batch-rows", title="How many rows a batch has", jobs=BATCH_ROWS_JOBS),
     Group(name="cold", title="A cold process", jobs=(FIRST_BYTE,)),
     Group(name="growth", title="How windows grow", jobs=GROWTH),
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),

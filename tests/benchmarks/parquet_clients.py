@@ -189,6 +189,17 @@ def obstore_file(read_file: ReadFile = whole_table) -> Client:
     return client
 
 
+def polars_options(target: Target) -> dict[str, str]:
+    """What polars' store is told."""
+    return {
+        "aws_endpoint_url": target.endpoint_url,
+        "aws_region": REGION,
+        "aws_access_key_id": ACCESS_KEY_ID,
+        "aws_secret_access_key": SECRET_ACCESS_KEY,
+        "aws_allow_http": "true",
+    }
+
+
 def polars_table(*, lazy: bool) -> Client:
     """Polars' own reader: ``scan_parquet`` or ``read_parquet``."""
 
@@ -196,13 +207,7 @@ def polars_table(*, lazy: bool) -> Client:
     def client(target: Target) -> Iterator[Reading]:
         import polars as pl
 
-        options = {
-            "aws_endpoint_url": target.endpoint_url,
-            "aws_region": REGION,
-            "aws_access_key_id": ACCESS_KEY_ID,
-            "aws_secret_access_key": SECRET_ACCESS_KEY,
-            "aws_allow_http": "true",
-        }
+        options = polars_options(target)
         url = f"s3://{target.bucket}/{target.key}"
 
         def read(columns: list[str] | None) -> pa.Table:

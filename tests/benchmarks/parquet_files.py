@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 COLUMNS = 12
 NAMES = tuple(f"column_{index:02}" for index in range(COLUMNS))
 ROW_GROUPS = 10
+# Of the file whose chunks are small beside a round trip.
+MANY_ROW_GROUPS = 50
 VALUE_BYTES = 8
 # The demo's file has 50 row groups in about so many bytes.
 DEMO_GROUPS = 50
@@ -30,12 +32,27 @@ def column_values(index: int, rows: int) -> Any:
 
 def write_large(path: Path, size_bytes: int) -> None:
     """Write 12 columns of doubles in 10 row groups; a column chunk is about a 120th of the file."""
+    _write_doubles(path, size_bytes, row_groups=ROW_GROUPS)
+
+
+def write_many_groups(path: Path, size_bytes: int) -> None:
+    """Write the same columns in 50 row groups."""
+    _write_doubles(path, size_bytes, row_groups=MANY_ROW_GROUPS)
+
+
+def write_default_groups(path: Path, size_bytes: int) -> None:
+    """Write the same columns in row groups of as many rows as pyarrow gives them: 1,048,576, which are 100 MB."""
+    _write_doubles(path, size_bytes, row_groups=None)
+
+
+def _write_doubles(path: Path, size_bytes: int, *, row_groups: int | None) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = size_bytes // (COLUMNS * VALUE_BYTES)
     table = pa.table({name: column_values(index, rows) for index, name in enumerate(NAMES)})
-    pq.write_table(table, path, row_group_size=-(-rows // ROW_GROUPS), use_dictionary=False, compression="none")
+    group_rows = -(-rows // row_groups) if row_groups else None
+    pq.write_table(table, path, row_group_size=group_rows, use_dictionary=False, compression="none")
 
 
 def check_large(table: pa.Table, size_bytes: int, columns: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 PACKAGES = (
     *("aioprefetch", "obstore", "opendal", "s3fs", "fsspec", "smart_open", "pyarrow", "polars", "boto3", "s3transfer"),
-    *("botocore", "aiobotocore", "aiohttp", "httptools", "uvloop", "numpy"),
+    *("pylance", "botocore", "aiobotocore", "aiohttp", "httptools", "uvloop", "numpy"),
 )
 # What is compared whether a table shows it or not.
 COMPARED = (
