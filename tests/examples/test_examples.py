@@ -27,6 +27,9 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 HEADER = re.compile(r"# /// script\n((?:#.*\n)+?)# ///\n")
 RUN_SECONDS_MAX = 60
 
+# What a package is imported as, where that is not its name.
+IMPORTED_AS = {"pylance": "lance"}
+
 # Something that each must print: what it is there to show.
 SHOWN = {
     "quickstart": "GET requests in all: 1\n",
@@ -34,6 +37,8 @@ SHOWN = {
     "prefetching": "in order, adaptive: 8 requests, 7 of them ahead",
     "asyncio_service": "bytes=-3 -> 206 bytes 7-9/10 789\n",
     "pandas_over_sync": "parquet: 10000 rows, requests: 1\n",
+    "parquet_scan": "polars: (50000, 3)\n",
+    "lance_scan": "latest version: 5000 rows\n",
     "obstore_stores": "['00010203', '20212223', 'fcfdfeff']\nrequests: 1\n['numbers']\n",
 }
 
@@ -54,7 +59,8 @@ def needs(path: Path) -> list[str]:
     assert header is not None, f"{path.name} has no header"
     told = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
     assert told["requires-python"] == ">=3.11"
-    return [re.split(r"[\[<>=]", one)[0] for one in told["dependencies"]]
+    packages = [re.split(r"[\[<>=]", one)[0] for one in told["dependencies"]]
+    return [IMPORTED_AS.get(one, one) for one in packages]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
