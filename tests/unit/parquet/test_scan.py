@@ -1,12 +1,9 @@
 """Scans as their callers see them: batches, columns, rows, filters, schemas, errors, and what is left behind."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,9 +20,8 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
-from aioprefetch.parquet.projection import Projection
 from tests.unit.gates import MIB, Bench, bench, settle
-from tests.unit.parquet.parquet_files import footer_at_hand, nested_table, written
+from tests.unit.parquet.parquet_files import footer_at_hand, written
 
 ROWS = 10_000
 TABLE = pa.table(
@@ -280,25 +276,6 @@ async def test_filters_go_with_the_types_even_of_no_rows(b: Bench, filters: Any)
     assert (found.num_rows, found.schema.names) == (0, ["s"])
 
 
-# --- Arrow citizens ---------------------------------------------------------------------------------------------------
-
-
-async def test_other_libraries_take_the_stream() -> None:
-    operator = ap.Operator.from_uri("memory://parquet-scan-citizens")
-    await operator.write("k", DATA)
-    await operator.aclose()
-
-    def taken() -> tuple[pa.Table, Any, pd.DataFrame]:
-        scan = ap.parquet.scan(operator, "k", columns=["i", "s"])
-        return pa.table(scan), pl.DataFrame(scan), scan.to_reader().read_pandas()
-
-    table, frame, pandas = await asyncio.to_thread(taken)
-    expected = by_pyarrow(columns=["i", "s"])
-    assert table.equals(expected)
-    assert frame.equals(pl.from_arrow(expected))
-    pd.testing.assert_frame_equal(pandas, expected.to_pandas())
-
-
 # --- what cannot be meant ---------------------------------------------------------------------------------------------
 
 
@@ -398,19 +375,3 @@ async def test_a_page_that_claims_gigabytes_is_refused_before_anything_is_alloca
     b.put(bytes(data))
     with pytest.raises(UntrustedMetadata, match=r"claims \d+ bytes out of"):
         await ap.parquet.read_table(b.operator, "k")
-
-
-# --- projections ------------------------------------------------------------------------------------------------------
-
-
-def test_places_of_leaves() -> None:
-    footer = footer_at_hand(written(nested_table()))
-    leaves = [0, 2, 3, 6]
-    made = Projection(footer.metadata, footer.shape.paths, leaves, None)
-    assert made.is_identity
-    assert made.read.names == ["i", "b", "x.y", "m"]
-    assert made.places == [0, 1, 2, 3]
-    assert str(made.read.field("b").type) == "struct<d: string>"
-    chosen = Projection(footer.metadata, footer.shape.paths, [0, 1, 2], ["b.d", "i"])
-    assert chosen.schema.names == ["d", "i"]
-    assert not chosen.is_identity
