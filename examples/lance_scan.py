@@ -4,8 +4,8 @@
 # ///
 """A Lance dataset without Lance: pylance writes it, aioprefetch reads it, asynchronously.
 
-    python lance_scan.py                            # writes a dataset into a temporary directory
-    python lance_scan.py s3://bucket/prefix table   # scans yours
+python lance_scan.py                            # writes a dataset into a temporary directory
+python lance_scan.py s3://bucket/prefix table   # scans yours
 """
 
 import asyncio

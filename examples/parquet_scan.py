@@ -4,8 +4,8 @@
 # ///
 """Three columns of twelve out of a Parquet object: planned, streamed in batches, and handed to polars.
 
-    python parquet_scan.py                                        # makes a file in memory
-    python parquet_scan.py s3://bucket/prefix key.parquet a b c    # scans yours
+python parquet_scan.py                                        # makes a file in memory
+python parquet_scan.py s3://bucket/prefix key.parquet a b c    # scans yours
 """
 
 import asyncio
