@@ -93,11 +93,6 @@ class IoService:
         return self._queue.request_bytes_max
 
     @property
-    def backlog(self) -> int:
-        """How many reads are queued: ranges that were submitted, or parts of them, and are not sent yet."""
-        return self._queue.queued
-
-    @property
     def in_flight(self) -> int:
         """How many requests are in flight."""
         return self._queue.in_flight

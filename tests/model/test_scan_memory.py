@@ -18,9 +18,10 @@ BUDGET_BYTES = 32 * MIB
 BATCH_ROWS = 16_384
 READAHEAD = 4
 
-# Reads some rows first, so that what every scan needs is there. Then each batch is taken when nothing moves any more.
+# Reads some rows first, so that what every scan needs is there. Then each batch is taken when the budget
+# has not moved for many turns.
 PROGRAM = """
-import asyncio, sys, threading
+import asyncio, sys
 import aioprefetch as ap
 
 def resident():
@@ -37,9 +38,11 @@ async def main(directory, name, budget_bytes, batch_rows):
         largest = rows = 0
         async for batch in scan(operator, name, batch_rows=batch_rows):
             largest, rows = max(largest, batch.nbytes), rows + batch.num_rows
-            before = None
-            while before != (before := operator.runtime().budget.used_bytes):
-                await asyncio.sleep(0.005)
+            quiet, before = 0, None
+            while quiet < 500:
+                await asyncio.sleep(0)
+                used = operator.runtime().budget.used_bytes
+                quiet, before = (quiet + 1, used) if used == before else (0, used)
             most = max(most, resident())
         print(rows, largest, operator.runtime().budget.peak_bytes, most - base)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from aioprefetch.errors import Unexpected, UntrustedMetadata
 from aioprefetch.lance.logical.columns import ColumnPages
 from aioprefetch.lance.logical.portions import ListPortion
+from aioprefetch.lance.logical.progress import RowProgress
 from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap
 from aioprefetch.lance.physical.ends import Ends, StoredEnds
 from aioprefetch.lance.physical.loading import FollowUp, LoadingPage
@@ -180,33 +181,23 @@ class ListField:
         return ListPortion(self.kind, self.items.portion())
 
 
-class ListScheduler:
+class ListScheduler(RowProgress):
     """The pages of ends that hold wanted lists, in order; their items are scheduled with them or by free tasks."""
 
     def __init__(self, field: ListField, ranges: RowRanges, row_of: RowMap) -> None:
+        super().__init__(ranges.rows)
         if ranges.rows:
             field.pages.check(int(ranges.ends[-1]))
         self._field = field
         self._ranges = ranges
         self._row_of = row_of
-        self._scheduled = 0
-
-    @property
-    def rows_scheduled(self) -> int:
-        """How many wanted lists its pages cover so far."""
-        return self._scheduled
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the last page was scheduled."""
-        return self._scheduled >= self._ranges.rows
 
     def schedule_next(self, io: PageIo) -> ListPage:
         """Submit the reads of the next page."""
-        first, row_of, pages = self._scheduled, self._row_of, self._field.pages
+        first, row_of, pages = self.rows_scheduled, self._row_of, self._field.pages
         index = pages.page_at(self._ranges.row_at(first))
         wanted = pages.wanted(index, self._ranges)
-        self._scheduled += wanted.rows
+        self.rows_scheduled += wanted.rows
         ends, first_item = pages.list_scheduler(index), pages.first_item(index)
         return ListPage(ends, wanted, self._field.items, first_item, io, lambda position: row_of(first + position))
 

@@ -10,6 +10,7 @@ from typing import cast
 from aioprefetch.errors import Unexpected
 from aioprefetch.lance.logical.columns import ColumnPages
 from aioprefetch.lance.logical.portions import PrimitivePortion
+from aioprefetch.lance.logical.progress import RowProgress
 from aioprefetch.lance.logical.protocols import RowMap
 from aioprefetch.lance.output import AnyPage
 from aioprefetch.lance.physical.blob import BlobDescriptors, BlobGroup
@@ -87,34 +88,24 @@ class PrimitiveField:
         return PrimitivePortion(self.pages.kind)
 
 
-class PrimitiveScheduler:
+class PrimitiveScheduler(RowProgress):
     """The pages of one column that hold wanted rows, in order."""
 
     def __init__(self, pages: ColumnPages, ranges: RowRanges, row_of: RowMap) -> None:
+        super().__init__(ranges.rows)
         if ranges.rows:
             pages.check(int(ranges.ends[-1]))
         self._pages = pages
         self._ranges = ranges
         self._row_of = row_of
-        self._scheduled = 0
-
-    @property
-    def rows_scheduled(self) -> int:
-        """How many wanted rows its pages cover so far."""
-        return self._scheduled
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the last page was scheduled."""
-        return self._scheduled >= self._ranges.rows
 
     def schedule_next(self, io: PageIo) -> ValuePage | BlobPage:
         """Submit the reads of the next page."""
-        first = self._scheduled
+        first = self.rows_scheduled
         index = self._pages.page_at(self._ranges.row_at(first))
         wanted = self._pages.wanted(index, self._ranges)
         scheduler = self._pages.scheduler(index)
-        self._scheduled += wanted.rows
+        self.rows_scheduled += wanted.rows
         if isinstance(scheduler, BlobDescriptors):
             return BlobPage(scheduler, wanted, io, first, self._row_of)
         return LoadingPage(cast("PhysicalPageScheduler[AnyPage]", scheduler), wanted, io, self._row_of(first))

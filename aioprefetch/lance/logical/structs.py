@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.lance.logical.portions import StructPortion
+from aioprefetch.lance.logical.progress import RowProgress
 from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap
 from aioprefetch.lance.physical.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo
@@ -38,36 +39,25 @@ class StructField:
         return StructPortion(self.kind, [child.portion() for child in self.children])
 
 
-class StructScheduler:
+class StructScheduler(RowProgress):
     """The pages of the children in row-major order, as for the whole file."""
 
     def __init__(self, children: Sequence[ColumnScheduler[Any]], rows: int) -> None:
         self._children = children
-        self._rows = rows
-        self._scheduled = 0
-
-    @property
-    def rows_scheduled(self) -> int:
-        """How many wanted rows the pages of every child cover so far."""
-        return self._scheduled
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the last page was scheduled."""
-        return self._scheduled >= self._rows
+        super().__init__(rows)
 
     def schedule_next(self, io: PageIo) -> StructPage:
         """Schedule pages until every child has got further."""
         if not self._children:
-            self._scheduled = self._rows
+            self.rows_scheduled = self._rows
             return []
         pages: StructPage = []
-        covered = self._scheduled
-        while self._scheduled <= covered and not self.is_finished:
+        covered = self.rows_scheduled
+        while self.rows_scheduled <= covered and not self.is_finished:
             for index, child in enumerate(self._children):
                 if child.rows_scheduled <= covered:
                     pages.append((index, child.schedule_next(io)))
-            self._scheduled = min(child.rows_scheduled for child in self._children)
+            self.rows_scheduled = min(child.rows_scheduled for child in self._children)
         return pages
 
 

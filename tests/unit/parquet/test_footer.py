@@ -1,10 +1,8 @@
 """The footer: how many requests it takes, what is refused before anything is built from it, and what is kept."""
 
 import base64
-import sys
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,11 +19,10 @@ from aioprefetch.parquet.footer import (
     FOOTER_BYTES_MAX,
     TAIL_BYTES,
     TAIL_BYTES_EVERYTHING,
-    Footer,
-    FooterCache,
     footer,
 )
-from tests.unit.gates import Bench, bench, settle
+from tests.unit.gates import bench, settle
+from tests.unit.parquet.footers import FIRST, PLAIN, footer_module, large_file, read
 from tests.unit.parquet.parquet_files import (
     footer_of,
     footer_start_of,
@@ -38,24 +35,6 @@ from tests.unit.parquet.parquet_files import (
 )
 
 pytestmark = pytest.mark.virtual
-
-# The package has a function of the same name.
-footer_module = sys.modules[FooterCache.__module__]
-
-PLAIN = written(pa.table({"a": np.arange(100), "s": [str(n) for n in range(100)]}), row_group_size=30)
-FIRST = (-TAIL_BYTES, None)
-
-
-def large_file(metadata_bytes: int = 2 * TAIL_BYTES) -> bytes:
-    """A file whose footer is larger than a tail."""
-    table = pa.table({"a": np.random.default_rng(1).random(1 << 17)})
-    return written(table.replace_schema_metadata({"k": "v" * metadata_bytes}), compression="none")
-
-
-async def read(b: Bench, data: bytes, path: str = "k", **options: Any) -> Footer:
-    b.put(data, path)
-    return await footer(b.operator, path, **options)
-
 
 # --- what it says -----------------------------------------------------------------------------------------------------
 

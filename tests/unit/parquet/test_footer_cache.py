@@ -1,9 +1,5 @@
 """Footers that are kept: by store, path and ETag, asked about instead of read again, bounded in bytes."""
 
-import sys
-from typing import Any
-
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,35 +8,17 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator import Operator
 from aioprefetch.parquet.footer import (
-    TAIL_BYTES,
-    Footer,
     FooterCache,
     footer,
 )
 from aioprefetch.values import Capability
-from tests.unit.gates import Bench, bench, with_etag
+from tests.unit.gates import bench, with_etag
+from tests.unit.parquet.footers import PLAIN, large_file, read
 from tests.unit.parquet.parquet_files import (
     written,
 )
 
 pytestmark = pytest.mark.virtual
-
-# The package has a function of the same name.
-footer_module = sys.modules[FooterCache.__module__]
-
-PLAIN = written(pa.table({"a": np.arange(100), "s": [str(n) for n in range(100)]}), row_group_size=30)
-FIRST = (-TAIL_BYTES, None)
-
-
-def large_file(metadata_bytes: int = 2 * TAIL_BYTES) -> bytes:
-    """A file whose footer is larger than a tail."""
-    table = pa.table({"a": np.random.default_rng(1).random(1 << 17)})
-    return written(table.replace_schema_metadata({"k": "v" * metadata_bytes}), compression="none")
-
-
-async def read(b: Bench, data: bytes, path: str = "k", **options: Any) -> Footer:
-    b.put(data, path)
-    return await footer(b.operator, path, **options)
 
 
 async def test_a_kept_footer_is_asked_about_and_not_read_again() -> None:

@@ -33,6 +33,10 @@ class Scene:
         return self.service.memory.held_bytes
 
     @property
+    def queued(self) -> int:
+        return self.service._queue.queued
+
+    @property
     def sent(self) -> list[tuple[int, int | None]]:
         return self.bench.ranges
 
@@ -63,7 +67,7 @@ async def scene(
         service.close()
         await settle()
         assert service.memory.held_bytes == 0
-        assert service.in_flight == service.backlog == 0
+        assert service.in_flight == service._queue.queued == 0
         assert b.runtime.budget.used_bytes == before
         assert b.runtime.budget.waiting == 0
 

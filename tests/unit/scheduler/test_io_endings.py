@@ -120,7 +120,7 @@ async def test_a_request_nobody_needs_is_broken_off() -> None:
 async def test_a_read_released_before_it_was_sent_is_not_sent() -> None:
     async with scene() as s:
         s.io.submit([(0, 10)], 0).release()
-        assert s.service.backlog == 0
+        assert s.queued == 0
         await settle()
         assert s.sent == []
 
@@ -225,7 +225,7 @@ async def one_history(s: Scene, place: Mapping | None, chosen: random.Random) ->
         await s.answer()
     for result in await asyncio.gather(*waits, return_exceptions=True):
         assert not isinstance(result, BaseException) or isinstance(result, (Closed, Unavailable))
-    assert (s.held, s.used, s.service.backlog, s.service.in_flight) == (0, 0, 0, 0)
+    assert (s.held, s.used, s.queued, s.service.in_flight) == (0, 0, 0, 0)
     assert place is None or place.live == []
 
 

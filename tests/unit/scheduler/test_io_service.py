@@ -35,7 +35,7 @@ async def test_nothing_is_sent_before_the_next_turn_and_then_one_request() -> No
         one = s.io.submit([(0, 100), (5000, 6000)], 3)
         two = s.io.submit([(100, 4000)], 0)
         three = s.io.submit([(200_000, 200_100)], 1)
-        assert (s.sent, s.service.backlog) == ([], 4)
+        assert (s.sent, s.queued) == ([], 4)
         assert not one.done
         await settle()
         assert s.sent == [(0, 6000), (200_000, 200_100)]
@@ -149,7 +149,7 @@ async def test_a_range_that_leaves_the_file_is_refused(bad: Range) -> None:
         assert s.io.size == MIB
         with pytest.raises(UntrustedMetadata, match="leaves the file"):
             s.io.submit([(0, 10), bad], 0)
-        assert s.service.backlog == 0
+        assert s.queued == 0
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
