@@ -74,6 +74,7 @@ class ChunkColumns:
         places: Sequence[int],
         row_bytes: float,
         path: str = "",
+        int96_unit: str | None = None,
     ) -> None:
         self._groups = groups
         self._wanted = wanted
@@ -96,6 +97,7 @@ class ChunkColumns:
             first_rows=self._first_rows,
             end=wanted.end,
             check=partial(_check_group, groups),
+            int96_unit=int96_unit,
         )
 
     def ready(self) -> int:

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported
@@ -101,6 +100,8 @@ def check_expression(schema: pa.Schema, expression: pc.Expression, columns: Sequ
 
 
 def _mask(seen: pa.Table, expression: pc.Expression, path: str) -> pa.BooleanArray:
+    import pyarrow.dataset as ds  # It takes pandas along where that is installed: a third of a second.
+
     try:
         # A dataset keeps the order of rows; the filter of a table is not documented to.
         matches = ds.InMemoryDataset(seen).to_table(columns={"matches": expression}, use_threads=False)

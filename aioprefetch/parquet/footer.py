@@ -71,7 +71,10 @@ class Footer:
     footer says there may end the process.) ``pinned`` reads the file at this version, and holds the tail.
     """
 
-    __slots__ = ("chunks", "first_rows", "metadata", "pinned", "raw", "row_groups_end", "schema", "shape", "start")
+    __slots__ = (
+        *("chunks", "first_rows", "int96_unit", "metadata", "pinned", "raw", "row_groups_end", "schema", "shape"),
+        "start",
+    )
 
     def __init__(self, pinned: PinnedFile, start: int, raw: memoryview, parsed: Parsed) -> None:
         self.pinned = pinned
@@ -83,6 +86,7 @@ class Footer:
         self.first_rows = parsed.first_rows
         self.chunks = parsed.chunks
         self.row_groups_end = parsed.row_groups_end
+        self.int96_unit: str | None = None
 
     @property
     def path(self) -> str:
@@ -122,11 +126,25 @@ class Footer:
         except UnicodeDecodeError:
             return ""
 
-    def held_by(self, pinned: PinnedFile) -> Footer:
-        """The same footer for reads through another ``PinnedFile`` of the same version."""
+    def with_int96_unit(self, unit: str) -> Footer:
+        """The same footer, for scans that read timestamps of 96 bits in a unit other than nanoseconds.
+
+        The nanoseconds of years before 1678 and after 2261 do not fit into 64 bits: pyarrow gives other years then.
+        ``schema`` stays as it is.
+        """
+        copy = self._copy()
+        copy.int96_unit = unit
+        return copy
+
+    def _copy(self) -> Footer:
         copy = object.__new__(Footer)
         for name in self.__slots__:
             setattr(copy, name, getattr(self, name))
+        return copy
+
+    def held_by(self, pinned: PinnedFile) -> Footer:
+        """The same footer for reads through another ``PinnedFile`` of the same version."""
+        copy = self._copy()
         copy.pinned = pinned
         copy.raw = pinned.resident(self.start, self.size - _END_BYTES) or self.raw
         return copy

@@ -61,6 +61,7 @@ class FooterParts:
         self._root, self._elements = self._columns()
         self._leaves = self._leaves_of_columns()
         self._arrow_schema = self._stored_schema()
+        self.int96_unit = footer.int96_unit
         # By column: the fields before the row groups, and those behind them, but for the number of rows.
         self._heads: dict[int, tuple[bytes, bytes]] = {}
 
@@ -214,7 +215,7 @@ def decode_pages(
     content = b"".join((MAGIC, dictionary, *pages, raw, len(raw).to_bytes(4, "little"), MAGIC))
     source = pa.BufferReader(content)
     metadata: Any = pq.ParquetFile(source, thrift_container_size_limit=_LIST_MAX).metadata
-    table = open_reader(pa.BufferReader(content), metadata).read_row_groups(
+    table = open_reader(pa.BufferReader(content), metadata, parts.int96_unit).read_row_groups(
         [0], column_indices=[leaf - parts.first_leaf(leaf)], use_threads=False
     )
     column = table.column(0)

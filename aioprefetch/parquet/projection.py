@@ -34,10 +34,15 @@ class Projection:
     """
 
     def __init__(
-        self, metadata: Any, paths: Sequence[tuple[str, ...]], leaves: Sequence[int], columns: Sequence[str] | None
+        self,
+        metadata: Any,
+        paths: Sequence[tuple[str, ...]],
+        leaves: Sequence[int],
+        columns: Sequence[str] | None,
+        int96_unit: str | None = None,
     ) -> None:
         self.leaves = tuple(leaves)
-        self.read: pa.Schema = read_schema(metadata, self.leaves)
+        self.read: pa.Schema = read_schema(metadata, self.leaves, int96_unit)
         self.places = _places(paths, self.leaves)
         if self.places and self.places[-1] + 1 != len(self.read):
             raise Unsupported("two columns of structs or lists side by side have one name", operation="scan")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from aioprefetch.errors import InvalidArgument
@@ -91,6 +90,8 @@ def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]
     leaves = _plain_leaves(footer, filter_columns(footer, filters))
     if not leaves:
         return kept
+    import pyarrow.dataset as ds  # It takes pandas along where that is installed: a third of a second.
+
     try:
         source = pa.BufferReader(statistics_footer(footer, kept, leaves))
         found = ds.ParquetFileFormat().make_fragment(source).subset(expression, schema=footer.schema).row_groups

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from aioprefetch.parquet.decode_pool import decode_pool
 from aioprefetch.parquet.row_reader import concatenated
 from aioprefetch.scheduler.pages import DecodeTask, PageIo
 
@@ -208,7 +209,7 @@ class WindowsDecoder:
         """A batch is out of its consumer's hands. The allocator keeps its memory for the next one, unless told."""
         self._release_decoded()
         if self._is_memory_short:
-            pa.default_memory_pool().release_unused()
+            decode_pool().release_unused()
 
     def _release_decoded(self) -> None:
         """Give back the pages of batches that are decoded, up to the first that is not: it may need any of them."""

@@ -18,8 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet.core import ParquetReader
 
 from aioprefetch.errors import Unsupported
+from aioprefetch.parquet.decode_pool import decode_pool
 from aioprefetch.ranges import Range
 
 # Rows that are decoded to be dropped come in batches of this size.
@@ -62,8 +64,10 @@ class RowReader:
         first_rows: Sequence[int],
         end: int,
         check: Callable[[int], bool],
+        int96_unit: str | None = None,
     ) -> None:
         self._open_source = open_source
+        self._int96_unit = int96_unit
         self._metadata = metadata
         self._row_groups = row_groups
         self._leaves = leaves
@@ -139,7 +143,7 @@ class RowReader:
             self._batches = None
         rows = self._together(group, self._pulled + most) - self._pulled
         if self._batches is None:
-            self._reader = self._reader or open_reader(self._open_source(), self._metadata)
+            self._reader = self._reader or open_reader(self._open_source(), self._metadata, self._int96_unit)
             groups = self._row_groups[group:] if is_exact else self._row_groups[group : group + 1]
             self._batches = self._reader.iter_batches(
                 rows, row_groups=groups, column_indices=self._leaves, use_threads=False
@@ -172,14 +176,21 @@ class RowReader:
         return self._checked[group]
 
 
-def open_reader(source: Any, metadata: Any) -> Any:
-    """Pyarrow's reader of a file whose footer is known, with the settings of ``pyarrow.parquet.read_table``."""
-    return pq.ParquetFile(source, metadata=metadata, pre_buffer=False, **_settings()).reader
+def open_reader(source: Any, metadata: Any, int96_unit: str | None = None) -> Any:
+    """Pyarrow's reader of a file whose footer is known, with the settings of ``pyarrow.parquet.read_table``.
+
+    ``int96_unit``: see ``Footer``. A ``ParquetFile`` around the reader knows of no allocator, and makes a table of all
+    names that nobody looks at.
+    """
+    settings = _settings() if int96_unit is None else _settings() | {"coerce_int96_timestamp_unit": int96_unit}
+    reader = ParquetReader(memory_pool=decode_pool())
+    reader.open(source, metadata=metadata, pre_buffer=False, **settings)
+    return reader
 
 
-def read_schema(metadata: Any, leaves: Sequence[int]) -> pa.Schema:
+def read_schema(metadata: Any, leaves: Sequence[int], int96_unit: str | None = None) -> pa.Schema:
     """The Arrow schema of some leaves, as ``pyarrow.parquet.read_table`` has it."""
-    reader = open_reader(pa.BufferReader(b""), metadata)
+    reader = open_reader(pa.BufferReader(b""), metadata, int96_unit)
     read = reader.read_row_groups([], column_indices=list(leaves), use_threads=False).schema
     # A table read by row groups also has the key-value pairs of the file that are no part of a stored Arrow schema.
     kept = reader.schema_arrow.metadata
@@ -202,7 +213,7 @@ def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     table = pa.Table.from_batches(batches)
     try:
-        combined = table.combine_chunks().to_batches()
+        combined = table.combine_chunks(memory_pool=decode_pool()).to_batches()
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
         raise too_large(table.num_rows) from error
     if len(combined) == 1:
@@ -215,7 +226,7 @@ def one_array(arrays: Sequence[pa.Array]) -> pa.Array:
     if len(arrays) == 1:
         return arrays[0]
     try:
-        return pa.concat_arrays(arrays)
+        return pa.concat_arrays(arrays, memory_pool=decode_pool())
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
         raise too_large(sum(map(len, arrays))) from error
 

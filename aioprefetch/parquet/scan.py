@@ -156,7 +156,7 @@ def prepared_scan(
     footer: Footer, plan: Plan, service: IoService, limits: MemoryLimits, request: ScanRequest, *, batch_rows: int
 ) -> PreparedScan:
     """The parts of a planned scan: a file has one."""
-    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, request.columns)
+    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, request.columns, footer.int96_unit)
     finish = _finish(projection, footer, request.filters)
     memory = SparseFile(footer.size, path=footer.path)
     windows, units = WindowMaker(footer, plan, projection, memory, service).make(batch_rows)

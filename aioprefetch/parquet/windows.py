@@ -27,7 +27,7 @@ from aioprefetch.parquet.sparse_file import SparseFile
 if TYPE_CHECKING:
     from aioprefetch.scheduler.io_service import IoService
 
-# The chunks of a row group are submitted together when all that is read of it is no more than this.
+# Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
 _SMALL_GROUP_BYTES = 512 << 10
 
 # Small row groups are decoded together until they have the rows of so many batches, where columns are decoded in
@@ -115,6 +115,7 @@ class WindowMaker:
             wanted=wanted,
             open_source=self._memory.source,
             metadata=self._footer.metadata,
+            int96_unit=self._footer.int96_unit,
             places=sorted(set(places)),
             row_bytes=self._row_bytes(group, leaves),
             path=self._footer.path,
@@ -175,24 +176,27 @@ class WindowMaker:
     # --- chunk by chunk -------------------------------------------------------------------------------------------
 
     def _parts(self, group: _Group) -> list[GroupPart]:
-        chunks = [planned.chunk for planned in group.chunks]
-        if sum(chunk.size for chunk in chunks) <= _SMALL_GROUP_BYTES:
-            small = GroupRead(
-                chunks,
-                self._memory,
-                wanted=group.wanted,
-                first=group.first,
-                is_resident=self._is_resident(chunks),
-                path=self._footer.path,
-            )
-            self._units[0].append(small)
-            return [small]
         parts: list[GroupPart] = []
-        for units, chunk in zip(self._units, chunks, strict=True):
-            read = self._chunk_read(chunk, group)
-            units.append(read)
+        most = min(_SMALL_GROUP_BYTES, self._segment_bytes)
+        for first, last in _runs([planned.chunk.size for planned in group.chunks], most):
+            chunks = [planned.chunk for planned in group.chunks[first:last]]
+            if sum(chunk.size for chunk in chunks) <= most:
+                read: GroupRead | ChunkRead = self._group_read(chunks, group)
+            else:
+                read = self._chunk_read(chunks[0], group)
+            self._units[first].append(read)
             parts.append(read)
         return parts
+
+    def _group_read(self, chunks: Sequence[ColumnChunk], group: _Group) -> GroupRead:
+        return GroupRead(
+            chunks,
+            self._memory,
+            wanted=group.wanted,
+            first=group.first,
+            is_resident=self._is_resident(chunks),
+            path=self._footer.path,
+        )
 
     def _chunk_read(self, chunk: ColumnChunk, group: _Group) -> ChunkRead:
         return ChunkRead(
@@ -250,3 +254,17 @@ def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
         grouped[-1].append(group)
         rows += window_rows if group.is_paged else group.wanted.count
     return grouped
+
+
+def _runs(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Numbers in runs of neighbours that have ``most`` bytes together at most; what is larger is alone."""
+    runs: list[tuple[int, int]] = []
+    first = taken = 0
+    for number, size in enumerate(sizes):
+        if number > first and taken + size > most:
+            runs.append((first, number))
+            first, taken = number, 0
+        taken += size
+    if sizes:
+        runs.append((first, len(sizes)))
+    return runs

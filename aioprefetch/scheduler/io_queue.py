@@ -259,8 +259,11 @@ def _pieces(ranges: Sequence[Range], most: int) -> tuple[Sequence[int], Sequence
     """Starts and ends of the ranges without the empty ones, the large ones cut; and which range each is of."""
     starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
     sizes = list(map(sub, ends, starts))
-    if min(sizes, default=1) > 0 and max(sizes, default=0) <= most:
-        return starts, ends, range(len(starts))
+    if max(sizes, default=0) <= most:
+        if min(sizes, default=1) > 0:
+            return starts, ends, range(len(starts))
+        kept = [index for index, size in enumerate(sizes) if size]
+        return [starts[index] for index in kept], [ends[index] for index in kept], kept
     pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, most)]
     return [one[0] for one in pieces], [one[1] for one in pieces], [one[2] for one in pieces]
 

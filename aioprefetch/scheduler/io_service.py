@@ -278,11 +278,10 @@ class ScanFile(QueuedFile):
         """The bytes of the ranges that lie in the tail, by number, in the memory of the file if it has one."""
         bound = self.pinned.tail_start
         found = {}
-        for index, (start, end) in enumerate(ranges):
-            if start >= bound and start < end:
-                view = self._resident(start, end)
-                if view is not None:
-                    found[index] = view
+        for index in [index for index, (start, end) in enumerate(ranges) if bound <= start < end]:
+            view = self._resident(*ranges[index])
+            if view is not None:
+                found[index] = view
         return found
 
     def _resident(self, start: int, end: int) -> memoryview | None:

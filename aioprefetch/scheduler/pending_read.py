@@ -12,6 +12,9 @@ from aioprefetch.errors import Closed, Error
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.queued_parts import Part, Submission
 
+# Starts and ends of ranges in the file, and the view that has them, which begins at the third number.
+Stretch = tuple[Sequence[int], Sequence[int], int, memoryview]
+
 _NOTHING = memoryview(b"")
 
 
@@ -73,14 +76,24 @@ class QueuedRead:
     @property
     def views(self) -> Sequence[memoryview]:
         """See ``PendingRead``; read-only. ``Closed`` where it was released, or has not arrived."""
-        if self._error is not None:
-            raise twin(self._error)
-        if self._is_released or self._missing:
-            what = "were given back" if self._is_released else "have not arrived yet"
-            raise Closed(f"the bytes of this read {what}", operation="read")
+        self._check()
         if self._whole is None:
             self._whole = self._divided()
         return self._whole
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The ranges in what arrived, in the order of submission; none where they came otherwise. Raises as ``views``.
+
+        For whoever puts thousands of small ranges together: a view of each takes longer than receiving them, and gives
+        the garbage collector as many objects to go through.
+        """
+        self._check()
+        one = self.submission
+        if self._whole is not None or self._views or self._pieces or not isinstance(one.indices, range):
+            return []
+        arrivals = sorted(self._arrivals, key=itemgetter(0))
+        return [(one.starts[first:last], one.ends[first:last], base, view) for first, last, base, view in arrivals]
 
     def want(self) -> None:
         """See ``PendingRead``."""
@@ -146,6 +159,13 @@ class QueuedRead:
         if not self.done:
             self._error = error
             self._forget()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise twin(self._error)
+        if self._is_released or self._missing:
+            what = "were given back" if self._is_released else "have not arrived yet"
+            raise Closed(f"the bytes of this read {what}", operation="read")
 
     def _cut_range(self, part: Part) -> tuple[int, Range] | None:
         """The range, and its number, that a part is only a piece of."""

@@ -8,9 +8,11 @@ from typing import Any, Generic, TypeVar
 
 from aioprefetch.errors import Closed, UntrustedMetadata
 from aioprefetch.lance.physical.protocols import PhysicalPageScheduler
+from aioprefetch.lance.physical.reads import Answers, gathered
 from aioprefetch.lance.physical.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PageIo, PendingRead
+from aioprefetch.scheduler.pending_read import QueuedRead
 
 DecodedT = TypeVar("DecodedT")
 
@@ -39,7 +41,11 @@ class _Read:
         if self.pending is not None:
             await self.pending.arrive()
 
-    def views(self) -> list[memoryview]:
+    def views(self) -> Sequence[memoryview]:
+        if isinstance(self.pending, QueuedRead):
+            together = gathered(self._ranges, self.pending.stretches)
+            if together is not None:
+                return together
         found: Iterator[memoryview] = iter(()) if self.pending is None else iter(self.pending.views)
         views = [next(found) if end > start else _NOTHING for start, end in self._ranges]
         if any(len(view) != end - start for view, (start, end) in zip(views, self._ranges, strict=True)):
@@ -164,8 +170,8 @@ class LoadingPage(Generic[DecodedT]):
             read.release()
 
     def _decode(self) -> None:
-        views = [view for read in self._reads for view in read.views()]
-        self._decoder = self._scheduler.decoder(self._ranges, iter(views))
+        answers = Answers([read.views() for read in self._reads])
+        self._decoder = self._scheduler.decoder(self._ranges, answers)
 
     async def _follow_up(self, io: PageIo, row: int) -> None:
         await self._reads[0].arrive()

@@ -370,3 +370,19 @@ async def test_row_groups_that_fit_are_not_cut() -> None:
     limits = memory_limits(plan, plan.projected_bytes - 1, 1 << 40)
     assert (limits.is_short, limits.is_cut) == (True, False)
     assert limits.request_bytes_max == plan.request_bytes_max
+
+
+async def test_small_neighbours_of_large_row_groups_are_submitted_together(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = small_pages(row_group_size=2_000)
+    alone = await scanned(operator, data)
+    sizes = [end - start for read in alone.io.reads[:3] for start, end in read.ranges]
+    monkeypatch.setattr(windows_module, "_SMALL_GROUP_BYTES", sizes[0] + sizes[1])
+    made = await scanned(operator, data)
+    assert [len(read.ranges) for read in made.io.reads[:2]] == [2, 1]
+    for read in made.io.reads:
+        read.come()
+    assert made.take(ROWS).equals(concatenated(TABLE.to_batches()))
+    assert all(read.released for read in made.io.reads)
+    made.root.close()
