@@ -67,6 +67,11 @@ class BlockingOperator:
         return self._operator
 
     @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    @property
     def capability(self) -> Capability:
         """What the store can do."""
         return self._operator.capability

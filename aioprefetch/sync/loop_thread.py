@@ -12,14 +12,19 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from numbers import Real
+from typing import Any, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
+from aioprefetch.sync.call import Call
 from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 
+# A wait looks up so often, to see whether the loop it waits for still runs: it may have been left behind by a fork.
+WAIT_SLICE_SECONDS = 0.5
 # How long a cancelled call may take to unwind before its caller goes on without it.
 CANCEL_SECONDS_MAX = 5.0
 # How long the end of the process may wait for open connections and tasks, and when its patience with tasks ends.
@@ -27,82 +32,21 @@ EXIT_SECONDS_MAX = 2.0
 EXIT_TASK_SECONDS_MAX = 0.5
 
 
-class _Call(Generic[T]):
-    """One coroutine: the loop's thread runs it, the caller's thread waits for it."""
-
-    __slots__ = ("_coroutine", "_done", "_error", "_finished", "_result", "_task")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self._coroutine = coroutine
-        self._task: asyncio.Task[T] | None = None
-        self._finished = False
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        self._done = threading.Lock()  # held until the result is there; cheaper than an Event
-        self._done.acquire()
-
-    def start(self) -> None:
-        """On the loop's thread: begin."""
-        self._task = asyncio.get_running_loop().create_task(self._coroutine)
-        self._task.add_done_callback(self._finish)
-
-    def cancel(self) -> None:
-        """On the loop's thread, after ``start``: stop."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def abandon(self) -> None:
-        """The loop is gone, on its thread: tell the waiter, if it still waits."""
-        if not self._finished:
-            if self._task is None:
-                self._coroutine.close()
-            self._finished = True
-            self._error = Closed("the loop of aioprefetch.sync has ended with the process", operation="run")
-            self._done.release()
-
-    def wait(self, timeout_seconds: float | None) -> bool:
-        """Whether it ended within the time given."""
-        if self._done.acquire(timeout=-1 if timeout_seconds is None else min(timeout_seconds, threading.TIMEOUT_MAX)):
-            self._done.release()
-            return True
-        return False
-
-    def result(self) -> T:
-        """What the coroutine returned or raised. Only once, since the error is dropped to break a reference cycle."""
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-        return self._result  # type: ignore[return-value]  # set whenever there was no error
-
-    def _finish(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self._error = asyncio.CancelledError()
-        else:
-            self._error = task.exception()
-            if self._error is None:
-                self._result = task.result()
-        self._task = None
-        self._finished = True
-        self._done.release()
-
-
 class LoopThread:
     """An event loop on a daemon thread of its own."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._calls: set[_Call[Any]] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._pid = os.getpid()
+        self._calls: set[Call[Any]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._serve, name="aioprefetch-sync", daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
         """Whether it takes calls."""
-        return self._thread.is_alive() and not self.loop.is_closed()
+        return self._pid == os.getpid() and self._thread.is_alive() and not self.loop.is_closed()
 
     @property
     def is_current(self) -> bool:
@@ -117,12 +61,16 @@ class LoopThread:
                 "called on the loop thread of aioprefetch.sync itself, which would wait for itself; await it instead",
                 operation="run",
             )
-        call = _Call(coroutine)
+        call = Call(coroutine)
         self._calls.add(call)
         try:
-            self._call_soon(call.start, coroutine)
             try:
-                in_time = call.wait(timeout_seconds)
+                self.call_soon(call.start)
+            except Closed:
+                coroutine.close()
+                raise
+            try:
+                in_time = self._wait(call, timeout_seconds)
             except BaseException:  # KeyboardInterrupt, or what a signal handler raises
                 self._cancel(call)
                 raise
@@ -130,7 +78,25 @@ class LoopThread:
                 return self._give_up(call, timeout_seconds)
             return call.result()
         finally:
-            self._calls.discard(call)
+            if self.is_alive:  # in a fork the coroutine is its parent's, and its destructor must not run
+                self._calls.discard(call)
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call a function on the loop's thread, in the caller's context. ``Closed`` when the loop has ended."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError as error:
+            raise Closed("the loop of aioprefetch.sync has ended", operation="run") from error
+
+    def check_alive(self) -> None:
+        """``Closed`` if whoever waits for this thread would wait for ever: it has ended, or is in another process."""
+        if not self.is_alive:
+            raise Closed("the loop of aioprefetch.sync has ended, or stayed behind at a fork", operation="run")
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """On the loop's thread: hold a task until it ends, since the loop itself does not."""
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def finish(self, make: Callable[[], Coroutine[Any, Any, None]], *, timeout_seconds: float) -> None:
         """Close something: run what ``make`` returns, and wait for it no longer than given.
@@ -156,9 +122,7 @@ class LoopThread:
 
     def _start_in_background(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         def start() -> None:
-            task = self.loop.create_task(make())
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+            self.keep(self.loop.create_task(make()))
 
         with contextlib.suppress(RuntimeError):  # the loop has ended, and has closed what was open
             self.loop.call_soon_threadsafe(start)
@@ -169,19 +133,28 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_seconds)
 
-    def _call_soon(self, start: Callable[[], None], coroutine: Coroutine[Any, Any, Any]) -> None:
-        try:
-            self.loop.call_soon_threadsafe(start)
-        except RuntimeError as error:
-            coroutine.close()
-            raise Closed("the loop of aioprefetch.sync has ended", operation="run") from error
+    def _wait(self, call: Call[Any], timeout_seconds: float | None) -> bool:
+        """Whether it ended within the time given. In slices, and each of them lets signals through."""
+        if timeout_seconds is not None and timeout_seconds <= WAIT_SLICE_SECONDS:
+            return call.wait(timeout_seconds)
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            left = WAIT_SLICE_SECONDS if deadline is None else min(WAIT_SLICE_SECONDS, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            if call.wait(left):
+                return True
+            if not call.wait(0):
+                self.check_alive()
 
-    def _cancel(self, call: _Call[Any]) -> None:
+    def _cancel(self, call: Call[Any]) -> None:
+        if not self.is_alive:
+            return  # in a fork: the loop is its parent's
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(call.cancel)
         call.wait(CANCEL_SECONDS_MAX)
 
-    def _give_up(self, call: _Call[T], timeout_seconds: float | None) -> T:
+    def _give_up(self, call: Call[T], timeout_seconds: float | None) -> T:
         """Cancel a call that took too long. Its result still counts if it came before the cancellation did."""
         self._cancel(call)
         late = TimedOut(f"not done within timeout_seconds={timeout_seconds}", operation="run")
@@ -195,13 +168,22 @@ class LoopThread:
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            self._run_until_stopped()
             self._end_tasks()
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()
             for call in self._calls.copy():
                 call.abandon()
+
+    def _run_until_stopped(self) -> None:
+        while True:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # A coroutine raised it: its caller gets it, and everybody else's go on.
+                continue
+            return
 
     def _end_tasks(self) -> None:
         # Twice, since a task that is being cancelled may start another one to close something.
@@ -218,6 +200,7 @@ class _Process:
     """The loop thread of this process; what a fork left behind is kept, so that no destructor of it ever runs."""
 
     def __init__(self) -> None:
+        self.pid = os.getpid()
         self.lock = threading.RLock()
         self.thread: LoopThread | None = None
         self.graveyard: list[object] = []
@@ -227,6 +210,8 @@ class _Process:
         thread = self.thread
         if thread is not None and thread.is_alive:
             return thread
+        if self.pid != os.getpid():
+            self.forked()  # by something that runs no hooks
         with self.lock:
             if self.thread is None or not self.thread.is_alive:
                 self.thread = LoopThread()
@@ -234,6 +219,7 @@ class _Process:
 
     def forked(self) -> None:
         """In a child: another thread of the parent may have held the lock, and the loop's thread is gone."""
+        self.pid = os.getpid()
         self.lock = threading.RLock()
         self.bury(self.thread)
         self.thread = None
@@ -269,15 +255,43 @@ def bury(*parents: object) -> None:
     _process.bury(*parents)
 
 
+def refuse_in_loop(operation: str) -> None:
+    """``WrongLoop`` if an event loop runs in the caller's thread: waiting would stop it, or never end."""
+    running = asyncio._get_running_loop()
+    if running is None:
+        return
+    thread = _process.thread
+    if thread is not None and running is thread.loop:
+        raise WrongLoop(
+            "called on the loop thread of aioprefetch.sync itself, which would wait for itself; await it instead",
+            operation=operation,
+        )
+    raise WrongLoop(
+        "an event loop runs in this thread, and would stand still: await (or async for) here, or call it from a thread"
+        " without a loop, as by asyncio.to_thread",
+        operation=operation,
+    )
+
+
 def run(coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
     """Run a coroutine on the loop thread of this process and wait for its result, from any other thread.
 
     The caller's context variables go along. After ``timeout_seconds``, or when the wait is interrupted
     (``KeyboardInterrupt``), the coroutine is cancelled and has a few seconds to clean up. Raises what the coroutine
-    raises; ``TimedOut`` after the time given; ``WrongLoop`` when called on the loop thread itself.
+    raises, ``CancelledError`` included; ``TimedOut`` after the time given; ``WrongLoop`` where an event loop runs in
+    the caller's thread, which would stand still meanwhile: await there. ``InvalidType`` for a time that is no number.
     """
     if not asyncio.iscoroutine(coroutine):
         raise InvalidType(f"run() needs a coroutine, not {type(coroutine).__name__}", operation="run")
+    try:
+        refuse_in_loop("run")
+    except WrongLoop:
+        coroutine.close()
+        raise
+    given: object = timeout_seconds
+    if given is not None and (isinstance(given, bool) or not isinstance(given, Real)):
+        coroutine.close()
+        raise InvalidType(f"timeout_seconds must be a number of seconds, not {given!r}", operation="run")
     if timeout_seconds is not None and not timeout_seconds >= 0:
         coroutine.close()
         raise InvalidArgument(f"timeout_seconds must not be negative: {timeout_seconds!r}", operation="run")

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -86,9 +87,38 @@ def test_nonsense_timeouts_are_refused(timeout: float) -> None:
         run(asyncio.sleep(0), timeout_seconds=timeout)
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
+def test_what_is_no_exception_comes_back_too_and_the_loop_goes_on(error: BaseException) -> None:
+    async def leave() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    thread = run(current_thread())
+    with pytest.raises(type(error)):
+        run(leave())
+    assert run(current_thread()) is thread
+
+
+async def test_a_running_loop_in_the_callers_thread_is_refused_with_a_hint() -> None:
+    with pytest.raises(WrongLoop, match="await"):
+        run(asyncio.sleep(0))
+    assert await asyncio.to_thread(run, asyncio.sleep(0, "from a thread")) == "from a thread"
+
+
+def test_a_wait_longer_than_a_slice_still_times_out() -> None:
+    with pytest.raises(TimedOut, match=r"timeout_seconds=0\.6"):
+        run(asyncio.Event().wait(), timeout_seconds=0.6)
+
+
 def test_only_coroutines_are_run() -> None:
     with pytest.raises(InvalidType, match="needs a coroutine, not int"):
         run(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", ["1", True, [1]])
+def test_a_timeout_that_is_no_number_is_refused_and_the_coroutine_closed(timeout: Any) -> None:
+    with pytest.raises(InvalidType, match="number of seconds"):
+        run(current_thread(), timeout)
 
 
 def test_a_stopped_loop_tells_who_waits_and_who_comes_later() -> None:
