@@ -30,6 +30,7 @@ FileNotFoundError`` keeps working::
     ├── ProtocolError             OSError        an answer that HTTP or the store's protocol does not allow
     │   └── RedirectRefused
     ├── UntrustedMetadata         ValueError
+    ├── StateConflict             OSError        a source's state that is another writer's, or another source's
     ├── Closed                    ValueError
     ├── SizeUnknown               OSError
     ├── WrongLoop                 RuntimeError
@@ -324,6 +325,12 @@ class UntrustedMetadata(Error, ValueError):
     errno_default = errno_codes.EBADMSG
 
 
+class StateConflict(Error, OSError):
+    """The durable state of a file source belongs to another writer, another source or another checkpoint."""
+
+    errno_default = errno_codes.EBUSY
+
+
 class Closed(Error, ValueError):
     """The reader or the operator is closed."""
 
@@ -377,6 +384,7 @@ __all__ = [
     "RedirectRefused",
     "SizeUnknown",
     "Stalled",
+    "StateConflict",
     "Throttled",
     "TimedOut",
     "Unavailable",

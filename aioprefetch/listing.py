@@ -54,62 +54,41 @@ def _end_of_set(glob: str, position: int) -> int:
     return glob.find("]", position + negated + 1)
 
 
-class Lister:
-    """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
+class Pages:
+    """The pages of one listing, each fetched when it is asked for. One that failed is asked for again by the next call.
 
     An entry that comes again with the next page is dropped and counted (``list_duplicates``). A store that leads back
     to a page that was there already is a ``ProtocolError``, and so is one that names an entry from elsewhere; such
-    entries are counted too (``list_strangers``). Leaving early needs no closing; ``aclose`` and ``async with`` are
-    there for those who want to be explicit.
+    entries are counted too (``list_strangers``).
     """
 
-    def __init__(
-        self,
-        accessor: Callable[[], Accessor],
-        runtime: Callable[[], Runtime],
-        request: ListRequest,
-        glob: re.Pattern[str] | None,
-    ) -> None:
+    def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
         self._accessor = accessor
         self._runtime = runtime
         self._request = request
-        self._glob = glob
-        self._entries: deque[Entry] = deque()
-        self._finished = False
         self._tokens: set[str] = set()
         self._page_paths: frozenset[str] = frozenset()
+        self.finished = False
 
-    def __aiter__(self) -> Lister:
-        return self
-
-    async def __anext__(self) -> Entry:
-        while True:
-            while self._entries:
-                entry = self._entries.popleft()
-                if self._glob is None or self._glob.fullmatch(entry.path):
-                    return entry
-            if self._finished:
-                raise StopAsyncIteration
-            self._take(await self._next_page())
-
-    async def _next_page(self) -> ListPage:
+    async def next(self) -> list[Entry]:
+        """The entries of the next page, perhaps none; ``finished`` tells whether it was the last one."""
         try:
-            return await self._accessor().list_page(self._request)
+            page = await self._accessor().list_page(self._request)
         except ProtocolError as error:
             # The service alone knows which keys it asked for: below a root they are others than the caller's.
             strangers = error.context.get("strangers")
             if isinstance(strangers, int):
                 self._runtime().counters["list_strangers"] += strangers
             raise
+        return self._take(page)
 
-    def _take(self, page: ListPage) -> None:
+    def _take(self, page: ListPage) -> list[Entry]:
         known, self._page_paths = self._page_paths, frozenset(entry.path for entry in page.entries)
         fresh = [entry for entry in page.entries if entry.path not in known]
         if len(fresh) < len(page.entries):
             self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
-        self._entries.extend(fresh)
         if page.next_token is None:
-            self._finished = True
+            self.finished = True
         elif page.next_token in self._tokens:
             raise ProtocolError(
                 "the store named the same page of a listing twice as the next one",
@@ -120,10 +99,44 @@ class Lister:
         else:
             self._tokens.add(page.next_token)
         self._request = replace(self._request, page_token=page.next_token)
+        return fresh
+
+
+class Lister:
+    """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
+
+    What is wrong with pages: see ``Pages``. Leaving early needs no closing; ``aclose`` and ``async with`` are there
+    for those who want to be explicit.
+    """
+
+    def __init__(
+        self,
+        accessor: Callable[[], Accessor],
+        runtime: Callable[[], Runtime],
+        request: ListRequest,
+        glob: re.Pattern[str] | None,
+    ) -> None:
+        self._pages = Pages(accessor, runtime, request)
+        self._glob = glob
+        self._entries: deque[Entry] = deque()
+        self._closed = False
+
+    def __aiter__(self) -> Lister:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while True:
+            while self._entries:
+                entry = self._entries.popleft()
+                if self._glob is None or self._glob.fullmatch(entry.path):
+                    return entry
+            if self._closed or self._pages.finished:
+                raise StopAsyncIteration
+            self._entries.extend(await self._pages.next())
 
     async def aclose(self) -> None:
         """End the listing."""
-        self._finished = True
+        self._closed = True
         self._entries.clear()
 
     async def __aenter__(self) -> Lister:

@@ -42,6 +42,7 @@ PYTHON_WORDS: dict[str, type[BaseException]] = {
     "ProtocolError": OSError,
     "RedirectRefused": OSError,
     "UntrustedMetadata": ValueError,
+    "StateConflict": OSError,
     "Closed": ValueError,
     "SizeUnknown": OSError,
     "WrongLoop": RuntimeError,

@@ -1,0 +1,243 @@
+"""Finds files in a store that lists in no order: listing after listing in full, each key looked up.
+
+So do S3's directory buckets (``--x-s3``). There is no place to go on from, so a listing goes on by the page token while
+this process lives; the next one begins anew. A Bloom filter tells most new keys from known ones without a look-up; what
+it takes for known is confirmed. Which files are gone shows when a listing has ended: the keys that were listed are then
+compared in order with those that are known. They are kept in sorted runs in temporary files, so that memory is bounded:
+a Bloom filter of them would miss some that are gone.
+
+A page that brings changes costs a request; of those that do not, each trigger lists ``sweep_pages``, and one at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from aioprefetch.errors import Error, InvalidArgument
+from aioprefetch.operator import Operator
+from aioprefetch.source.cursor import Cursor, Diff
+from aioprefetch.source.feed import FoundPage
+from aioprefetch.source.files import Change, SourceFile
+from aioprefetch.source.known import Known
+from aioprefetch.source.list.bloom_filter import BloomFilter
+from aioprefetch.source.list.comparison import is_young, kind_of
+from aioprefetch.source.list.finishing import Overrun
+from aioprefetch.source.list.key_spill import KeySpill
+from aioprefetch.source.list.pace import Pace
+from aioprefetch.source.list.progress import Progress
+from aioprefetch.source.list.read_ahead import ReadAhead
+from aioprefetch.source.list.selection import Selection, file_of
+from aioprefetch.source.options import ListOptions
+from aioprefetch.values import Entry, ListRequest
+
+KNOWN_FILES = 1000
+
+
+@dataclass(slots=True)
+class _Listing:
+    """One listing under way. ``compared`` is the last known key that was compared with it; ``None``: not begun."""
+
+    pages: ReadAhead
+    filter: BloomFilter
+    listed: KeySpill = field(default_factory=KeySpill)
+    compared: str | None = None
+
+
+class DiffLister:
+    """A ``Feed`` over a store without order. The parameters are those of ``Lister``."""
+
+    def __init__(
+        self,
+        operator: Operator,
+        prefix: str,
+        options: ListOptions,
+        known: Known,
+        *,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._operator = operator
+        self._options = options
+        self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
+        self._known = known
+        self._pace = Pace(options.interval_seconds, clock, lambda: operator.runtime().random.random())
+        self._progress = Progress(operator.info.url, clock)
+        self._filter: BloomFilter | None = None  # Made by the first listing, which looks every key up.
+        self._listing: _Listing | None = None
+        self._dropped: list[ReadAhead] = []
+        self._held: FoundPage | None = None
+        self._requests = 0
+        self._until_ms: int | None = None
+        self._overrun = Overrun()
+        self._done = False
+        self._begin()
+
+    def first(self) -> Diff:
+        """The cursor of a source that has found nothing yet."""
+        return Diff()
+
+    def begin_trigger(self) -> None:
+        """A new trigger: some more pages that bring nothing, and another listing if the last one has ended."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._left = max(1, self._options.sweep_pages)
+        self._ended = False
+        self._found = False
+
+    def finish_by(self, modified_ms: int | None) -> None:
+        """Leave younger files to a later run, and be idle for good after one whole listing. ``None``: no end."""
+        self._drop()
+        self._progress.begin()
+        self._until_ms = modified_ms
+        self._overrun = Overrun()
+        self._done = False
+        self._pace.wake()
+        self._begin()
+
+    async def page(self, cursor: Cursor) -> FoundPage:
+        """The next changes. See ``Feed.page``, and ``Lister.page`` for what happens after an error."""
+        if not isinstance(cursor, Diff):
+            raise InvalidArgument(
+                f"a lister without order goes on from a cursor of its own kind, not from {cursor!r:.200}",
+                operation="list",
+            )
+        rest = self._rest_of_page(cursor)
+        if rest is not None:
+            return rest
+        if self._pace.is_resting or self._is_idle():
+            return FoundPage((), cursor, 0, is_idle=True)
+        await self._pace.wait()
+        try:
+            found = await self._next_page(cursor)
+        except Error as error:
+            self._pace.failed()
+            if error.status == "permanent":  # A token that is refused is refused again.
+                self._drop()
+            raise
+        self._pace.succeeded()
+        return found
+
+    async def aclose(self) -> None:
+        """End listing ahead and remove the temporary files. The next page begins a listing anew."""
+        self._drop()
+        while self._dropped:
+            await self._dropped[-1].aclose()
+            self._dropped.pop()
+
+    # --- where it stands ----------------------------------------------------------------------------------------
+
+    def _rest_of_page(self, cursor: Diff) -> FoundPage | None:
+        """What was not taken of the last page; ``None``: nothing. A cursor that does not follow on ends the listing."""
+        held = self._held
+        if held is None or cursor == held.after:
+            return None
+        for number, (_, after) in enumerate(held.changes):
+            if isinstance(after, Diff) and after.taken == cursor.taken + 1:
+                self._found = True
+                self._held = replace(held, changes=held.changes[number:], requests=0)
+                return self._held
+        self._drop()
+        return None
+
+    def _is_idle(self) -> bool:
+        if self._until_ms is not None:
+            return self._done
+        return self._ended or self._left <= 0
+
+    def _drop(self) -> None:
+        self._held = None
+        if self._listing is not None:
+            self._listing.pages.cancel()
+            self._listing.listed.close()
+            self._dropped = [pages for pages in (*self._dropped, self._listing.pages) if pages.is_running]
+            self._listing = None
+
+    def _begun(self) -> _Listing:
+        if self._listing is None:
+            request = ListRequest(path=self._selection.prefix, recursive=True)
+            pages = ReadAhead(self._operator, request, self._options.ahead_pages, self._count_request)
+            expected = 0 if self._filter is None else len(self._filter)
+            self._listing = _Listing(pages, BloomFilter(max(10_000, expected + expected // 4)))
+        return self._listing
+
+    def _count_request(self) -> None:
+        self._requests += 1
+
+    # --- the pages ----------------------------------------------------------------------------------------------
+
+    async def _next_page(self, cursor: Diff) -> FoundPage:
+        listing = self._begun()
+        if listing.compared is None:
+            after, changes = await self._listed(listing, cursor)
+        else:
+            after, changes = await self._compared(listing, cursor, listing.compared)
+        after = replace(after, taken=cursor.taken + len(changes))
+        pairs = tuple(
+            (change, after if number == len(changes) else replace(cursor, taken=cursor.taken + number))
+            for number, change in enumerate(changes, 1)
+        )
+        self._found = self._found or bool(changes)
+        self._left -= not changes
+        is_idle = self._is_idle()
+        if is_idle and not self._found:
+            self._pace.rest()
+        requests, self._requests = self._requests, 0
+        self._held = FoundPage(pairs, after, requests, is_idle)
+        return self._held
+
+    async def _listed(self, listing: _Listing, cursor: Diff) -> tuple[Diff, list[Change]]:
+        """A page of the listing, each key looked up unless it is certainly new."""
+        entries = await listing.pages.next()
+        files = [file_of(entry) for entry in entries if self._selection.takes(entry.path)]
+        await self._remember(listing, entries)
+        if self._until_ms is not None and entries:
+            self._progress.listed(len(entries), entries[-1].path)
+        until_ms = self._until_ms
+        old = files if until_ms is None else [file for file in files if not is_young(file, until_ms)]
+        changes = await self._looked_up(old)
+        keys = [change.file.key for change in changes]
+        for one in (listing.filter, self._filter):
+            if one is not None:
+                one.update(keys)
+        if listing.pages.finished:
+            listing.compared = ""
+        elif until_ms is not None and self._overrun.after(len(old), len(files) - len(old)):
+            self._drop()
+            self._done = True
+        else:
+            listing.pages.start()
+        times = [file.modified_ms for file in files if file.modified_ms is not None]
+        if times and (cursor.high_modified_ms is None or max(times) > cursor.high_modified_ms):
+            cursor = replace(cursor, high_modified_ms=max(times))
+        return cursor, changes
+
+    async def _remember(self, listing: _Listing, entries: list[Entry]) -> None:
+        keys = [entry.path for entry in entries]
+        if listing.listed.is_full:
+            await self._operator.runtime().run_blocking(listing.listed.add, keys)
+        else:
+            listing.listed.add(keys)
+
+    async def _looked_up(self, files: list[SourceFile]) -> list[Change]:
+        known = self._filter
+        perhaps = [file.key for file in files if known is None or file.key in known]
+        before = await self._known.find(perhaps) if perhaps else {}
+        kinds = [(kind_of(file, before.get(file.key)), file) for file in files]
+        return [Change(kind, file) for kind, file in kinds if kind is not None]
+
+    async def _compared(self, listing: _Listing, cursor: Diff, after: str) -> tuple[Diff, list[Change]]:
+        """Some known files, compared with what was listed; after the last ones the listing has ended."""
+        known = await self._known.page(after, count=KNOWN_FILES)
+        keys = [one.file.key for one in known]
+        absent = await self._operator.runtime().run_blocking(listing.listed.missing, keys)
+        listing.filter.update(keys)
+        if len(known) == KNOWN_FILES:
+            listing.compared = keys[-1]
+        else:
+            cursor = replace(cursor, listings=cursor.listings + 1)
+            self._filter = listing.filter
+            self._drop()
+            self._ended = True
+            self._done = self._until_ms is not None
+        return cursor, [Change("gone", one.file) for one in known if one.file.key in absent and one.gone_ms is None]

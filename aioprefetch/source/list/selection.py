@@ -1,0 +1,85 @@
+"""Which keys of a store belong to a source: those below a prefix that match a glob. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.listing import compile_glob
+from aioprefetch.source.files import SourceFile, is_hidden
+from aioprefetch.values import Entry
+
+_ONE_CHARACTER = re.compile(r"\[([^!/])\]")
+_WILDCARD = re.compile(r"[*?\[]")
+# What may follow on a directory that a glob matches.
+_IN_DIRECTORY = r"(?:(?:/[^/=]+=[^/]+)*/[^/]+)?"
+
+
+def literal_prefix(glob: str) -> str:
+    """The longest text that every path begins with that ``glob`` matches; all of it where nothing in it is special."""
+    prefix = ""
+    position = 0
+    while position < len(glob) and glob[position] not in "*?":
+        one = _ONE_CHARACTER.match(glob, position)
+        if one is not None:
+            prefix += one[1]
+            position = one.end()
+        elif glob[position] == "[" and _is_set(glob, position):
+            break
+        else:
+            prefix += glob[position]
+            position += 1
+    return prefix
+
+
+def _is_set(glob: str, position: int) -> bool:
+    """Whether the bracket there begins a set of characters: one that is never closed is a bracket."""
+    negated = glob[position + 1 : position + 2] == "!"
+    return glob.find("]", position + 2 + negated) > 0
+
+
+def file_of(entry: Entry) -> SourceFile:
+    """The version of an object that a listing tells."""
+    modified = entry.last_modified
+    return SourceFile(
+        entry.path,
+        entry.size or 0,
+        entry.etag,
+        entry.version,
+        None if modified is None else round(modified.timestamp() * 1000),
+    )
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    files = compile_glob(glob)
+    if not _WILDCARD.search(_ONE_CHARACTER.sub("", glob)):
+        return files  # It names one file.
+    return re.compile(f"(?:{files.pattern}){_IN_DIRECTORY}", re.DOTALL)
+
+
+class Selection:
+    """The files of a source among the entries of a listing. ``prefix`` is what has to be listed, as long as it can be.
+
+    ``glob`` is of whole paths below the root of the operator, as ``prefix`` is. As in Spark one that matches a
+    directory takes the files in it, and in its ``name=value`` directories, but in no other ones. Hidden files
+    (``files.is_hidden``) are not taken unless ``hidden_files``. Raises ``ConfigInvalid`` where prefix and glob exclude
+    each other, since such a source would never find a file.
+    """
+
+    def __init__(self, prefix: str = "", glob: str | None = None, *, hidden_files: bool = False) -> None:
+        self._hidden_files = hidden_files
+        self._pattern = None if glob is None else _pattern(glob)
+        literal = "" if glob is None else literal_prefix(glob)
+        if not literal.startswith(prefix) and not prefix.startswith(literal):
+            raise ConfigInvalid(
+                f"nothing below {prefix!r} can match glob={glob!r}: a glob is of whole paths below the source's root",
+                operation="list",
+                path=prefix,
+            )
+        self.prefix = max(prefix, literal, key=len)
+
+    def takes(self, path: str) -> bool:
+        """Whether a path is a file of the source: it matches, and is no directory or marker of one."""
+        if path.endswith("/") or (is_hidden(path) and not self._hidden_files):
+            return False
+        return self._pattern is None or self._pattern.fullmatch(path) is not None

@@ -1,0 +1,122 @@
+"""What can be set of a source, in groups by who needs it. Text options of an engine become these elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Overwrites = Literal["ignore", "reread", "fail"]
+OnFailure = Literal["fail", "skip", "quarantine"]
+UnknownFields = Literal["ignore", "fail", "rescue"]
+CleanSource = Literal["off", "delete", "move"]
+Assign = Literal["hash", "size"]
+
+FORMATS = ("parquet", "jsonl", "csv", "text", "binary", "lance")
+COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy")
+METADATA_COLUMNS = ("_file", "_offset", "_etag", "_mtime")
+# Under ``unknown_fields="rescue"``: JSON text of the fields of a record that the schema does not have.
+RESCUED_COLUMN = "_rescued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """How files are found.
+
+    ``glob`` filters paths. ``interval_seconds`` is the least time between two looks at a bucket that had nothing new.
+    ``sweep_pages`` is how many pages of known keys each trigger looks at again; with 0 of them files are found only
+    above the last key known: not what comes late below it, nor what is overwritten or deleted. Up to ``ahead_pages``
+    are listed before they are asked for. A key that is no longer listed is forgotten after ``forget_after_seconds``.
+    Keys with a part that begins with ``_`` or ``.`` are passed over unless ``hidden_files``; see ``files.is_hidden``.
+    """
+
+    glob: str | None = None
+    interval_seconds: float = 5.0
+    sweep_pages: int = 10
+    ahead_pages: int = 4
+    overwrites: Overwrites = "ignore"
+    forget_after_seconds: float = 7 * 86400.0
+    hidden_files: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionOptions:
+    """How much one batch takes at most. Rows are estimated: ``row_bytes`` is the size of one in the store.
+
+    A batch takes at least one item. ``plan_files_max`` holds even where an engine asks for all there is.
+    """
+
+    files_max: int | None = None
+    bytes_max: int | None = None
+    rows_max: int | None = None
+    row_bytes: float | None = None
+    plan_files_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOptions:
+    """How the work of a batch is divided among tasks.
+
+    ``assign`` divides files by a hash of their keys, or balances bytes. Ranges of one file go to several tasks only
+    where ``split_files``: a stream keeps a file in one task unless it is ``True``, a batch splits large files, so that
+    a single one keeps all cores busy, unless it is ``False``. ``slots`` is how many tasks run at once.
+    """
+
+    target_bytes: int = 128 << 20
+    partitions_max: int | None = None
+    split_files: bool | None = None
+    assign: Assign = "hash"
+    slots: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """How the bytes of a file become rows. ``format=None`` and ``compression="auto"``: by the suffix of the key.
+
+    ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``.
+    """
+
+    format: str | None = None
+    compression: str = "auto"
+    encoding: str = "utf-8"
+    # csv
+    header: bool = False
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    null_value: str = ""
+    multi_line: bool = False
+    # text
+    time_zone: str = "UTC"
+    line_separator: str | None = None
+    # schema
+    sample_files: int = 10
+    sample_bytes: int = 1 << 20
+    unknown_fields: UnknownFields = "ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureOptions:
+    """What becomes of a file that is missing, was overwritten, or cannot be decoded, when its turn comes.
+
+    ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
+    """
+
+    on_missing: OnFailure = "fail"
+    on_changed: OnFailure = "fail"
+    on_corrupt: OnFailure = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How the items of one task are read: batches, and what may be in flight at once.
+
+    ``open_file`` has settings of ``openFile()`` under the prefixes of ``OpenFileBuilder.propagate``; they are checked
+    for every file that is opened.
+    """
+
+    batch_rows: int = 65_536
+    files_in_flight: int = 64
+    bytes_in_flight: int = 64 << 20
+    open_file: Mapping[str, str] = field(default_factory=dict)
+    filters: Any = None

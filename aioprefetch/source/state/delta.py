@@ -1,0 +1,137 @@
+"""What records say of files, in memory until it is compacted into runs. Pure.
+
+A record decides on each file of its items, its carry and its ``known`` list, unless the file was carried over from the
+record before: then it was decided on there. ``gone`` comes first, so that a file which is gone and there again in one
+record is there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.known import KnownFile
+from aioprefetch.source.record import Record
+
+# What is new of a key: the file as it is known now, or the time since which it is gone, the file being in a run.
+KeyChange = KnownFile | int
+Changes = dict[str, KeyChange]
+
+
+def carried_files(carry: Iterable[FetchItem]) -> frozenset[SourceFile]:
+    """The files of a carry."""
+    return frozenset(item.file for item in carry)
+
+
+def changes_of(record: Record, carried: frozenset[SourceFile]) -> Changes:
+    """What a record decides on; ``carried`` are the files of the carry of the record before it."""
+    changes: Changes = {}
+    changes.update(record.gone)
+    seq = record.seq
+    for item in (*record.items, *record.carry):
+        file = item.file
+        if file not in carried:
+            changes[file.key] = KnownFile(file, seq)
+    for file in record.known:
+        changes[file.key] = KnownFile(file, seq)
+    return changes
+
+
+def fold(entries: Changes, changes: Mapping[str, KeyChange]) -> None:
+    """Add later changes to earlier ones. Who is gone already stays gone since the first time."""
+    for key, change in changes.items():
+        if isinstance(change, KnownFile):
+            entries[key] = change
+            continue
+        before = entries.get(key)
+        if before is None:
+            entries[key] = change
+        elif isinstance(before, KnownFile):
+            entries[key] = with_gone(before, change)
+
+
+def with_gone(known: KnownFile, gone_ms: int) -> KnownFile:
+    """A file that is gone since ``gone_ms``, if it was not before."""
+    return known if known.gone_ms is not None else replace(known, gone_ms=gone_ms)
+
+
+class Delta:
+    """The changes of the records after a snapshot, by record and together.
+
+    ``records`` and ``changes`` count them; ``gone_ms_min`` is the time since which one of the files may be gone.
+    """
+
+    def __init__(self) -> None:
+        self.entries: Changes = {}
+        self.records = 0
+        self.changes = 0
+        self.gone_ms_min: int | None = None
+        self._steps: list[tuple[int, Changes]] = []
+        self._sorted: list[str] = []
+        self._unsorted: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, seq: int, changes: Changes) -> None:
+        """The changes of the next record."""
+        self._steps.append((seq, changes))
+        self.records += 1
+        self.changes += len(changes)
+        times = [change for change in changes.values() if isinstance(change, int)]
+        if times:
+            self.gone_ms_min = min(times) if self.gone_ms_min is None else min(*times, self.gone_ms_min)
+        self._unsorted += [key for key in changes if key not in self.entries]
+        fold(self.entries, changes)
+
+    def up_to(self, through: int) -> Changes:
+        """The changes of the records up to one, together."""
+        entries: Changes = {}
+        for seq, changes in self._steps:
+            if seq <= through:
+                fold(entries, changes)
+        return entries
+
+    def after(self, through: int) -> Delta:
+        """The rest: the changes of the records after one."""
+        rest = Delta()
+        for seq, changes in self._steps:
+            if seq > through:
+                rest.add(seq, changes)
+        return rest
+
+    def keys(self, after: str, through: str | None) -> Sequence[str]:
+        """The changed keys above ``after`` and at most ``through`` (``None``: all above), in order."""
+        if self._unsorted:
+            # Merges what is sorted already with what came since: linear, as the new ones mostly are in order too.
+            self._sorted = sorted(self._sorted + sorted(self._unsorted))
+            self._unsorted = []
+        end = len(self._sorted) if through is None else bisect_right(self._sorted, through)
+        return self._sorted[bisect_right(self._sorted, after) : end]
+
+    def merge(self, rows: Sequence[KnownFile], after: str, through: str | None) -> list[KnownFile]:
+        """The files of a range of keys: ``rows`` from the runs, in order, and what was changed since."""
+        keys = self.keys(after, through)
+        if not keys:
+            return list(rows)
+        found = {row.file.key: row for row in rows}
+        for key in keys:
+            now = self.apply(key, found.get(key))
+            if now is not None:
+                found[key] = now
+        return [found[key] for key in sorted(found)]
+
+    def apply(self, key: str, row: KnownFile | None) -> KnownFile | None:
+        """What is known of a key that is in the runs as ``row``."""
+        change = self.entries.get(key)
+        if change is None or isinstance(change, KnownFile):
+            return row if change is None else change
+        return None if row is None else with_gone(row, change)
+
+
+def slice_of(keys: Sequence[str], first: str | None, before: str | None) -> Sequence[str]:
+    """Those of sorted keys from ``first`` on and below ``before``; ``None``: no bound."""
+    start = 0 if first is None else bisect_left(keys, first)
+    return keys[start : len(keys) if before is None else bisect_left(keys, before)]

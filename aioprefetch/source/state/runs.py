@@ -1,0 +1,198 @@
+"""Runs: the known files of one range of keys as a Parquet file, sorted by key, in small row groups.
+
+Keys are kept as bytes, so that they sort by code point as Python's strings do, whatever a store allows in them. With
+delta encoding and zstd a file takes about 28 bytes, of which an ETag's digest alone is 16.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.known import KnownFile
+from aioprefetch.source.state.sealed import checksum, damaged
+
+_FIRST_KEYS = b"aioprefetch.first_keys"
+_DELTA = "DELTA_BINARY_PACKED"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("etag", pa.binary()),
+        pa.field("version", pa.binary()),
+        pa.field("modified_ms", pa.int64()),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("gone_ms", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a snapshot says of a run: its keys from ``first`` to ``last``, and how to tell that the file is whole.
+
+    ``gone_ms_min`` is the time since which one of its files is gone.
+    """
+
+    name: str
+    rows: int
+    first: str
+    last: str
+    bytes: int
+    crc32: str
+    gone_ms_min: int | None
+
+    def to_json(self) -> list[Any]:
+        """A short list for JSON, in a fixed order."""
+        return [getattr(self, name) for name in self.__slots__]
+
+    @classmethod
+    def from_json(cls, fields: list[Any]) -> RunInfo:
+        """The run that ``to_json`` wrote. ``TypeError`` or ``ValueError`` for anything else."""
+        run = cls(*fields)
+        if not (isinstance(run.name, str) and run.rows > 0 and run.first <= run.last):
+            raise ValueError(f"{fields!r} is no run")
+        return run
+
+
+def key_bytes(key: str) -> bytes:
+    """A key as it is kept. A file's name may hold half of a surrogate pair, which stays in its place of the order."""
+    return key.encode("utf-8", "surrogatepass")
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "surrogatepass")
+
+
+def _data(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogatepass")
+
+
+def table_of(files: Sequence[KnownFile]) -> pa.Table:
+    """Files, in order, as the columns of a run."""
+    columns = [
+        [key_bytes(one.file.key) for one in files],
+        [one.file.size for one in files],
+        [_data(one.file.etag) for one in files],
+        [_data(one.file.version) for one in files],
+        [one.file.modified_ms for one in files],
+        [one.seq for one in files],
+        [one.gone_ms for one in files],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def files_of(table: pa.Table) -> list[KnownFile]:
+    """The files of a run's rows."""
+    columns = (column.to_pylist() for column in table.columns)
+    return [
+        KnownFile(SourceFile(_text(key) or "", size, _text(etag), _text(version), modified_ms), seq, gone_ms)
+        for key, size, etag, version, modified_ms, seq, gone_ms in zip(*columns, strict=True)
+    ]
+
+
+def encode_run(table: pa.Table, name: str, *, group_rows: int) -> tuple[bytes, RunInfo]:
+    """A run's file and what is to be said of it. The table has rows."""
+    table = table.combine_chunks()
+    keys = table.column("key")
+    firsts = [_text(keys[row].as_py()) for row in range(0, table.num_rows, group_rows)]
+    sink = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata({_FIRST_KEYS: json.dumps(firsts).encode()}),
+        sink,
+        row_group_size=group_rows,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_statistics=False,
+        column_encoding={
+            "key": "DELTA_BYTE_ARRAY",
+            **dict.fromkeys(("size", "modified_ms", "seq", "gone_ms"), _DELTA),
+        },
+    )
+    data = sink.getvalue()
+    return data, RunInfo(
+        name=name,
+        rows=table.num_rows,
+        first=_text(keys[0].as_py()) or "",
+        last=_text(keys[-1].as_py()) or "",
+        bytes=len(data),
+        crc32=checksum(data),
+        gone_ms_min=pc.min(table.column("gone_ms")).as_py(),
+    )
+
+
+class RunReader:
+    """Reads rows of a run from a local file. All methods block, for milliseconds."""
+
+    def __init__(self, file: IO[bytes], info: RunInfo, *, path: str) -> None:
+        self.info = info
+        self._path = path
+        try:
+            self._parquet = pq.ParquetFile(file, pre_buffer=False)
+            metadata = self._parquet.metadata
+            self._firsts: list[str] = json.loads(metadata.metadata[_FIRST_KEYS])
+            if metadata.num_rows != info.rows or metadata.num_row_groups != len(self._firsts):
+                raise ValueError("the rows are not those of the snapshot")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise damaged(f"the run cannot be read: {error}", path) from error
+
+    def groups(self, after: str, through: str) -> range:
+        """The row groups that may hold keys above ``after`` and at most ``through``."""
+        return range(max(0, bisect_right(self._firsts, after) - 1), bisect_right(self._firsts, through))
+
+    @property
+    def count(self) -> int:
+        """How many row groups there are."""
+        return len(self._firsts)
+
+    def group_of(self, key: str) -> int:
+        """The row group that has a key, if one has."""
+        return max(0, bisect_right(self._firsts, key) - 1)
+
+    def read_group(self, group: int) -> pa.Table:
+        """The rows of a row group."""
+        return self._read(lambda: self._parquet.read_row_group(group, use_threads=False))
+
+    def read(self) -> pa.Table:
+        """All rows."""
+        return self._read(lambda: self._parquet.read(use_threads=False))
+
+    def _read(self, read: Any) -> pa.Table:
+        try:
+            table = read().replace_schema_metadata(None).combine_chunks()
+            if not table.schema.equals(SCHEMA):
+                raise ValueError(f"its columns are {table.schema.names}")
+            return table
+        except (OSError, ValueError) as error:
+            raise damaged(f"the run cannot be read: {error}", self._path) from error
+
+
+def position_after(table: pa.Table, key: str) -> int:
+    """The number of the first row whose key is above ``key``."""
+    keys, wanted = table.column("key"), key_bytes(key)
+    return bisect_right(range(table.num_rows), wanted, key=lambda row: keys[row].as_py())
+
+
+def rows_between(table: pa.Table, after: str, through: str) -> pa.Table:
+    """The rows whose keys are above ``after`` and at most ``through``."""
+    start = position_after(table, after)
+    return table.slice(start, position_after(table, through) - start)
+
+
+def row_of(table: pa.Table, key: str) -> int | None:
+    """The number of the row that has a key, ``None`` if there is none."""
+    keys, wanted = table.column("key"), key_bytes(key)
+    row = bisect_left(range(table.num_rows), wanted, key=lambda row: keys[row].as_py())
+    return row if row < table.num_rows and keys[row].as_py() == wanted else None

@@ -1,0 +1,184 @@
+"""Listing a store without order: every key looked up, deletions by comparison at the end of a listing."""
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aioprefetch import Operator
+from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
+from aioprefetch.source.cursor import Diff, TailAndSweep
+from aioprefetch.source.list import DiffLister
+from aioprefetch.source.list.key_spill import KeySpill
+from aioprefetch.source.options import ListOptions
+from aioprefetch.values import ListRequest
+from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.simulated_bucket import SimulatedBucket
+
+EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=4)
+
+
+@pytest.fixture
+def bucket() -> SimulatedBucket:
+    return SimulatedBucket(ordered=False, name="b--usw2-az1--x-s3")
+
+
+@pytest.fixture
+async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
+    async with bucket.operator() as operator:
+        yield operator
+
+
+def consumer(operator: Operator, options: ListOptions = EAGER) -> Consumer:
+    known = DictKnown()
+    return Consumer(DiffLister(operator, "", options, known), known)
+
+
+@pytest.mark.parametrize("ahead_pages", [0, 3])
+@pytest.mark.parametrize("room", [1, 4, 1 << 60])
+async def test_l8_l9_each_file_once_and_nothing_of_an_unchanged_bucket(
+    bucket: SimulatedBucket, operator: Operator, room: int, ahead_pages: int
+) -> None:
+    """With as many taken at a time as there is room for."""
+    for number in range(50):
+        bucket.put(f"k{number:02}")
+    one = consumer(operator, ListOptions(interval_seconds=0.0, ahead_pages=ahead_pages, sweep_pages=4))
+    await one.through(room=room)
+    assert len(one.delivered) == one.delivered.total() == 50
+    assert await one.through(3) == []
+    await one.feed.aclose()  # type: ignore[attr-defined]
+
+
+async def test_l5_a_quiet_trigger_lists_its_share(bucket: SimulatedBucket, operator: Operator) -> None:
+    for number in range(60):
+        bucket.put(f"k{number:02}")
+    one = consumer(operator)
+    await one.through()
+    for _ in range(30):
+        before = len(bucket.requests)
+        await one.trigger()
+        assert len(bucket.requests) - before <= EAGER.sweep_pages
+
+
+async def test_overwritten_gone_and_returned_files_are_told(bucket: SimulatedBucket, operator: Operator) -> None:
+    for number in range(40):
+        bucket.put(f"k{number:02}")
+    one = consumer(operator)
+    await one.through()
+    bucket.put("k03")
+    kept = bucket.objects["k05"]
+    bucket.delete("k05")
+    bucket.put("a")
+    told = {change.file.key: change.kind for change in await one.through()}
+    assert told == {"k03": "overwritten", "k05": "gone", "a": "new"}
+    assert await one.through() == []
+    bucket.objects["k05"] = kept
+    bucket._sorted = None
+    assert [(change.file.key, change.kind) for change in await one.through()] == [("k05", "returned")]
+
+
+async def test_l10_certainly_new_is_believed_and_perhaps_is_looked_up(
+    bucket: SimulatedBucket, operator: Operator
+) -> None:
+    """After the first listing keys that are certainly new cost no look-up; no file is lost to the filter."""
+    for number in range(30):
+        bucket.put(f"k{number:02}")
+    one = consumer(operator)
+    await one.through()
+    looked_up: list[str] = []
+    find = one.known.find
+
+    async def counted(keys: list[str]) -> dict[str, object]:
+        looked_up.extend(keys)
+        return await find(keys)  # type: ignore[return-value]
+
+    one.known.find = counted  # type: ignore[method-assign, assignment]
+    for number in range(1000):
+        bucket.put(f"n{number:03}")
+    await one.through(1)
+    assert len(one.delivered) == 1030
+    assert len([key for key in looked_up if key.startswith("n")]) < 100
+    await one.through()
+    assert one.delivered.total() == 1030
+
+
+async def test_l10_a_filter_that_says_perhaps_to_everything_loses_nothing(
+    bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aioprefetch.source.list.bloom_filter.BloomFilter.__contains__", lambda self, key: True)
+    one = consumer(operator)
+    for number in range(30):
+        bucket.put(f"k{number:02}")
+        await one.through(1)
+    await one.through()
+    assert len(one.delivered) == one.delivered.total() == 30
+
+
+async def test_another_process_begins_its_listing_anew(bucket: SimulatedBucket, operator: Operator) -> None:
+    """From a cursor in the middle of a listing; with what is known it tells nothing twice."""
+    for number in range(50):
+        bucket.put(f"k{number:02}")
+    known = DictKnown()
+    cursor = None
+    delivered = 0
+    for _ in range(12):
+        one = Consumer(DiffLister(operator, "", EAGER, known), known, cursor=cursor)
+        for _ in range(12):
+            await one.trigger(room=1)
+        cursor, delivered = one.cursor, delivered + one.delivered.total()
+    assert delivered == len(known.files) == 50
+    assert isinstance(cursor, Diff)
+    assert cursor.taken == 50
+
+
+async def test_l12_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket) -> None:
+    """By the same token after what may pass, from the beginning after what does not."""
+    for number in range(40):
+        bucket.put(f"k{number:02}")
+    chance = random.Random(3)
+
+    def fail(request: ListRequest) -> None:
+        if chance.random() < 0.2:
+            raise chance.choice([Unavailable, PermissionDenied])("no", operation="list")
+
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        lister = DiffLister(operator, "", EAGER, known)
+        lister._pace.wait = _at_once  # type: ignore[method-assign]
+        one = Consumer(lister, known)
+        bucket.on_request = fail
+        for _ in range(300):
+            try:
+                await one.trigger(room=4)
+            except (Unavailable, PermissionDenied):
+                continue
+        bucket.on_request = None
+        await one.through()
+    assert len(one.delivered) == one.delivered.total() == 40
+
+
+async def _at_once() -> None:
+    return None
+
+
+async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
+    with pytest.raises(InvalidArgument, match="TailAndSweep"):
+        await DiffLister(operator, "", EAGER, DictKnown()).page(TailAndSweep())
+
+
+def test_what_is_missing_among_keys_in_sorted_runs() -> None:
+    """Keys with line ends, backslashes and halves of surrogates included; few runs or many."""
+    chance = random.Random(7)
+    alphabet = ["a", "b", "\n", "\\", "n", "\r", "é", "\U0001f600", "\udc80"]
+    keys = {"".join(chance.choices(alphabet, k=chance.randint(1, 6))) for _ in range(500)}
+    listed = {key for key in keys if chance.random() < 0.7}
+    for run_keys in (3, 100, 1000):
+        spill = KeySpill(run_keys)
+        pages = sorted(listed, key=hash)
+        for start in range(0, len(pages), 7):
+            spill.add(pages[start : start + 7])
+        asked = sorted(keys)
+        missing = spill.missing(asked[:200]) | spill.missing(asked[200:])
+        assert missing == keys - listed
+        spill.close()
+        spill.close()

@@ -1,0 +1,224 @@
+"""Runs that are to end: one tail, one whole sweep, then idle for good."""
+
+import pytest
+
+from aioprefetch.source.cursor import TailAndSweep
+from aioprefetch.source.list import DiffLister, Lister
+from aioprefetch.source.options import ListOptions
+from aioprefetch.values import ListRequest
+from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.simulated_bucket import SimulatedBucket
+
+OPTIONS = ListOptions(interval_seconds=5.0, ahead_pages=2, sweep_pages=2)
+BOTH = pytest.mark.parametrize("kind", [Lister, DiffLister])
+YOUNG_PAGES = 10
+Kind = type[Lister] | type[DiffLister]
+
+
+async def run_to_its_end(one: Consumer, room: int = 1 << 60, triggers_max: int = 2000) -> int:
+    """Triggers until it is idle; how many there were."""
+    for number in range(triggers_max):
+        if not await one.trigger(room) and one.is_idle:
+            return number
+    raise AssertionError("it does not end")
+
+
+def bucket_of(kind: Kind, count: int = 0) -> SimulatedBucket:
+    """In the order that the lister needs."""
+    bucket = SimulatedBucket(ordered=kind is Lister)
+    for number in range(count):
+        bucket.put(f"k{number:04}", modified_ms=number)
+    return bucket
+
+
+@BOTH
+async def test_an_empty_bucket_ends_at_once_and_for_good(kind: Kind) -> None:
+    bucket = bucket_of(kind)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one.feed.finish_by(1000)
+        assert await run_to_its_end(one) == 0
+        requests = len(bucket.requests)
+        bucket.put("a", modified_ms=0)
+        for _ in range(5):
+            assert await one.trigger() == []
+            assert one.is_idle
+        assert len(bucket.requests) == requests == 1
+
+
+@BOTH
+@pytest.mark.parametrize("room", [1, 7, 1 << 60])
+async def test_what_was_there_is_delivered_and_what_came_later_is_left(kind: Kind, room: int) -> None:
+    """Late and overwritten files too; the next run finds the rest."""
+    bucket = bucket_of(kind, 40)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one.feed.finish_by(50)
+        await run_to_its_end(one, room)
+        assert len(one.delivered) == 40
+        bucket.put("a-late", modified_ms=60)
+        bucket.put("k0003", modified_ms=60)
+        bucket.put("k0005-young", modified_ms=101)
+        bucket.put("k0007", modified_ms=101)
+        bucket.put("z-young", modified_ms=101)
+        bucket.delete("k0009")
+        two = Consumer(kind(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two.feed.finish_by(100)
+        await run_to_its_end(two, room)
+        assert sorted(key for key, _ in two.delivered) == ["a-late", "k0003"]
+        assert two.told["gone"] == 1
+        three = Consumer(kind(operator, "", OPTIONS, known), known, cursor=two.cursor)
+        three.feed.finish_by(200)
+        await run_to_its_end(three, room)
+        assert sorted(key for key, _ in three.delivered) == ["k0005-young", "k0007", "z-young"]
+        for consumer in (one, two, three):
+            await consumer.feed.aclose()  # type: ignore[attr-defined]
+
+
+@BOTH
+@pytest.mark.parametrize("form", ["z{:06}", "{:06}", "k{:06}"])
+async def test_it_ends_while_files_are_added_with_every_request(
+    kind: Kind, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind all others, before them, and in between."""
+    monkeypatch.setattr("aioprefetch.source.list.finishing.YOUNG_PAGES_MAX", YOUNG_PAGES)
+    bucket = bucket_of(kind, 30)
+    added = 0
+
+    def add(request: ListRequest) -> None:
+        nonlocal added
+        for _ in range(bucket.page_entries):
+            added += 1
+            bucket.put(form.format(added), modified_ms=10_000 + added)
+
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one.feed.finish_by(1000)
+        await run_to_its_end(one)
+        bucket.on_request = add
+        two = Consumer(kind(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two.feed.finish_by(2000)
+        before = len(bucket.requests)
+        await run_to_its_end(two)
+        assert two.delivered == {}
+        # Each file that was there before is a sign that there may be more of them.
+        assert len(bucket.requests) - before <= (30 + 2) * YOUNG_PAGES + 100
+        bucket.on_request = None
+        three = Consumer(kind(operator, "", OPTIONS, known), known, cursor=two.cursor)
+        three.feed.finish_by(1 << 40)
+        await run_to_its_end(three)
+        assert len(three.delivered) == added
+        for consumer in (one, two, three):
+            await consumer.feed.aclose()  # type: ignore[attr-defined]
+
+
+async def test_the_sweep_of_such_a_run_begins_anew() -> None:
+    """A late file behind the place that a sweep had come to is delivered in the run."""
+    bucket = bucket_of(Lister, 60)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        await one.trigger()
+        await one.trigger()
+        while not (isinstance(one.cursor, TailAndSweep) and (one.cursor.sweep_key or "") > "k0008"):
+            await one.trigger(pages_max=1)
+            one.feed.finish_by(None)  # without a rest
+        bucket.put("a-late", modified_ms=0)
+        two = Consumer(Lister(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two.feed.finish_by(1000)
+        await run_to_its_end(two, room=1)
+        assert sorted(key for key, _ in two.delivered) == ["a-late"]
+        for consumer in (one, two):
+            await consumer.feed.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_first_run_lists_once() -> None:
+    """What the tail has listed in the run needs no sweep."""
+    bucket = bucket_of(Lister, 30)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        one.feed.finish_by(1000)
+        await run_to_its_end(one, room=4)
+        assert len(bucket.requests) == 10
+
+
+async def test_it_can_go_back_to_listing_for_ever() -> None:
+    bucket = bucket_of(Lister, 3)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        one.feed.finish_by(1000)
+        await run_to_its_end(one)
+        bucket.put("a", modified_ms=10_000)
+        one.feed.finish_by(None)
+        assert [change.file.key for change in await one.trigger()] == ["a"]
+
+
+@BOTH
+@pytest.mark.parametrize("room", [1, 7, 1 << 60])
+async def test_l8_without_sweeps_what_came_during_a_run_is_found_by_the_next_one(kind: Kind, room: int) -> None:
+    """The tail does not pass over a younger file: nobody would look below the frontier again."""
+    bucket = bucket_of(kind, 10)
+    options = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=0)
+    bucket.put("k0003-young", modified_ms=150)
+    bucket.put("m-young", modified_ms=150)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        cursor = None
+        delivered: set[str] = set()
+        for until_ms in (100, 200, 300):
+            one = Consumer(kind(operator, "", options, known), known, cursor=cursor)
+            one.feed.finish_by(until_ms)
+            await run_to_its_end(one, room)
+            bucket.put(f"n{until_ms}", modified_ms=until_ms + 50)
+            cursor = one.cursor
+            assert not delivered & {key for key, _ in one.delivered}
+            delivered |= {key for key, _ in one.delivered}
+            await one.feed.aclose()  # type: ignore[attr-defined]
+        assert delivered == {key for key in bucket.objects if key != "n300"}
+
+
+@BOTH
+async def test_without_sweeps_listing_for_ever_finds_files(kind: Kind) -> None:
+    """A store without order has its listings, whatever is said of sweeps."""
+    bucket = bucket_of(kind, 20)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(kind(operator, "", ListOptions(interval_seconds=0.0, sweep_pages=0), known), known)
+        await one.trigger()
+        bucket.put("z")
+        for _ in range(20):
+            await one.trigger()
+        assert len(one.delivered) == 21
+        await one.feed.aclose()  # type: ignore[attr-defined]
+
+
+@BOTH
+async def test_a_long_run_tells_how_far_it_has_come(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+    """By the clock it is given; a run that goes on for ever tells nothing."""
+    caplog.set_level("INFO", logger="aioprefetch")
+    bucket = bucket_of(kind, 60)
+    now = 0.0
+
+    def later(request: ListRequest) -> None:
+        nonlocal now
+        now += 1.0
+
+    bucket.on_request = later
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(kind(operator, "", OPTIONS, known, clock=lambda: now), known)
+        for _ in range(20):
+            await one.trigger()
+            now += 100.0
+        assert not caplog.records
+        one.feed.finish_by(1000)
+        await run_to_its_end(one)
+        told = [record.getMessage() for record in caplog.records]
+        assert 1 <= len(told) <= 3
+        assert all("listing all of s3://bucket" in text and "pages with" in text for text in told)
+        await one.feed.aclose()  # type: ignore[attr-defined]

@@ -1,0 +1,199 @@
+"""Listings that fail: the position stays, pauses grow, nothing runs on."""
+
+import asyncio
+import contextlib
+import random
+from itertools import pairwise
+
+import pytest
+
+from aioprefetch import Operator
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Throttled, TimedOut, Unavailable
+from aioprefetch.layers import RetryLayer, WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.source.cursor import TailAndSweep
+from aioprefetch.source.fetch.triggers import PlanOptions
+from aioprefetch.source.list import DiffLister, Lister
+from aioprefetch.source.options import ListOptions
+from aioprefetch.values import ListPage, ListRequest
+from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.simulated_bucket import SimulatedBucket
+
+OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
+
+
+def failing(bucket: SimulatedBucket, *errors: type[Error]) -> list[float]:
+    """The next requests fail; the times of all requests."""
+    rest, times = list(errors), []
+
+    def fail(request: ListRequest) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if rest:
+            raise rest.pop(0)("no", operation="list")
+
+    bucket.on_request = fail
+    return times
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("error", [Throttled, Unavailable, TimedOut, PermissionDenied])
+async def test_l12_a_failing_page_does_not_lose_the_position(error: type[Error]) -> None:
+    bucket = SimulatedBucket()
+    keys = [f"k{number:02}" for number in range(30)]
+    for key in keys:
+        bucket.put(key)
+    chance = random.Random(1)
+
+    def sometimes(request: ListRequest) -> None:
+        if chance.random() < 0.4:
+            raise error("no", operation="list")
+
+    bucket.on_request = sometimes
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        for _ in range(400):
+            with contextlib.suppress(error):
+                await one.trigger(room=4)
+        assert sorted(key for key, _ in one.delivered) == keys
+        assert set(one.delivered.values()) == {1}
+        assert one.cursor is not None
+        assert one.passes > 3
+
+
+@pytest.mark.virtual
+async def test_l12_pauses_grow_between_triggers_and_begin_anew_after_success() -> None:
+    bucket = SimulatedBucket()
+    bucket.put("a")
+    times = failing(bucket, *[Unavailable] * 12)
+    async with bucket.operator() as operator:
+        lister = Lister(operator, "", OPTIONS, DictKnown())
+        cursor = TailAndSweep()
+        for _ in range(12):
+            with pytest.raises(Unavailable):
+                await lister.page(cursor)
+        page = await lister.page(cursor)
+        assert [change.file.key for change, _ in page.changes] == ["a"]
+        pauses = [later - earlier for earlier, later in pairwise(times)]
+        assert all(2.0**number / 2 <= pause <= 2.0**number for number, pause in enumerate(pauses[:4]))
+        assert all(5 <= pause <= PlanOptions().list_seconds_max for pause in pauses[4:])
+        count = len(times)
+        lister.begin_trigger()
+        started = asyncio.get_running_loop().time()
+        await lister.page(page.after)
+        assert (len(times), asyncio.get_running_loop().time()) == (count + 1, started)
+        await lister.aclose()
+
+
+@pytest.mark.virtual
+async def test_l12_the_layers_of_the_operator_try_again_first() -> None:
+    """Two failures are not even seen here."""
+    bucket = SimulatedBucket()
+    bucket.put("a")
+    failing(bucket, Throttled, Unavailable)
+    async with Operator(bucket).layer(RetryLayer()) as operator:
+        page = await Lister(operator, "", OPTIONS, DictKnown()).page(TailAndSweep())
+        assert (len(page.changes), page.requests, len(bucket.requests)) == (1, 1, 3)
+
+
+@pytest.mark.virtual
+async def test_after_a_failure_it_goes_on_behind_the_key_not_by_the_token() -> None:
+    """A token may be what the store refuses."""
+    bucket = SimulatedBucket()
+    for number in range(9):
+        bucket.put(f"k{number}")
+
+    def refuse_tokens(request: ListRequest) -> None:
+        if request.page_token is not None:
+            raise PermissionDenied("no", operation="list")
+
+    bucket.on_request = refuse_tokens
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(Lister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=0), known), known)
+        for _ in range(20):
+            try:
+                await one.trigger()
+            except PermissionDenied:
+                continue
+        assert len(one.delivered) == 9
+
+
+@pytest.mark.virtual
+async def test_a_failure_ahead_is_seen_by_nobody_if_the_page_comes_when_it_is_needed() -> None:
+    bucket = SimulatedBucket()
+    for number in range(9):
+        bucket.put(f"k{number}")
+    async with bucket.operator() as operator:
+        lister = Lister(operator, "", OPTIONS, DictKnown())
+        page = await lister.page(TailAndSweep())
+        failing(bucket, Unavailable)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(bucket.requests) == 2
+        assert len((await lister.page(page.after)).changes) == 3
+        assert len(bucket.requests) >= 3
+        await lister.aclose()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("kind", [Lister, DiffLister])
+async def test_closing_ends_what_is_listed_ahead(kind: type[Lister] | type[DiffLister]) -> None:
+    """In the middle of a request; it may be used again, and closed twice."""
+    bucket = SimulatedBucket()
+    for number in range(60):
+        bucket.put(f"k{number:02}")
+    async with bucket.operator() as operator:
+        lister = kind(operator, "", OPTIONS, DictKnown())
+        await lister.page(lister.first())
+        await lister.aclose()
+        await lister.aclose()
+        count = len(bucket.requests)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(bucket.requests) == count
+        assert (await lister.page(lister.first())).changes
+        await lister.aclose()
+
+
+@pytest.mark.virtual
+async def test_a_cancelled_page_is_given_out_by_the_next_call() -> None:
+    bucket = SimulatedBucket()
+    bucket.put("a")
+    known = DictKnown()
+    async with bucket.operator() as operator:
+        lister = Lister(operator, "", OPTIONS, known)
+        failing(bucket, Unavailable)
+        with pytest.raises(Unavailable):
+            await lister.page(TailAndSweep())
+        waiting = asyncio.ensure_future(lister.page(TailAndSweep()))  # in the pause after the failure
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert len((await lister.page(TailAndSweep())).changes) == 1
+
+
+class Circling(WrappedAccessor):
+    """Each page is empty and names the same next one."""
+
+    async def list_page(self, request: ListRequest) -> ListPage:
+        return ListPage(entries=(), next_token="t")
+
+
+class CirclingLayer(Layer):
+    """The recipe."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return Circling(inner)
+
+
+async def test_a_listing_that_goes_round_in_circles_is_an_error() -> None:
+    """The checks of ``Operator.list`` hold here; empty pages as such are none."""
+    async with SimulatedBucket().operator().layer(CirclingLayer()) as operator:
+        lister = Lister(operator, "", ListOptions(ahead_pages=0), DictKnown())
+        page = await lister.page(TailAndSweep())
+        assert (page.changes, page.is_idle) == ((), False)
+        with pytest.raises(ProtocolError, match="twice"):
+            await lister.page(page.after)

@@ -1,0 +1,100 @@
+"""What belongs to a source: the literal part of globs, and what is taken of a listing."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.listing import compile_glob
+from aioprefetch.source.list import Selection, file_of, literal_prefix
+from aioprefetch.values import Entry
+
+
+@pytest.mark.parametrize(
+    ("glob", "prefix"),
+    [
+        ("*.json", ""),
+        ("**/*.json", ""),
+        ("2026/*/a.json", "2026/"),
+        ("2026/part-?.json", "2026/part-"),
+        ("2026/a.json", "2026/a.json"),
+        ("a[0-9]", "a"),
+        ("a[!x]", "a"),
+        ("a[*]b*", "a*b"),
+        ("a[b", "a[b"),
+        ("a[!b", "a[!b"),
+        ("a[]]b", "a]b"),
+        ("", ""),
+    ],
+)
+def test_literal_prefix(glob: str, prefix: str) -> None:
+    assert literal_prefix(glob) == prefix
+
+
+@given(st.text("ab*?[]!/", max_size=8), st.text("ab*[]!/", max_size=8))
+def test_what_matches_begins_with_the_literal_prefix(glob: str, path: str) -> None:
+    if compile_glob(glob).fullmatch(path):
+        assert path.startswith(literal_prefix(glob))
+
+
+@given(st.text("ab*?[]!/", max_size=8))
+def test_a_glob_without_anything_special_is_its_own_prefix(glob: str) -> None:
+    """And one that is longer than its prefix matches something else, too."""
+    if literal_prefix(glob) == glob:
+        assert compile_glob(glob).fullmatch(glob)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "glob", "listed"),
+    [
+        ("", None, ""),
+        ("a/", None, "a/"),
+        ("a/", "a/b*.csv", "a/b"),
+        ("a/b", "a/*.csv", "a/b"),
+        ("", "**", ""),
+    ],
+)
+def test_the_longer_of_prefix_and_glob_is_listed(prefix: str, glob: str | None, listed: str) -> None:
+    assert Selection(prefix, glob).prefix == listed
+
+
+def test_a_selection_that_nothing_can_match_is_refused() -> None:
+    with pytest.raises(ConfigInvalid, match=r"b/\*"):
+        Selection("a/", "b/*")
+
+
+def test_files_are_taken_and_directories_are_not() -> None:
+    selection = Selection("", "a/**")
+    assert [path for path in ("a/b", "a/b/", "a/", "b") if selection.takes(path)] == ["a/b"]
+
+
+def test_an_entry_becomes_a_file_with_its_time_in_milliseconds() -> None:
+    modified = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    found = file_of(Entry(path="k", size=3, etag="e", version="v", last_modified=modified))
+    assert found.to_json() == ["k", 3, "e", "v", 1_767_323_045_678]
+    assert file_of(Entry(path="k", size=0)).modified_ms is None
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "takes"),
+    [
+        ("2024-*", "2024-01/a.csv", True),
+        ("2024-*", "2024-01", True),
+        ("2024-*", "2024-01/k=1/j=2/a.csv", True),
+        ("2024-*", "2024-01/x/a.csv", False),
+        ("2024-*", "2023-01/2024-1/a.csv", False),
+        ("2024-*", "2024-01/_SUCCESS", False),
+        ("2024-*/*", "2024-01/x/a.csv", True),
+        ("*.csv", "a.csv", True),
+        ("*.csv", "x/a.csv", False),
+        ("k=*", "k=1/a.csv", True),
+        ("**/*.csv", "x/y/a.csv", True),
+        ("a.csv", "a.csv", True),
+        ("a.csv", "a.csv/b", False),
+        ("a[*].csv", "a*.csv/b", False),
+    ],
+)
+def test_a_glob_that_matches_a_directory_takes_its_files_as_in_spark(glob: str, path: str, takes: bool) -> None:
+    assert Selection("", glob).takes(path) is takes

@@ -1,0 +1,53 @@
+"""Compaction in the background: failures, closing, and what a record needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from aioprefetch.errors import Unavailable
+from aioprefetch.source.state.background import FAILURES_MAX
+from aioprefetch.testing.fault_layer import FaultLayer, Injection
+from tests.unit.source.state.stores import SMALL, add, compacted, memory, next_record, opened
+
+
+async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    base = memory()
+    plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
+    state = await opened(base, options=replace(SMALL, compact_entries=1))
+    await add(state, "a")
+    await state.committed(1)
+    await compacted(state)
+    state._live.store.operator = base.layer(FaultLayer(plan))
+    await add(state, "b")
+    for _ in range(FAILURES_MAX):
+        await state.committed(2)
+        await compacted(state)
+    with pytest.raises(Unavailable):
+        await state.committed(2)
+    assert "compacting the state at" in caplog.text
+    assert set(await state.known.find(["a", "b"])) == {"a", "b"}
+
+
+async def test_closing_ends_a_compaction_and_loses_nothing() -> None:
+    base = memory()
+    state = await opened(base, options=replace(SMALL, compact_entries=1))
+    hang = Injection(operation="write", path="state/snapshot.json", hang=True)
+    state._live.store.operator = base.layer(FaultLayer((hang,)))
+    await add(state, "a")
+    await state.committed(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await state.aclose()
+    await state.committed(1)
+    again = await opened(base)
+    assert set(await again.known.find(["a"])) == {"a"}
+
+
+async def test_a_record_has_what_others_need_to_read_it() -> None:
+    state = await opened(memory())
+    record = next_record(state, ["a"], gone={"b": 3})
+    assert json.loads(json.dumps(record.to_json())) == record.to_json()
