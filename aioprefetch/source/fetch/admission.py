@@ -1,0 +1,148 @@
+"""How much of what was found goes into one batch, and where a file that does not fit is cut. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.options import AdmissionOptions
+
+CanSplit = Callable[[SourceFile], bool]
+
+# What a row takes in the store where nobody has measured it.
+ROW_BYTES_GUESS = 128.0
+
+# A file is not cut for less than this at the end of a batch: each cut costs a request to find the next record.
+CUT_BYTES_MIN = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What one batch may take: items and bytes, where rows count as bytes."""
+
+    items_max: int
+    bytes_max: int | None
+
+    @property
+    def cut_bytes_min(self) -> int:
+        """The least room for which a file is cut."""
+        return 0 if self.bytes_max is None else min(CUT_BYTES_MIN, self.bytes_max // 4)
+
+
+def limits_of(options: AdmissionOptions) -> BatchLimits:
+    """The limits that options mean. ``ConfigInvalid`` names one that lets nothing pass."""
+    for name in ("files_max", "bytes_max", "rows_max", "row_bytes", "plan_files_max"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise ConfigInvalid(f"{name} must be above 0, not {value!r}", operation="plan_batch")
+    sizes = [] if options.bytes_max is None else [options.bytes_max]
+    if options.rows_max is not None:
+        sizes.append(max(1, math.floor(options.rows_max * (options.row_bytes or ROW_BYTES_GUESS))))
+    files_max = options.plan_files_max if options.files_max is None else options.files_max
+    return BatchLimits(min(files_max, options.plan_files_max), min(sizes, default=None))
+
+
+def narrowed(own: AdmissionOptions, asked: AdmissionOptions | None) -> AdmissionOptions:
+    """The limits of one trigger: those of the source, and what the engine asks for.
+
+    An engine names one limit at a time; the others of the source hold beside it. One that asks without any limit
+    wants all there is: then ``plan_files_max`` alone holds. ``None`` is no word from the engine.
+    """
+    if asked is None:
+        return own
+    plan_files_max = min(own.plan_files_max, asked.plan_files_max)
+    if is_unbounded(asked):
+        return replace(asked, plan_files_max=plan_files_max)
+    return AdmissionOptions(
+        files_max=_least(own.files_max, asked.files_max),
+        bytes_max=_least(own.bytes_max, asked.bytes_max),
+        rows_max=_least(own.rows_max, asked.rows_max),
+        row_bytes=asked.row_bytes or own.row_bytes,
+        plan_files_max=plan_files_max,
+    )
+
+
+def is_unbounded(options: AdmissionOptions) -> bool:
+    """Whether nothing but ``plan_files_max`` bounds a batch."""
+    return options.files_max is None and options.bytes_max is None and options.rows_max is None
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+class Admission:
+    """One batch that is being filled, in order. It takes at least one item.
+
+    ``items`` are those taken; ``carry`` is what was offered and has to wait: the rest of a file that was cut.
+    """
+
+    def __init__(self, limits: BatchLimits, can_split: CanSplit) -> None:
+        self.items: list[FetchItem] = []
+        self.carry: list[FetchItem] = []
+        self.bytes = 0
+        self.is_full = False
+        self._limits = limits
+        self._can_split = can_split
+
+    def offer(self, item: FetchItem) -> bool:
+        """Take an item, or as much of it as fits. ``False``: nothing of it was taken, and the batch is full."""
+        if self.is_full:
+            return False
+        left = self._room_bytes()
+        if left is None or item.bytes <= left:
+            self._take(item)
+        elif self._is_worth_cutting(item, left):
+            first, rest = item.cut(item.start + left)
+            self._take(first)
+            self.carry.append(rest)
+            self.is_full = True
+        elif not self.items:
+            self._take(item)
+        else:
+            self.is_full = True
+            return False
+        return True
+
+    def wait(self, items: Iterable[FetchItem]) -> None:
+        """Let items wait for the next batch, behind what waits already."""
+        self.carry.extend(items)
+
+    def supersede(self, file: SourceFile) -> None:
+        """Forget all work on other versions of a file: their bytes are no longer there."""
+
+        def stays(item: FetchItem) -> bool:
+            return item.file.key != file.key or item.file.is_same_version(file)
+
+        self.items = [item for item in self.items if stays(item)]
+        self.carry = [item for item in self.carry if stays(item)]
+        self.bytes = sum(item.bytes for item in self.items)
+
+    def _room_bytes(self) -> int | None:
+        return None if self._limits.bytes_max is None else max(0, self._limits.bytes_max - self.bytes)
+
+    def _is_worth_cutting(self, item: FetchItem, left: int) -> bool:
+        if left < 1 or (self.items and left < self._limits.cut_bytes_min):
+            return False
+        return item.row_groups is None and self._can_split(item.file)
+
+    def _take(self, item: FetchItem) -> None:
+        self.items.append(item)
+        self.bytes += item.bytes
+        spent = self._limits.bytes_max is not None and self.bytes >= self._limits.bytes_max
+        self.is_full = len(self.items) >= self._limits.items_max or spent
+
+
+def admit(
+    items: Sequence[FetchItem], options: AdmissionOptions, can_split: CanSplit
+) -> tuple[list[FetchItem], list[FetchItem]]:
+    """What of ``items`` goes into one batch, and the rest, both in order."""
+    admission = Admission(limits_of(options), can_split)
+    for number, item in enumerate(items):
+        if not admission.offer(item):
+            admission.wait(items[number:])
+            break
+    return admission.items, admission.carry

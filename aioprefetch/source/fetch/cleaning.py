@@ -1,0 +1,252 @@
+"""Deletes or moves source files whose records have all been delivered: in the background, and never what came since."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from aioprefetch.errors import ConfigInvalid, Error, NotFound, StateConflict, Unavailable
+from aioprefetch.operator import Operator
+from aioprefetch.source.fetch.cleaning_notes import MARKER_NAME, DeadLists, MarkerFile, Progress, version_of
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.options import CleanSource
+from aioprefetch.source.record import Record
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MARKER_NAME", "CleanOptions", "Cleaner", "finished_files", "move_directories"]
+
+RECORDS_AT_ONCE = 16
+# So often is a file tried in one run.
+ATTEMPTS_MAX = 3
+# With more failures than these it is the store that fails: nothing is left behind, the same records come again.
+FAILED_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanOptions:
+    """What becomes of a file when the engine has committed the last of its records.
+
+    To ``move``, ``operator`` reaches both ``source_directory``, where the source's root lies below its own, and
+    ``target_directory``, outside of that; see ``move_directories``. ``in_flight`` files are cleaned at once.
+    """
+
+    mode: CleanSource = "off"
+    operator: Operator | None = None
+    source_directory: str = ""
+    target_directory: str = ""
+    in_flight: int = 16
+
+
+class Records(Protocol):
+    """What cleaning needs of a ``SourceState``."""
+
+    async def records(self, after: int, through: int) -> list[Record]:
+        """The records above ``after`` and up to ``through``."""
+        ...
+
+    async def newest(self) -> Record | None:
+        """Look at the log. ``StateConflict`` if another writer has taken over."""
+        ...
+
+
+def move_directories(source_url: str, target_url: str) -> tuple[str, str, str]:
+    """The URL of a root that has both directories below it, and their paths from there, with a slash at the end.
+
+    ``ConfigInvalid`` when the target lies in another store, or in the source, where it would be listed again.
+    """
+    source, target = urlsplit(source_url), urlsplit(target_url)
+    stores = [(one.scheme.replace("s3a", "s3"), one.netloc) for one in (source, target)]
+    if stores[0] != stores[1] or not stores[0][0]:
+        raise ConfigInvalid(
+            f"files cannot be moved from {source_url} to {target_url}: the target must lie in the same store",
+            operation="clean_source",
+        )
+    paths = ["/".join(part for part in one.path.split("/") if part) for one in (source, target)]
+    directories = [f"{path}/" if path else "" for path in paths]
+    if directories[1].startswith(directories[0]):
+        raise ConfigInvalid(
+            f"the directory {target_url}, to which files are to be moved, lies within the source {source_url}:"
+            " they would be listed there again. Choose one outside of it",
+            operation="clean_source",
+        )
+    return f"{source.scheme}://{source.netloc}/", directories[0], directories[1]
+
+
+def check_clean_options(options: CleanOptions) -> None:
+    """``ConfigInvalid`` for a move without a target, or with one in the source."""
+    if options.mode != "move":
+        return
+    if options.operator is None or not options.target_directory:
+        raise ConfigInvalid(
+            "clean_source=move needs a directory to move to, outside of the source", operation="clean_source"
+        )
+    if options.target_directory.startswith(options.source_directory):
+        raise ConfigInvalid(
+            f"the directory {options.target_directory!r}, to which files are to be moved, lies within the source"
+            f" {options.source_directory!r}: they would be listed there again",
+            operation="clean_source",
+        )
+
+
+def finished_files(records: Sequence[Record]) -> list[SourceFile]:
+    """The files whose last byte is in these records. What lies before it was planned no later."""
+    return [item.file for record in records for item in record.items if item.stop >= item.file.size]
+
+
+class Cleaner:
+    """Cleans behind what the engine has committed. Failures are logged and counted; the file then stays.
+
+    A file is touched only while it is the version that was read. Between that look and the deletion lies one request:
+    stores have no conditional delete. One of which a task noted that it left a part out (``dead/`` beside the state)
+    is left alone. Nothing is touched once another writer has taken the state over.
+
+    What a killed process left is cleaned by the next one, on its first commit. Files that could not be cleaned are
+    tried again, with a later commit and by later runs. ``counts`` has ``cleaned``, ``changed``, ``missing``, ``failed``
+    and ``left`` files.
+    """
+
+    def __init__(
+        self, records: Records, operator: Operator, marker: tuple[Operator, str], options: CleanOptions
+    ) -> None:
+        check_clean_options(options)
+        self.counts: Counter[str] = Counter()
+        self._records = records
+        self._operator = operator
+        self._marker = MarkerFile(*marker)
+        self._dead = DeadLists(marker[0], marker[1].removesuffix(MARKER_NAME))
+        self._options = options
+        self._progress: Progress | None = None
+        self._attempts: Counter[SourceFile] = Counter()
+        self._wanted = -1
+        self._task: asyncio.Task[None] | None = None
+
+    def committed(self, seq: int) -> None:
+        """Records up to ``seq`` are committed, which is the end of a batch; returns at once."""
+        self._wanted = max(self._wanted, seq)
+        if self._options.mode != "off" and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._clean(), name="aioprefetch-clean-source")
+
+    async def finish(self) -> None:
+        """Wait for what is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def aclose(self) -> None:
+        """Stop. A file may have been moved or deleted, or not; the next run goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _clean(self) -> None:
+        try:
+            if self._progress is None:
+                self._progress = await self._marker.read()
+            progress = self._progress
+            await self._try_again(progress)
+            while progress.through < self._wanted:
+                wanted = self._wanted
+                # All of them at once: a batch that ends with ``wanted`` may have begun many records before.
+                progress.dead |= await self._dead.files(progress.through, wanted)
+                while progress.through < wanted:
+                    await self._clean_records(progress, min(progress.through + RECORDS_AT_ONCE, wanted))
+        except StateConflict as error:
+            logger.warning("source files are cleaned no more: %s", error)
+        except Error as error:
+            self.counts["failed"] += 1
+            logger.warning("cleaning of source files stopped; it is tried again with the next commit: %s", error)
+
+    async def _clean_records(self, progress: Progress, until: int) -> None:
+        files = finished_files(await self._records_between(progress.through, until))
+        whole = [file for file in files if version_of(file) not in progress.dead]
+        failed = await self._clean_files(whole)
+        if len(progress.failed) + len(failed) > FAILED_MAX:
+            raise Unavailable(
+                f"{len(failed)} of {len(files)} files could not be cleaned, after {len(progress.failed)} before them",
+                operation="clean_source",
+            )
+        if len(whole) < len(files):
+            self.counts["left"] += len(files) - len(whole)
+        progress.failed += failed
+        progress.dead -= {version_of(file) for file in files}
+        progress.through = until
+        await self._marker.write(progress)
+
+    async def _try_again(self, progress: Progress) -> None:
+        """What could not be cleaned before, a few times in a run."""
+        due = [file for file in progress.failed if self._attempts[file] < ATTEMPTS_MAX]
+        if due:
+            failed = {*await self._clean_files(due)}
+            progress.failed = [file for file in progress.failed if file in failed or file not in due]
+            await self._marker.write(progress)
+
+    async def _records_between(self, after: int, through: int) -> list[Record]:
+        """Those that are still there; the oldest ones are removed first."""
+        try:
+            return await self._records.records(after, through)
+        except NotFound as error:
+            found: list[Record] = []
+            removed = through
+            for seq in range(after + 1, through + 1):
+                try:
+                    found += await self._records.records(seq - 1, seq)
+                except NotFound:
+                    removed = seq
+            logger.warning("records %d to %d are compacted; their files are not cleaned: %s", after + 1, removed, error)
+            return found
+
+    async def _clean_files(self, files: Sequence[SourceFile]) -> list[SourceFile]:
+        """Returns those that failed."""
+        if not files:
+            return []
+        await self._records.newest()  # Raises if another writer has taken over: these files are its own to plan.
+        slots = asyncio.Semaphore(self._options.in_flight)
+        failed: list[SourceFile] = []
+
+        async def clean(file: SourceFile) -> None:
+            async with slots:
+                result = await self._clean_one(file)
+                self.counts[result] += 1
+                if result == "failed":
+                    self._attempts[file] += 1
+                    failed.append(file)
+
+        async with asyncio.TaskGroup() as group:
+            for file in files:
+                group.create_task(clean(file))
+        return failed
+
+    async def _clean_one(self, file: SourceFile) -> str:
+        try:
+            if not await self._is_still(file):
+                return "changed"
+            if self._options.mode == "move":
+                assert self._options.operator is not None
+                source = f"{self._options.source_directory}{file.key}"
+                await self._options.operator.copy(source, f"{self._options.target_directory}{file.key}")
+                if not await self._is_still(file):  # The copy took time; what came meanwhile is not ours to delete.
+                    return "changed"
+            await self._operator.delete(file.key)
+        except NotFound:
+            return "missing"
+        except Error as error:
+            logger.warning("the source file %r was not cleaned: %s", file.key, error)
+            return "failed"
+        return "cleaned"
+
+    async def _is_still(self, file: SourceFile) -> bool:
+        """Whether the store has the version that was read."""
+        found = await self._operator.stat(file.key)
+        if file.etag is not None and found.etag is not None:
+            return file.etag == found.etag
+        if file.version is not None and found.version is not None:
+            return file.version == found.version
+        if found.last_modified is None or file.modified_ms is None:
+            return found.size == file.size
+        # Whole seconds: some listings tell no more than these where a look at the object itself does.
+        return (found.size, int(found.last_modified.timestamp())) == (file.size, file.modified_ms // 1000)

@@ -1,0 +1,99 @@
+"""What a planner has found since the last record: small, in memory, and found again after a crash."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
+from aioprefetch.source.feed import FoundPage
+from aioprefetch.source.files import Change, SourceFile
+from aioprefetch.source.known import KnownFile
+
+
+@dataclass(slots=True)
+class Draft:
+    """Everything that the next record is to say beside its work, and what is left of the page that was listed last.
+
+    ``cursor`` is after the last change taken; ``None``: that of the state's head. ``rest`` are the changes of the
+    page that still wait, ``rest_end`` is the cursor after all of them.
+
+    A page tells how keys compare with what the state knows, and the state does not know yet what was taken since its
+    head. ``unrecorded`` are these changes by key; ``recorded`` those that the state learned after the page had come.
+    """
+
+    cursor: Cursor | None = None
+    known: dict[str, SourceFile] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)
+    pages: int = 0
+    rest: deque[tuple[Change, Cursor]] = field(default_factory=deque)
+    rest_end: Cursor | None = None
+    rest_seconds: float = 0.0
+    before: Mapping[str, KnownFile] = field(default_factory=dict)
+    unrecorded: dict[str, Change] = field(default_factory=dict)
+    recorded: dict[str, Change] = field(default_factory=dict)
+
+    @property
+    def learned(self) -> int:
+        """How many keys were decided on without work."""
+        return len(self.known) + len(self.gone)
+
+    def take_page(self, page: FoundPage, before: Mapping[str, KnownFile], now_seconds: float) -> None:
+        """Go on with a page that was listed just now."""
+        self.rest, self.rest_end, self.rest_seconds = deque(page.changes), page.after, now_seconds
+        self.before = before
+        self.pages += 1
+        if not self.rest:
+            self.cursor = page.after
+
+    def drop_rest(self) -> None:
+        """Forget the page; what was not taken of it is listed again."""
+        self.rest.clear()
+
+    def advance(self) -> None:
+        """The first change of the rest is dealt with."""
+        _, after = self.rest.popleft()
+        self.cursor = after if self.rest else self.rest_end
+
+    def seen(self, key: str) -> Change | None:
+        """What was taken of a key and is not in what the page was compared with."""
+        return self.unrecorded.get(key) or self.recorded.get(key)
+
+    def note_known(self, change: Change) -> None:
+        """A version that needs no work."""
+        self.gone.pop(change.file.key, None)
+        self.known[change.file.key] = change.file
+        self.unrecorded[change.file.key] = change
+
+    def note_gone(self, change: Change, now_ms: int) -> None:
+        """A key that is no longer listed."""
+        self.known.pop(change.file.key, None)
+        self.gone[change.file.key] = now_ms
+        self.unrecorded[change.file.key] = change
+
+    def settled(self) -> None:
+        """It has become a record."""
+        self.recorded.update(self.unrecorded)
+        self.unrecorded.clear()
+        self.known.clear()
+        self.gone.clear()
+        self.pages = 0
+
+
+def is_repeated(change: Change, seen: Change) -> bool:
+    """Whether a change says what was taken already: the page was compared with what was known before that."""
+    if change.kind == "gone" or seen.kind == "gone":
+        return change.kind == seen.kind
+    return change.file.is_same_version(seen.file)
+
+
+def passes(cursor: Cursor) -> int:
+    """How many times a cursor has been through everything."""
+    match cursor:
+        case TailAndSweep():
+            return cursor.sweeps
+        case Diff():
+            return cursor.listings
+        case Follow():
+            return cursor.seq

@@ -1,0 +1,115 @@
+"""Which feed a source takes its changes from: a lister, one for stores without an order, or another source's state."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from aioprefetch.errors import ConfigInvalid, StateConflict
+from aioprefetch.operator import Operator
+from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
+from aioprefetch.source.known import Known
+from aioprefetch.source.list import DiffLister, Follower, Lister, Selection
+from aioprefetch.source.options import CleanSource, ListOptions
+from aioprefetch.source.roots import canonical_root, store_path_below, would_be_read
+from aioprefetch.source.state import SourceIdentity, SourceState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StateLocation:
+    """Where a state is kept: a directory (``"a/b/"``, or ``""``) of a store."""
+
+    operator: Operator
+    directory: str = ""
+
+
+async def open_followed(
+    location: StateLocation, url: str, options: ListOptions, mode: CleanSource = "off"
+) -> SourceState:
+    """The state of the source whose lister is followed, for reading, by one over ``url``.
+
+    ``NotFound`` where there is none, ``StateConflict`` where it lists another directory, or passes over what its glob
+    does not match and the follower's ``options`` do not exclude. ``ConfigInvalid`` where the follower is to clean.
+    """
+    if mode != "off":
+        raise ConfigInvalid(
+            f"clean_source={mode} does not go with attach_to: the source that is followed, and others that follow it,"
+            " may not have read the file",
+            operation="clean_source",
+        )
+    state = await SourceState.open(location.operator, location.directory, None, first=TailAndSweep(), writer=False)
+    try:
+        _check_followed(state.identity, url, options)
+    except StateConflict:
+        await state.aclose()
+        raise
+    return state
+
+
+def _check_followed(other: SourceIdentity, url: str, options: ListOptions) -> None:
+    if canonical_root(other.url) != canonical_root(url):
+        raise StateConflict(
+            f"the source over {url} cannot follow one over {other.url}: give both the same directory, and a glob to"
+            " the one that is to have only some of its files",
+            operation="attach",
+        )
+    if other.glob is None or other.glob == options.glob:
+        return
+    if options.glob is None:
+        raise StateConflict(
+            f"the source over {url} would never find what the one that it follows leaves out: that one lists"
+            f" {other.glob!r} only. Give it the same glob, or a narrower one",
+            operation="attach",
+        )
+    logger.warning(
+        "the source over %s takes %r of what the one that it follows finds, which is %r: it sees files that both match",
+        url,
+        options.glob,
+        other.glob,
+    )
+
+
+def check_state_place(operator: Operator, state_operator: Operator, directory: str, options: ListOptions) -> None:
+    """``ConfigInvalid`` for a state within the source: what is written there would be read."""
+    below = store_path_below(operator.info, state_operator.info, directory)
+    selection = Selection("", options.glob, hidden_files=options.hidden_files)
+    if would_be_read(below, selection.takes):
+        raise ConfigInvalid(
+            f"the state at {state_operator.info.url}/{directory} lies within the source {operator.info.url}: what is"
+            " written there would be read. Choose a place outside, or one whose name begins with _",
+            operation="open_source",
+        )
+
+
+def first_cursor(operator: Operator, followed: SourceState | None) -> Cursor:
+    """Where a new source begins; its kind is that of the feed."""
+    if followed is not None:
+        return Follow(state=followed.uuid)
+    return Diff() if is_unordered(operator) else TailAndSweep()
+
+
+def is_unordered(operator: Operator) -> bool:
+    """Whether listings come in no order, as those of S3's directory buckets do."""
+    return operator.info.name.endswith("--x-s3") or not operator.capability.list_start_after
+
+
+def lasting_options(first: Cursor) -> dict[str, str]:
+    """What must stay as it is from run to run beside the URL and the glob: the way of finding files."""
+    match first:
+        case Follow(state=state):
+            return {"listing": f"follows {state}"}
+        case Diff():
+            return {"listing": "compares full listings"}
+        case TailAndSweep():
+            return {"listing": "tail and sweep"}
+
+
+def feed_for(
+    operator: Operator, followed: SourceState | None, options: ListOptions, known: Known
+) -> Lister | DiffLister | Follower:
+    """The feed of a source over ``operator``, whose root is that of the source."""
+    if followed is not None:
+        return Follower(followed, options, known)
+    return (DiffLister if is_unordered(operator) else Lister)(operator, "", options, known)

@@ -1,0 +1,259 @@
+"""Plans one batch: takes what was left over, then changes page by page while there is room, and writes the record."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from aioprefetch.errors import Error
+from aioprefetch.source.feed import Feed, FoundPage
+from aioprefetch.source.fetch.admission import Admission, BatchLimits, CanSplit
+from aioprefetch.source.fetch.draft import Draft, is_repeated, passes
+from aioprefetch.source.fetch.policies import judge, to_remember
+from aioprefetch.source.fetch.triggers import PlanOptions, Trigger
+from aioprefetch.source.files import Change, FetchItem
+from aioprefetch.source.known import Known, KnownFile
+from aioprefetch.source.record import Record
+
+__all__ = ["PlanOptions", "Planner"]
+
+logger = logging.getLogger(__name__)
+
+# Changes that wait longer than this are listed again: an old page plans versions that are there no more.
+REST_SECONDS_MAX = 60.0
+
+
+class Log(Protocol):
+    """What a planner needs of a ``SourceState``."""
+
+    @property
+    def writer(self) -> str:
+        """What records are to name."""
+        ...
+
+    @property
+    def head(self) -> Record | None:
+        """The newest record."""
+        ...
+
+    @property
+    def known(self) -> Known:
+        """All files that records up to it decided on."""
+        ...
+
+    async def append(self, record: Record) -> None:
+        """Make the next record durable; the same one again is fine."""
+        ...
+
+
+class Planner:
+    """Plans the batches of one source, one call at a time. What it holds in memory is found again after a crash."""
+
+    def __init__(
+        self,
+        state: Log,
+        feed: Feed,
+        can_split: CanSplit,
+        options: PlanOptions,
+        *,
+        clock_ms: Callable[[], int],
+        now_seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._feed = feed
+        self._can_split = can_split
+        self._options = options
+        self._clock_ms = clock_ms
+        self._now = now_seconds
+        self._draft = Draft()
+        self._unsettled: Record | None = None
+        self._finish_ms: int | None = None
+
+    @property
+    def head(self) -> Record:
+        """The newest record of the state; a state that was opened for writing has one, the claim."""
+        head = self._state.head
+        assert head is not None
+        return head
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many files, and bytes, are known to wait for a batch: a lower bound of what there is."""
+        found = [FetchItem(change.file) for change, _ in self._draft.rest if change.kind in ("new", "overwritten")]
+        found += self.head.carry
+        return sum(item.start == 0 for item in found), sum(item.bytes for item in found)
+
+    def finish_by(self, modified_ms: int) -> None:
+        """From now on leave younger files, and look for work until there is none left, however long that takes."""
+        self._finish_ms = modified_ms
+        self._draft = Draft()
+        self._feed.finish_by(modified_ms)
+
+    async def settle(self) -> Record | None:
+        """Write the record whose fate is unknown, if there is one, with the same content: it may be there already."""
+        record = self._unsettled
+        if record is not None:
+            await self._state.append(record)
+            self._unsettled = None
+            self._draft.settled()
+        return record
+
+    async def plan(self, limits: BatchLimits, *, everything: bool = False) -> Record | None:
+        """The record of the next batch, durable. ``None``: there is no work now, and nothing but notes were written.
+
+        The first batch of a source comes after one page with work, unless ``everything`` is wanted at once, however
+        long that takes. When it raises, or is cancelled, the state is as it was, or has the record, which ``settle``
+        then tells.
+        """
+        await self.settle()
+        self._feed.begin_trigger()
+        trigger = Trigger(
+            deadline_seconds=self._now() + self._options.list_seconds_max,
+            everything=everything,
+            to_the_end=self._finish_ms is not None,
+            one_page=not everything and self.head.files == 0,
+        )
+        admission = self._carried_over(limits)
+        try:
+            while await self._step(admission, trigger):
+                pass
+            if admission.items or self._is_worth_a_record(trigger):
+                return await self._append(admission)
+        except BaseException:
+            if admission.items or self._unsettled is not None:  # What was admitted is lost: list it again.
+                self._draft = Draft()
+                self._go_back()
+            raise
+        return None
+
+    def _carried_over(self, limits: BatchLimits) -> Admission:
+        admission = Admission(limits, self._can_split)
+        carry = self.head.carry
+        for number, item in enumerate(carry):
+            if not admission.offer(item):
+                admission.wait(carry[number:])
+                break
+        return admission
+
+    async def _step(self, admission: Admission, trigger: Trigger) -> bool:
+        """List a page if need be, and take what there is room for. ``False``: this was enough."""
+        draft = self._draft
+        # A run that is to end takes what was there at its beginning: it does not look twice.
+        if draft.rest and self._finish_ms is None and self._now() - draft.rest_seconds > REST_SECONDS_MAX:
+            draft.drop_rest()
+        if admission.is_full:
+            return False
+        if not draft.rest:
+            if not trigger.may_list(self._options, self._now(), has_work=bool(admission.items)):
+                return False
+            await self._list(admission, trigger)
+        if self._take(admission, trigger):
+            return True
+        if admission.items:
+            return False
+        await self._append(admission)
+        return True
+
+    async def _list(self, admission: Admission, trigger: Trigger) -> None:
+        draft = self._draft
+        draft.recorded.clear()
+        try:
+            page = await self._feed.page(draft.cursor or self.head.cursor)
+            before = await self._versions_before(page)
+        except Error as error:
+            if not admission.items:
+                raise
+            logger.warning("listing failed; the batch is delivered with what was found before: %s", error)
+            trigger.is_idle = True
+            return
+        trigger.pages += 1
+        trigger.is_idle = page.is_idle
+        draft.take_page(page, before, self._now())
+
+    async def _versions_before(self, page: FoundPage) -> dict[str, KnownFile]:
+        """The known versions of overwritten keys, where the policy asks for them or the new one is empty."""
+        rereads = self._options.overwrites == "reread"
+        keys = [
+            change.file.key
+            for change, _ in page.changes
+            if change.kind == "overwritten" and not (rereads and change.file.size > 0)
+        ]
+        if not keys:
+            return {}
+        try:
+            return await self._state.known.find(keys)
+        except BaseException:
+            self._go_back()  # The page is not taken.
+            raise
+
+    def _go_back(self) -> None:
+        """Tell the feed that what it has given is asked for once more."""
+        if self._finish_ms is not None:
+            self._feed.finish_by(self._finish_ms)
+
+    def _take(self, admission: Admission, trigger: Trigger) -> bool:
+        """Take changes of the page until it or the room is used up. ``False``: write a record before going on."""
+        draft = self._draft
+        while draft.rest:
+            change = draft.rest[0][0]
+            seen = draft.seen(change.file.key)
+            if seen is None:
+                if not self._decide(change, admission):
+                    return True
+            elif not is_repeated(change, seen):
+                draft.drop_rest()
+                self._go_back()
+                trigger.is_idle = False
+                return not draft.unrecorded
+            draft.advance()
+            if draft.learned >= self._options.learned_max:
+                return False
+        return True
+
+    def _decide(self, change: Change, admission: Admission) -> bool:
+        """Plan or note one change; ``False``: there is no room for it."""
+        draft, file = self._draft, change.file
+        before = draft.before.get(file.key)
+        version = None if before is None else before.file
+        options = self._options
+        verdict = judge(change, options.overwrites, version, keep_empty=options.keep_empty)
+        if verdict == "gone":
+            draft.note_gone(change, self._clock_ms())
+        elif verdict == "known":
+            draft.note_known(
+                to_remember(change, None if before is None else before.file, keep_empty=options.keep_empty)
+            )
+        elif admission.offer(FetchItem(file)):
+            if any(item.file.key == file.key for item in self.head.carry):
+                admission.supersede(file)
+            draft.unrecorded[file.key] = change
+        else:
+            return False
+        return True
+
+    def _is_worth_a_record(self, trigger: Trigger) -> bool:
+        """Whether what was learned without work is to be written down although no batch follows."""
+        draft, head = self._draft, self.head
+        cursor = draft.cursor or head.cursor
+        if draft.pages >= self._options.learned_pages_max:
+            return cursor != head.cursor or draft.learned > 0
+        return draft.learned > 0 and (passes(cursor) != passes(head.cursor) or (trigger.to_the_end and trigger.is_idle))
+
+    async def _append(self, admission: Admission) -> Record | None:
+        """Write the record; returned if it has work."""
+        draft, head = self._draft, self.head
+        record = self._unsettled = Record(
+            seq=head.seq + 1,
+            writer=self._state.writer,
+            cursor=draft.cursor or head.cursor,
+            items=tuple(admission.items),
+            carry=tuple(admission.carry),
+            known=tuple(draft.known.values()),
+            gone=tuple(draft.gone.items()),
+            files=head.files + sum(item.start == 0 for item in admission.items),
+            bytes=head.bytes + admission.bytes,
+        )
+        await self.settle()
+        return record if record.items else None

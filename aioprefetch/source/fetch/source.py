@@ -1,0 +1,247 @@
+"""The front door of a source: what an engine's stream reader calls, and nothing of the engine itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.operator import Operator
+from aioprefetch.source.fetch.admission import CanSplit, is_unbounded, limits_of, narrowed
+from aioprefetch.source.fetch.cleaning import MARKER_NAME, Cleaner, CleanOptions
+from aioprefetch.source.fetch.feeds import (
+    StateLocation,
+    check_state_place,
+    feed_for,
+    first_cursor,
+    lasting_options,
+    open_followed,
+)
+from aioprefetch.source.fetch.partitioning import check_partition_options, divide
+from aioprefetch.source.fetch.planner import Planner, PlanOptions
+from aioprefetch.source.fetch.store_clock import now_ms, skew_ms
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.offset import Offset
+from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
+from aioprefetch.source.record import Record
+from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
+from aioprefetch.source.state.layout import log_name
+
+__all__ = ["FileSource", "StateLocation"]
+
+# A store tells whole seconds, and its clock is not quite ours.
+CLOCK_MARGIN_MS = 1000
+
+
+class FileSource:
+    """Files of a store as batches of work: ``latest_offset``, ``partitions``, ``commit``, as an engine calls them.
+
+    Whatever it returns is durable before: a process may be killed between any two steps, and the next one, opened with
+    the same state and given the engine's offset, hands out the same batches again with the same content. One source
+    writes a state at a time; one that was overtaken gets ``StateConflict``. Calls of one source are taken one by one.
+    """
+
+    def __init__(
+        self,
+        state: SourceState,
+        planner: Planner,
+        cleaner: Cleaner,
+        *,
+        admission: AdmissionOptions,
+        partitioning: PartitionOptions,
+        can_split: CanSplit,
+        store_ms: Callable[[], int],
+        resources: AsyncExitStack,
+    ) -> None:
+        self._state = state
+        self._planner = planner
+        self._cleaner = cleaner
+        self._admission = admission
+        self._partitioning = partitioning
+        self._can_split = can_split
+        self._store_ms = store_ms
+        self._resources = resources
+        self._lock = asyncio.Lock()
+        self._checked: Offset | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        *,
+        operator: Operator,
+        state_operator: Operator,
+        state_directory: str,
+        url: str,
+        list_options: ListOptions | None = None,
+        admission: AdmissionOptions | None = None,
+        partitioning: PartitionOptions | None = None,
+        attach_to: StateLocation | None = None,
+        can_split: CanSplit | None = None,
+        keep_empty: bool = False,
+        list_seconds_max: float = 10.0,
+        clean: CleanOptions | None = None,
+        state_options: StateOptions | None = None,
+        clock_ms: Callable[[], int] | None = None,
+    ) -> FileSource:
+        """Open the source over ``operator``, rooted at the directory that is listed, and take over its state.
+
+        ``url`` tells people, and the state, which directory that is. ``attach_to`` follows the lister of another
+        source instead of listing: first all files that it knows, then what it finds. ``can_split`` says of which files
+        parts can be read (default: of none). ``keep_empty`` delivers empty objects too. ``clock_ms`` gives the time; by
+        default it is this machine's, and that of the store where files are told to be older or younger than it.
+
+        Raises ``ConfigInvalid`` for options that cannot be, and for a state within the source, ``StateConflict`` when
+        the state is that of another source, or what is followed is over another directory. If it fails or is cancelled
+        nothing stays open.
+        """
+        list_options = list_options or ListOptions()
+        can_split = can_split or _never
+        admission, partitioning = admission or AdmissionOptions(), partitioning or PartitionOptions()
+        limits_of(admission)
+        check_partition_options(partitioning)
+        clean = clean or CleanOptions()
+        check_state_place(operator, state_operator, state_directory, list_options)
+        marker = (state_operator, f"{state_directory}{MARKER_NAME}")
+        async with AsyncExitStack() as stack:
+            followed = None if attach_to is None else await open_followed(attach_to, url, list_options, clean.mode)
+            if followed is not None:
+                stack.push_async_callback(followed.aclose)
+            first = first_cursor(operator, followed)
+            state = await SourceState.open(
+                state_operator,
+                state_directory,
+                SourceIdentity(url=url, glob=list_options.glob, options=lasting_options(first)),
+                first=first,
+                clock_ms=clock_ms or now_ms,
+                options=state_options or StateOptions(forget_after_seconds=list_options.forget_after_seconds),
+            )
+            stack.push_async_callback(state.aclose)
+            feed = feed_for(operator, followed, list_options, state.known)
+            stack.push_async_callback(feed.aclose)
+            plan_options = PlanOptions(
+                overwrites=list_options.overwrites, keep_empty=keep_empty, list_seconds_max=list_seconds_max
+            )
+            cleaner = Cleaner(state, operator, marker, clean)
+            stack.push_async_callback(cleaner.aclose)
+            return cls(
+                state,
+                Planner(state, feed, can_split, plan_options, clock_ms=clock_ms or now_ms),
+                cleaner,
+                admission=admission,
+                partitioning=partitioning,
+                can_split=can_split,
+                store_ms=clock_ms or await _store_clock(operator, state_operator, state_directory, state),
+                resources=stack.pop_all(),
+            )
+        raise AssertionError  # The stack swallows nothing.
+
+    @property
+    def state(self) -> SourceState:
+        """The durable state, for what else is kept there (a schema)."""
+        return self._state
+
+    @property
+    def cleaner(self) -> Cleaner:
+        """What deletes or moves files, for its counts."""
+        return self._cleaner
+
+    def initial_offset(self) -> Offset:
+        """The offset before all records."""
+        return Offset(self._state.uuid)
+
+    async def latest_offset(self, start: Offset, limit: AdmissionOptions | None = None) -> Offset:
+        """The offset after the next batch, which is durable then; ``start`` itself when there is none now.
+
+        Batches that were planned after ``start`` already, by this process or one before it, come first, one at a time
+        and unchanged. Otherwise one is planned within ``limit`` and the limits of the source; a ``limit`` that bounds
+        nothing asks for all there is, up to ``plan_files_max``. Listing is bounded by time and pages.
+
+        Raises ``StateConflict`` when ``start`` is another state's, or another writer has taken over;
+        ``UntrustedMetadata`` for a ``start`` beyond the log; ``NotFound`` when the records after it were compacted;
+        ``ObjectChanged`` under ``overwrites=fail``. When it raises, or is cancelled, nothing is lost: call it again.
+        """
+        limits = limits_of(narrowed(self._admission, limit))
+        everything = limit is not None and is_unbounded(limit)
+        async with self._lock:
+            await self._check(start)
+            await self._planner.settle()
+            # An engine asks what comes after ``start`` when the batch that ended there is committed.
+            await self._state.committed(start.seq)
+            record = await self._recorded_after(start.seq, limits.items_max if everything else 1)
+            if record is None:
+                record = await self._planner.plan(limits, everything=everything)
+            return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
+
+    def prepare_available_now(self) -> None:
+        """From now on deliver what is there now, and then no more: ``latest_offset`` ends by returning ``start``."""
+        self._planner.finish_by(self._store_ms() + CLOCK_MARGIN_MS)
+
+    async def partitions(self, start: Offset, end: Offset) -> list[list[FetchItem]]:
+        """The work between two offsets, divided among tasks: a function of the records and the options alone.
+
+        Raises as ``latest_offset`` does for offsets that do not go with the state.
+        """
+        await self._check(start)
+        await self._check(end)
+        if end.seq < start.seq:
+            raise InvalidArgument(f"offset {end.seq} lies before {start.seq}", operation="partitions")
+        records = await self._state.work(start.seq, end.seq)
+        items = [item for record in records for item in record.items]
+        return divide(items, self._partitioning, self._can_split)
+
+    async def commit(self, end: Offset) -> None:
+        """The engine will not ask for anything up to ``end`` again. May come late, repeatedly, out of order, or never.
+
+        What follows from it (compaction, cleaning of source files) goes on in the background.
+        """
+        await self._check(end)
+        await self._state.committed(end.seq)
+        self._cleaner.committed(end.seq)
+
+    def report_latest(self) -> Offset | None:
+        """What is known to be there, planned or not: its distance from the engine's offset is the backlog."""
+        head = self._planner.head
+        files, size = self._planner.waiting
+        return Offset(self._state.uuid, head.seq, head.files + files, head.bytes + size)
+
+    async def aclose(self) -> None:
+        """End background work and close the state. Nothing durable depends on it."""
+        await self._resources.aclose()
+
+    async def _recorded_after(self, seq: int, files_max: int) -> Record | None:
+        """The last of the next records with work after ``seq`` that have ``files_max`` items together, at least one."""
+        found: Record | None = None
+        files = 0
+        for number in self._state.work_seqs(seq):
+            (record,) = await self._state.work(number - 1, number)
+            files += len(record.items)
+            if found is not None and files > files_max:
+                break
+            found = record
+            if files >= files_max:
+                break
+        return found
+
+    async def _check(self, offset: Offset) -> None:
+        """Refuse an offset that does not go with the state; see ``SourceState.check_offset``."""
+        if offset.state == self._state.uuid and offset.seq > self._planner.head.seq:
+            await self._state.newest()  # Beyond the end, as it was: who has gone on is another writer, and is named.
+        self._state.check_offset(offset)
+        # Each opening appends a claim, so that a log that lost its end grows past the offset again.
+        if offset.seq >= 0 and offset != self._checked:
+            await self._state.check_totals(offset)
+            self._checked = offset
+
+
+async def _store_clock(
+    operator: Operator, state_operator: Operator, directory: str, state: SourceState
+) -> Callable[[], int]:
+    """The time of the store, as near as the claim tells that was written just now."""
+    assert state.head is not None
+    skew = await skew_ms(operator, state_operator, f"{directory}{log_name(state.head.seq)}")
+    return lambda: now_ms() + skew
+
+
+def _never(file: SourceFile) -> bool:
+    return False

@@ -1,0 +1,321 @@
+"""Files are cleaned behind the engine's commits, and never in a version that was not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import ConfigInvalid, NotFound, PermissionDenied, StateConflict, Unavailable
+from aioprefetch.operator import Operator
+from aioprefetch.services.memory import Memory
+from aioprefetch.source.cursor import TailAndSweep
+from aioprefetch.source.fetch.cleaning import MARKER_NAME, Cleaner, CleanOptions, move_directories
+from aioprefetch.source.fetch.cleaning_notes import DEAD, DeadLists, version_of
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.reading import failures, quarantine_to
+from aioprefetch.source.record import Record
+from aioprefetch.testing import FaultLayer, Injection
+from tests.unit.source.fetch.fakes import FakeState
+
+
+class Scene:
+    """A store with a source in ``in/``, and records of what was planned."""
+
+    def __init__(self, mode: Any = "delete", *faults: Injection) -> None:
+        self.service = Memory()
+        self.root = Operator.bare(self.service)
+        self.source = Operator.bare(Memory(root="in", _private=self.service.store)).layer(FaultLayer(faults))
+        self.state = FakeState()
+        self.options = CleanOptions(
+            mode=mode, operator=self.root, source_directory="in/", target_directory="done/" if mode == "move" else ""
+        )
+        self.restart()
+
+    def restart(self) -> None:
+        self.cleaner = Cleaner(self.state, self.source, (self.root, f"state/{MARKER_NAME}"), self.options)
+
+    async def plan(self, *items: FetchItem) -> None:
+        seq = self.state.head.seq + 1
+        await self.state.append(Record(seq=seq, writer="w1", cursor=TailAndSweep(), items=items))
+
+    async def put(self, key: str, data: bytes = b"data") -> SourceFile:
+        meta = await self.source.write(key, data)
+        return SourceFile(key, len(data), meta.etag)
+
+    async def commit(self, seq: int) -> None:
+        self.cleaner.committed(seq)
+        await self.cleaner.finish()
+
+    def keys(self) -> list[str]:
+        return [key for key in sorted(self.service.store.objects) if not key.startswith("state/")]
+
+
+async def test_files_are_deleted_when_their_last_range_is_committed() -> None:
+    scene = Scene()
+    small, large = await scene.put("a"), await scene.put("b")
+    first, rest = FetchItem(large).cut(2)
+    await scene.plan(FetchItem(small), first)
+    await scene.plan(rest)
+    assert scene.keys() == ["in/a", "in/b"]
+    await scene.commit(1)
+    assert scene.keys() == ["in/b"]
+    await scene.commit(2)
+    assert scene.keys() == []
+    assert scene.cleaner.counts == {"cleaned": 2}
+
+
+async def test_files_are_moved_with_their_path() -> None:
+    scene = Scene("move")
+    await scene.plan(FetchItem(await scene.put("x/a", b"moved")))
+    await scene.commit(1)
+    assert scene.keys() == ["done/x/a"]
+    assert await scene.root.read("done/x/a") == b"moved"
+
+
+async def test_a_newer_version_stays() -> None:
+    for mode in ("delete", "move"):
+        scene = Scene(mode)
+        await scene.plan(FetchItem(await scene.put("a")))
+        await scene.put("a", b"newer")
+        await scene.commit(1)
+        assert scene.keys() == ["in/a"]
+        assert scene.cleaner.counts == {"changed": 1}
+
+
+async def test_a_version_that_comes_during_the_copy_stays() -> None:
+    class Overtaken(Memory):
+        pass
+
+    scene = Scene("move")
+    await scene.plan(FetchItem(await scene.put("a")))
+    copy = scene.root.copy
+
+    async def copy_slowly(source: str, target: str) -> Any:
+        found = await copy(source, target)
+        await scene.put("a", b"newer")
+        return found
+
+    scene.root.copy = copy_slowly  # type: ignore[method-assign]
+    await scene.commit(1)
+    assert await scene.source.read("a") == b"newer"
+
+
+async def test_commits_may_be_late_repeated_and_out_of_order() -> None:
+    scene = Scene()
+    for name in "abc":
+        await scene.plan(FetchItem(await scene.put(name)))
+    for seq in (2, 1, 2, -1):
+        await scene.commit(seq)
+    assert scene.keys() == ["in/c"]
+    assert scene.cleaner.counts == {"cleaned": 2}
+
+
+async def test_the_last_batch_of_a_run_is_cleaned_by_the_next_one() -> None:
+    scene = Scene()
+    for name in "abc":
+        await scene.plan(FetchItem(await scene.put(name)))
+    await scene.commit(1)
+    scene.restart()
+    await scene.commit(3)
+    assert scene.keys() == []
+    assert scene.cleaner.counts == {"cleaned": 2}
+
+
+async def test_what_a_killed_run_has_half_done_is_done_again() -> None:
+    scene = Scene()
+    files = [await scene.put(name) for name in "ab"]
+    await scene.plan(*map(FetchItem, files))
+    await scene.source.delete("a")
+    await scene.commit(1)
+    assert scene.keys() == []
+    assert scene.cleaner.counts == {"cleaned": 1, "missing": 1}
+
+
+async def test_failures_are_counted_and_logged_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+    refusal = Injection(operation="delete", path="a", error=PermissionDenied)
+    scene = Scene("delete", refusal)
+    await scene.plan(*[FetchItem(await scene.put(name)) for name in "ab"])
+    await scene.commit(1)
+    assert scene.keys() == ["in/a"]
+    assert scene.cleaner.counts == {"cleaned": 1, "failed": 1}
+    assert "'a' was not cleaned" in caplog.text
+
+
+async def test_records_that_are_gone_do_not_stop_it(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    for name in "ab":
+        await scene.plan(FetchItem(await scene.put(name)))
+    records = scene.state.records
+
+    async def compacted(after: int, through: int) -> list[Record]:
+        if after < 1:
+            raise NotFound("removed")
+        return await records(after, through)
+
+    scene.state.records = compacted  # type: ignore[method-assign]
+    await scene.commit(1)
+    await scene.commit(2)
+    assert scene.keys() == ["in/a"]
+    assert "their files are not cleaned" in caplog.text
+
+
+async def test_a_damaged_marker_begins_anew() -> None:
+    scene = Scene()
+    await scene.plan(FetchItem(await scene.put("a")))
+    await scene.root.write(f"state/{MARKER_NAME}", b"{")
+    await scene.commit(1)
+    assert scene.keys() == []
+
+
+async def test_closing_stops_it_and_leaves_nothing() -> None:
+    scene = Scene("delete", Injection(operation="stat", hang=True, times=None))
+    await scene.plan(FetchItem(await scene.put("a")))
+    scene.cleaner.committed(1)
+    await asyncio.sleep(0)
+    await scene.cleaner.aclose()
+    await scene.cleaner.aclose()
+    assert scene.keys() == ["in/a"]
+
+
+async def test_off_does_nothing() -> None:
+    scene = Scene("off")
+    await scene.plan(FetchItem(await scene.put("a")))
+    await scene.commit(1)
+    assert scene.service.store.keys() == ["in/a"]
+    await scene.cleaner.aclose()
+
+
+async def leave_out(scene: Scene, label: str, *items: FetchItem) -> None:
+    """As a task does whose policy is quarantine."""
+    facts = [{"key": one.file.key, "etag": one.file.etag, "version": None, "start": one.start} for one in items]
+    await scene.root.write(f"state/dead/{label}.jsonl", "".join(f"{json.dumps(one)}\n" for one in facts).encode())
+
+
+async def test_files_that_were_left_out_are_left() -> None:
+    """The batch ends with a later record than that of the file; other batches are nobody's business."""
+    scene = Scene()
+    items = [FetchItem(await scene.put(name)) for name in ("bad", "good", "later")]
+    for item in items:
+        await scene.plan(item)
+    for _ in range(40):
+        await scene.plan()
+    await leave_out(scene, "000000000043-0", items[0])
+    await leave_out(scene, "000000000099-0", items[1])
+    await scene.commit(43)
+    assert scene.keys() == ["in/bad"]
+    assert scene.cleaner.counts == {"cleaned": 2, "left": 1}
+    scene.restart()
+    await scene.plan()
+    await scene.commit(44)
+    assert scene.keys() == ["in/bad"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_of_which_an_earlier_range_was_left_out_is_left(restarts: bool) -> None:
+    scene = Scene()
+    first, rest = FetchItem(await scene.put("a")).cut(2)
+    await scene.plan(first)
+    await scene.plan(rest)
+    await leave_out(scene, "000000000001-3", first)
+    await scene.commit(1)
+    if restarts:
+        scene.restart()
+    await scene.commit(2)
+    assert scene.keys() == ["in/a"]
+    await scene.plan(FetchItem(await scene.put("a", b"another version")))
+    await scene.commit(3)
+    assert scene.keys() == []
+
+
+async def test_nothing_is_cleaned_while_a_list_of_what_was_left_out_cannot_be_read() -> None:
+    scene = Scene()
+    await scene.plan(FetchItem(await scene.put("a")))
+    await scene.root.write("state/dead/000000000001-0.jsonl", b'{"key": ')
+    await scene.commit(1)
+    assert scene.keys() == ["in/a"]
+
+
+async def test_r1_a_source_that_was_overtaken_cleans_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """The files are the other writer's to plan by then."""
+    scene = Scene()
+    await scene.plan(FetchItem(await scene.put("a")))
+    scene.state.lost = StateConflict("another writer", operation="append_record")
+    await scene.commit(1)
+    assert scene.keys() == ["in/a"]
+    assert "cleaned no more" in caplog.text
+
+
+async def test_what_failed_is_tried_again_with_the_next_commit_and_by_the_next_run() -> None:
+    refusal = Injection(operation="delete", path="a", error=Unavailable, times=4)
+    scene = Scene("delete", refusal)
+    await scene.plan(*[FetchItem(await scene.put(name)) for name in "ab"])
+    for _ in range(5):
+        await scene.commit(1)
+    assert scene.keys() == ["in/a"]
+    assert scene.cleaner.counts == {"cleaned": 1, "failed": 3}  # so often in one run
+    scene.restart()
+    await scene.commit(1)
+    await scene.commit(1)
+    assert scene.keys() == []
+    assert scene.cleaner.counts == {"cleaned": 1, "failed": 1}
+
+
+async def test_a_store_that_refuses_everything_leaves_the_records_to_a_later_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aioprefetch.source.fetch.cleaning.FAILED_MAX", 2)
+    scene = Scene("delete", Injection(operation="delete", error=Unavailable, times=3))
+    await scene.plan(*[FetchItem(await scene.put(name)) for name in "abc"])
+    await scene.commit(1)
+    assert scene.keys() == ["in/a", "in/b", "in/c"]
+    await scene.commit(1)
+    assert scene.keys() == []
+
+
+async def test_records_that_are_left_are_cleaned_although_earlier_ones_are_removed() -> None:
+    scene = Scene()
+    for name in "abc":
+        await scene.plan(FetchItem(await scene.put(name)))
+    records = scene.state.records
+
+    async def compacted(after: int, through: int) -> list[Record]:
+        if after < 1:
+            raise NotFound("removed")
+        return await records(after, through)
+
+    scene.state.records = compacted  # type: ignore[method-assign]
+    await scene.commit(3)
+    assert scene.keys() == ["in/a"]
+
+
+def test_a_target_must_lie_in_the_store_and_outside_of_the_source() -> None:
+    assert move_directories("s3://b/in/x", "s3a://b/done/") == ("s3://b/", "in/x/", "done/")
+    assert move_directories("file:///in", "file:///in2/y") == ("file:///", "in/", "in2/y/")
+    with pytest.raises(ConfigInvalid, match="lies within the source"):
+        move_directories("s3://b/in", "s3://b/in/done")
+    with pytest.raises(ConfigInvalid, match="lies within the source"):
+        move_directories("s3://b", "s3://b/done")
+    with pytest.raises(ConfigInvalid, match="same store"):
+        move_directories("s3://b/in", "s3://c/done")
+    with pytest.raises(ConfigInvalid, match="needs a directory"):
+        Cleaner(FakeState(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), CleanOptions(mode="move"))
+    inside = CleanOptions(
+        mode="move", operator=Operator.bare(Memory()), source_directory="in/", target_directory="in/done/"
+    )
+    with pytest.raises(ConfigInvalid, match="lies within the source"):
+        Cleaner(FakeState(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), inside)
+
+
+async def test_the_list_that_a_task_writes_is_understood() -> None:
+    """Of the same file as a listing tells it, whatever is in its name."""
+    async with Operator.bare(Memory()) as operator:
+        file = SourceFile("a\u2028b/ü\n.jsonl", 10, "e", "v", 5)
+        for label, item in (("000000000007-0", FetchItem(file)), ("000000000008-1", FetchItem(file, 1, 2))):
+            line = failures._line("memory://x", item, "corrupt", NotFound("no"))
+            await quarantine_to(operator, f"s/{DEAD}{label}.jsonl")((line, line))
+        lists = DeadLists(operator, "s/")
+        assert await lists.files(6, 7) == await lists.files(7, 8) == {version_of(file)}
+        assert await lists.files(-1, 6) == await lists.files(8, 100) == set()

@@ -1,0 +1,131 @@
+"""Work is divided by a function of keys and options, so that any number of tasks reads the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.fetch.partitioning import divide, partition_count, stable_hash
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.options import PartitionOptions
+
+
+def can_split(file: SourceFile) -> bool:
+    return file.key.endswith(".jsonl")
+
+
+def whole(name: str, size: int) -> FetchItem:
+    return FetchItem(SourceFile(name, size, "e"))
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[FetchItem]:
+    """Files, some of them as two ranges, as a batch over several records has them."""
+    items: list[FetchItem] = []
+    for number, (size, cut) in enumerate(draw(st.lists(st.tuples(st.integers(0, 300), st.booleans()), max_size=15))):
+        one = whole(f"k{number}.{'jsonl' if cut else 'gz'}", size)
+        items += one.cut(draw(st.integers(1, size - 1))) if cut and size > 1 and draw(st.booleans()) else [one]
+    return items
+
+
+options = st.builds(
+    PartitionOptions,
+    target_bytes=st.integers(1, 200),
+    partitions_max=st.none() | st.integers(1, 9),
+    split_files=st.booleans(),
+    assign=st.sampled_from(["hash", "size"]),
+    slots=st.integers(1, 6),
+)
+
+
+def bytes_of(items: list[FetchItem]) -> Counter[tuple[str, int]]:
+    """Every byte of every file, and how often it is read; an empty file is one position."""
+    return Counter((one.file.key, at) for one in items for at in (range(one.start, one.stop) if one.bytes else [-1]))
+
+
+@given(batches(), options)
+def test_f7_any_number_of_tasks_reads_the_same_bytes_once(items: list[FetchItem], how: PartitionOptions) -> None:
+    parts = divide(items, how, can_split)
+    assert bytes_of([one for part in parts for one in part]) == bytes_of(items)
+    assert all(parts)
+    assert len(parts) <= (how.partitions_max or 2 * how.slots)
+
+
+@given(batches(), options)
+def test_f1_a_file_that_is_not_split_belongs_to_one_task(items: list[FetchItem], how: PartitionOptions) -> None:
+    parts = divide(items, how, can_split)
+    for key in {one.file.key for one in items if not how.split_files or not can_split(one.file)}:
+        assert sum(any(one.file.key == key for one in part) for part in parts) == 1
+
+
+@given(batches(), options)
+def test_f2_the_same_work_is_divided_the_same_way(items: list[FetchItem], how: PartitionOptions) -> None:
+    assert divide(items, how, can_split) == divide(list(items), how, can_split)
+
+
+@given(batches(), options)
+def test_pieces_of_a_file_keep_their_order_within_a_task(items: list[FetchItem], how: PartitionOptions) -> None:
+    for part in divide(items, how, can_split):
+        for key in {one.file.key for one in part}:
+            starts = [one.start for one in part if one.file.key == key]
+            assert starts == sorted(starts)
+
+
+def test_f1_a_key_goes_to_the_task_of_its_hash() -> None:
+    items = [whole(f"{number}.gz", 100) for number in range(200)]
+    parts = divide(items, PartitionOptions(target_bytes=1000, partitions_max=8), can_split)
+    numbers = [{stable_hash(one.file.key) % 8 for one in part} for part in parts]
+    assert sorted(numbers, key=min) == [{number} for number in range(8)]
+    assert min(map(len, parts)) > 10
+
+
+def test_f1_the_hash_is_one_for_all_processes() -> None:
+    code = "from aioprefetch.source.fetch.partitioning import stable_hash; print(stable_hash('a/ü.jsonl'))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert told == {f"{stable_hash('a/ü.jsonl')}\n"}
+
+
+def test_f1_one_huge_file_keeps_all_tasks_busy_where_files_may_be_split() -> None:
+    options = PartitionOptions(target_bytes=100, slots=4, split_files=True)
+    parts = divide([whole("a.jsonl", 10_000)], options, can_split)
+    assert len(parts) == 8
+    assert {sum(one.bytes for one in part) for part in parts} <= {1200, 1300}
+
+
+@pytest.mark.parametrize("split_files", [None, False])
+def test_f1_ranges_of_one_file_stay_in_one_task_unless_it_may_be_split(split_files: bool | None) -> None:
+    """The default, too: this is what divides the work of a stream."""
+    first, rest = whole("a.jsonl", 10_000).cut(5_000)
+    options = PartitionOptions(target_bytes=100, slots=4, split_files=split_files)
+    assert divide([first, rest], options, can_split) == [[first, rest]]
+
+
+def test_size_balances_bytes() -> None:
+    items = [whole(f"{number}.gz", size) for number, size in enumerate([90, 10, 50, 40, 60, 50])]
+    parts = divide(items, PartitionOptions(target_bytes=100, partitions_max=3, assign="size"), can_split)
+    assert sorted(sum(one.bytes for one in part) for part in parts) == [100, 100, 100]
+
+
+def test_small_batches_get_few_tasks() -> None:
+    how = PartitionOptions(target_bytes=100, slots=4)
+    assert [partition_count(size, how) for size in (0, 1, 100, 101, 799, 10_000)] == [1, 1, 1, 2, 8, 8]
+    assert divide([], how, can_split) == []
+
+
+@pytest.mark.parametrize(
+    "how", [PartitionOptions(target_bytes=0), PartitionOptions(partitions_max=0), PartitionOptions(slots=0)]
+)
+def test_options_that_leave_nothing_are_refused(how: PartitionOptions) -> None:
+    with pytest.raises(ConfigInvalid, match="must be at least 1, not 0"):
+        divide([], how, can_split)
