@@ -1,0 +1,118 @@
+"""Casts of one array that is not nested to another type, by which nothing is lost that counts.
+
+Integers, decimals and dates are checked value by value. Timestamps are cut to microseconds towards the past, as Spark
+cuts those of Impala and of itself; one without a zone is taken for UTC. A double may be rounded to a float, and not
+overflow. What would have to be guessed (the unit of a number that is to be a time, the truth of a 2) is refused.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_DECIMAL128_DIGITS = 38
+# Digits of the largest integer of 64 bits, which pyarrow wants room for whatever the values are.
+_INTEGER_DIGITS = 20
+_UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+class CannotCast(ValueError):
+    """The types do not go together, or a value does not fit; its text says which."""
+
+
+def cast_plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """``array`` (plain and not nested) as ``wanted``. ``CannotCast`` where it cannot be or a value does not fit."""
+    found = array.type
+    if found == wanted:
+        return array
+    if pa.types.is_null(found):
+        return pa.nulls(len(array), wanted)
+    try:
+        return _cast(array, wanted)
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise CannotCast(str(error)) from error
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    found, types = array.type, pa.types
+    if types.is_timestamp(wanted):
+        return _timestamp(array, wanted)
+    if types.is_duration(wanted) and types.is_duration(found):
+        return _rescaled(array, found.unit, wanted.unit).view(wanted)
+    if types.is_decimal(wanted) and types.is_integer(found):
+        return _integer_to_decimal(array, wanted)
+    if types.is_floating(wanted) and types.is_floating(found):
+        return _floating(array, wanted)
+    if types.is_date(wanted) and types.is_timestamp(found):
+        raise CannotCast("a time would lose its hours")
+    if not _goes_together(found, wanted):
+        raise CannotCast("")
+    return array.cast(wanted)
+
+
+def _goes_together(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast means the same value. Text may become anything that it spells, and anything but bytes be text."""
+    types = pa.types
+    if types.is_string(found):
+        return True
+    if types.is_string(wanted) or types.is_binary(wanted):
+        return bool(types.is_string(wanted) or types.is_binary(found))
+    if is_number(found) and is_number(wanted):
+        return True
+    pairs = (types.is_date, types.is_time, types.is_boolean)
+    return any(check(found) and check(wanted) for check in pairs)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of it are numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _integer_to_decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if wanted.scale < 0 or wanted.scale + _INTEGER_DIGITS > _DECIMAL128_DIGITS:
+        return array.cast(pa.decimal256(76, max(wanted.scale, 0))).cast(wanted)
+    return array.cast(pa.decimal128(_DECIMAL128_DIGITS, wanted.scale)).cast(wanted)
+
+
+def _floating(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    made = array.cast(wanted)
+    if wanted.bit_width < array.type.bit_width:
+        lost = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(array)))
+        if lost.true_count:
+            raise CannotCast(f"{array.filter(lost)[0].as_py()!r} is too large for {wanted}")
+    return made
+
+
+def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    found = array.type
+    if pa.types.is_timestamp(found):
+        return _rescaled(array, found.unit, wanted.unit).view(wanted)
+    if pa.types.is_string(found):
+        return _parsed(array, wanted)
+    if pa.types.is_date(found):
+        return array.cast(pa.timestamp(wanted.unit)).view(wanted)
+    raise CannotCast("")
+
+
+def _parsed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Text with a zone or without one, which then means UTC."""
+    has_zone = pc.match_substring_regex(array, r"\d(?:Z|[+-]\d\d(?::?\d\d)?)$")
+    # A date ends with what may be an offset: a zone follows a time.
+    has_zone = pc.and_(has_zone, pc.match_substring(array, ":"))
+    zoned = pc.if_else(has_zone, array, pa.scalar(None, array.type)).cast(pa.timestamp(wanted.unit, "UTC"))
+    bare = pc.if_else(has_zone, pa.scalar(None, array.type), array).cast(pa.timestamp(wanted.unit))
+    return pc.coalesce(zoned, bare.view(zoned.type)).view(wanted)
+
+
+def _rescaled(array: pa.Array, found: str, wanted: str) -> pa.Array:
+    """The numbers of a time in another unit: cut towards the past, checked against overflow. Nulls stay."""
+    numbers = array.view(pa.int64())
+    if found == wanted:
+        return numbers
+    here, there = _UNIT_NS[found], _UNIT_NS[wanted]
+    if here > there:
+        return pc.multiply_checked(numbers, pa.scalar(here // there, pa.int64()))
+    by = pa.scalar(there // here, pa.int64())
+    towards_zero = pc.divide(numbers, by)
+    is_later = pc.greater(pc.multiply(towards_zero, by), numbers)  # Of times before 1970.
+    return pc.subtract(towards_zero, pc.cast(is_later, pa.int64()))

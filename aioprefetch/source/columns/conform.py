@@ -1,0 +1,190 @@
+"""Batches of files made into batches of exactly one schema: what an engine that compares schemas accepts.
+
+Columns are found by name, put in order, cast where nothing is lost, and filled with nulls where a file has none. What
+has the type already is passed on as it is, without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.errors import Error, UntrustedMetadata
+from aioprefetch.source.columns.casts import CannotCast, cast_plain
+from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.columns.plain_types import as_plain
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, *, path: str = "") -> pa.RecordBatch:
+    """The rows of ``batch`` with exactly the fields of ``schema``, whose columns are found by name.
+
+    ``path`` is the file's, for messages. Raises ``UntrustedMetadata`` naming column, value and file for a value that
+    does not fit, for a type that cannot become the wanted one, for nulls (or a missing column) where none may be, and
+    for names that several columns may mean.
+    """
+    return Conformer(schema).conform(batch, path=path)
+
+
+class Conformer:
+    """``conform`` for many batches to one schema: what is found out of one batch's schema holds for the next."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._required = tuple(not field.nullable for field in schema)
+        self._seen: pa.Schema | None = None
+        self._places: list[int | None] = []
+        self._is_same = False
+
+    def conform(self, batch: pa.RecordBatch, *, path: str = "") -> pa.RecordBatch:
+        """See the function of that name."""
+        try:
+            if self._seen is None or not batch.schema.equals(self._seen, check_metadata=False):
+                self._learn(batch.schema)
+            if self._is_same and not self._has_nulls_where_none_may_be(batch):
+                return batch
+            return self._converted(batch)
+        except Error as error:
+            error.add_context(operation="conform", path=path)
+            raise
+
+    def _learn(self, schema: pa.Schema) -> None:
+        self._places = match_names(schema.names, self.schema.names)
+        self._is_same = schema.equals(self.schema, check_metadata=False) and not any(
+            pa.types.is_nested(field.type) for field in schema
+        )
+        self._seen = schema
+
+    def _has_nulls_where_none_may_be(self, batch: pa.RecordBatch) -> bool:
+        return any(required and batch.column(place).null_count for place, required in enumerate(self._required))
+
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not len(self.schema):
+            return batch.select([])
+        arrays = [
+            _column(None if place is None else batch.column(place), field, batch.num_rows)
+            for place, field in zip(self._places, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _column(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
+    if array is None:
+        if not field.nullable and rows:
+            raise UntrustedMetadata(
+                f"the file has no column {field.name!r}, which must not be null", context={"column": field.name}
+            )
+        return pa.nulls(rows, field.type)
+    return conform_array(array, field, field.name)
+
+
+def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
+    """An array with the type of ``field``, and without nulls if it must have none. ``column`` is for messages."""
+    if not field.nullable and array.null_count:
+        raise UntrustedMetadata(
+            f"column {column!r} must not be null, and {array.null_count} of {len(array)} values are",
+            context={"column": column},
+        )
+    found, wanted = array.type, field.type
+    if found == wanted and not (pa.types.is_nested(wanted) and _has_required(wanted)):
+        return array
+    try:
+        array = as_plain(array)
+        if pa.types.is_nested(wanted):
+            made = _nested(array, wanted, column)
+        else:
+            made = None if pa.types.is_nested(array.type) else cast_plain(array, wanted)
+    except (CannotCast, pa.ArrowException) as error:
+        raise _refusal(column, found, wanted, error) from error
+    if made is None:
+        raise _refusal(column, found, wanted, None)
+    return made
+
+
+def _nested(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array | None:
+    """An array as a nested type; ``None`` where it is nothing of the kind."""
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
+        return _struct(array, wanted, column)
+    if pa.types.is_map(wanted) and pa.types.is_map(array.type):
+        return _map(array, wanted, column)
+    if pa.types.is_list(wanted) and pa.types.is_list(array.type):
+        return _list(array, wanted, column)
+    return None
+
+
+def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Array:
+    found = array.type
+    fields = [wanted.field(place) for place in range(wanted.num_fields)]
+    places = match_names(
+        [found.field(place).name for place in range(found.num_fields)], [field.name for field in fields]
+    )
+    mask = array.is_null() if array.null_count else None
+    children = []
+    for place, field in zip(places, fields, strict=True):
+        name = f"{column}.{field.name}"
+        # Values below a struct that is null are nobody's, and do not count as nulls.
+        below = field if mask is None else field.with_nullable(True)
+        if place is None:
+            if not field.nullable and len(array) > array.null_count:
+                raise UntrustedMetadata(
+                    f"the file has no field {name!r}, which must not be null", context={"column": name}
+                )
+            children.append(pa.nulls(len(array), field.type))
+            continue
+        child = conform_array(array.field(place), below, name)
+        if mask is not None and not field.nullable:
+            _check_under(child, mask, name)
+        children.append(child)
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask) if children else array.cast(wanted)
+
+
+def _check_under(child: pa.Array, mask: pa.BooleanArray, column: str) -> None:
+    nulls = pc.and_not(child.is_null(), mask).true_count if child.null_count else 0
+    if nulls:
+        raise UntrustedMetadata(
+            f"column {column!r} must not be null, and {nulls} values are", context={"column": column}
+        )
+
+
+def _list(array: pa.ListArray, wanted: pa.ListType, column: str) -> pa.Array:
+    offsets, low, high = _offsets(array)
+    values = conform_array(array.values.slice(low, high - low), wanted.value_field, f"{column}.element")
+    mask = array.is_null() if array.null_count else None
+    return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=mask)
+
+
+def _map(array: pa.MapArray, wanted: pa.MapType, column: str) -> pa.Array:
+    offsets, low, high = _offsets(array)
+    keys = conform_array(array.keys.slice(low, high - low), wanted.key_field, f"{column}.key")
+    items = conform_array(array.items.slice(low, high - low), wanted.item_field, f"{column}.value")
+    mask = array.is_null() if array.null_count else None
+    return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=mask)
+
+
+def _offsets(array: pa.ListArray | pa.MapArray) -> tuple[pa.Int32Array, int, int]:
+    """The offsets of the items from 0 on, and which of the values they mean. Items of nulls may be among them."""
+    offsets = array.offsets
+    if not len(offsets):
+        return pa.array([0], pa.int32()), 0, 0
+    low, high = offsets[0].as_py(), offsets[-1].as_py()
+    if offsets.offset or low:  # A mask goes with offsets that are no slice.
+        offsets = pc.subtract(offsets, pa.scalar(low, pa.int32()))
+    return offsets, low, high
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    """Whether anything within must not be null: whoever made the array need not have kept to it."""
+    fields: Sequence[pa.Field] = [kind.field(place) for place in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        return _has_required(kind.key_type) or not kind.item_field.nullable or _has_required(kind.item_type)
+    return any(not field.nullable or _has_required(field.type) for field in fields)
+
+
+def _refusal(column: str, found: pa.DataType, wanted: pa.DataType, error: Exception | None) -> Error:
+    reason = f": {error}" if error is not None and str(error) else ""
+    return UntrustedMetadata(
+        f"column {column!r} is {found} in the file and cannot become {wanted}{reason}", context={"column": column}
+    )

@@ -1,0 +1,122 @@
+"""Columns whose values stand in directories, ``k=0/part-0.parquet``, as Spark and Hive write them. Pure.
+
+Like Spark: the innermost run of directories with ``name=value`` counts, names and values are percent-encoded, and
+``__HIVE_DEFAULT_PARTITION__`` is a null. A value in the path wins over a column of the file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.source.columns.casts import CannotCast, cast_plain
+from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.columns.zones import in_zone
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_DOUBLE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_INT32, _INT64 = 1 << 31, 1 << 63
+
+# Name and text of each, outermost first; ``None`` is a null.
+Directories = tuple[tuple[str, str | None], ...]
+
+
+def directories_of(key: str) -> Directories:
+    """The names and values in the directories of a key."""
+    if "=" not in key:
+        return ()
+    found: list[tuple[str, str | None]] = []
+    for part in reversed(key.split("/")[:-1]):
+        name, _, text = part.partition("=")
+        if name and text:
+            found.append((unquote(name), None if text == _NULL else unquote(text)))
+        elif found:
+            break
+    return tuple(reversed(found))
+
+
+def names_of(directories: Directories) -> tuple[str, ...]:
+    """Their names alone."""
+    return tuple(name for name, _ in directories)
+
+
+def directory_fields(names: Sequence[str], schema: pa.Schema) -> dict[str, str]:
+    """Which fields of ``schema`` directories of these names tell, each with its directory's name."""
+    if not names:
+        return {}
+    places = match_names(names, schema.names)
+    return {field: names[place] for field, place in zip(schema.names, places, strict=True) if place is not None}
+
+
+def directory_value(text: str | None, field: pa.Field, *, key: str, time_zone: str | None) -> pa.Scalar:
+    """The value of a field out of a directory. ``UntrustedMetadata`` names key and column where it does not fit."""
+    if text is None:
+        if field.nullable:
+            return pa.scalar(None, field.type)
+        raise _unfit(_NULL, field, key, "it must not be null")
+    try:
+        if pa.types.is_timestamp(field.type):
+            return pa.scalar(_time(text, field.type, time_zone), field.type)
+        return cast_plain(pa.array([text]), field.type)[0]
+    except (CannotCast, pa.ArrowException, ValueError, OverflowError) as error:
+        raise _unfit(text, field, key, f"it is no {field.type}") from error
+
+
+def inferred_fields(found: Iterable[Directories]) -> list[pa.Field]:
+    """The fields that all of these directories have, of the narrowest type; none where their names differ."""
+    listed = list(found)
+    names = {names_of(one) for one in listed}
+    if len(names) != 1:
+        return []
+    columns = zip(*listed, strict=True)
+    return [pa.field(column[0][0], _type_of([text for _, text in column if text is not None])) for column in columns]
+
+
+def with_directory_fields(schema: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
+    """A schema of files with fields out of their paths: at the place of one of that name, otherwise at its end."""
+    places = match_names([field.name for field in fields], schema.names)
+    kept = [one if place is None else fields[place] for one, place in zip(schema, places, strict=True)]
+    return pa.schema([*kept, *(one for number, one in enumerate(fields) if number not in places)])
+
+
+def _type_of(texts: Sequence[str]) -> pa.DataType:
+    if not texts:
+        return pa.null()
+    if all(map(_INTEGER.fullmatch, texts)) and all(-_INT64 <= int(one) < _INT64 for one in texts):
+        return pa.int64()
+    if all(map(_DOUBLE.fullmatch, texts)) and all(_is_exact(one) for one in texts):
+        return pa.float64()
+    return pa.date32() if all(map(_is_date, texts)) else pa.string()
+
+
+def _is_exact(text: str) -> bool:
+    """Whether it may become a double beside other doubles: of integers only small ones, as in Spark."""
+    return _INTEGER.fullmatch(text) is None or abs(int(text)) < _INT32
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return _DATE.fullmatch(text) is not None and dt.date.fromisoformat(text) is not None
+    except ValueError:
+        return False
+
+
+def _time(text: str, kind: pa.TimestampType, time_zone: str | None) -> dt.datetime:
+    found = dt.datetime.fromisoformat(text)
+    return in_zone(found, time_zone) if kind.tz is not None else found
+
+
+def _unfit(text: str, field: pa.Field, key: str, reason: str) -> UntrustedMetadata:
+    return UntrustedMetadata(
+        f"column {field.name!r} is {text!r} in a directory of the path, and {reason}: give a schema that it fits",
+        operation="read_items",
+        path=key,
+        context={"column": field.name, "value": text},
+    )

@@ -1,0 +1,36 @@
+"""Which column of a file a wanted name means: the exact one, otherwise one that differs in case, as Spark has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioprefetch.errors import UntrustedMetadata
+
+
+def match_names(found: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
+    """For each wanted name the place of its column among ``found``, ``None`` where there is none.
+
+    A column whose exact name is wanted is nobody else's. ``UntrustedMetadata`` where several columns may be meant.
+    """
+    if list(found) == list(wanted) and len(set(found)) == len(found):
+        return list(range(len(found)))
+    exact: dict[str, list[int]] = {}
+    for place, name in enumerate(found):
+        exact.setdefault(name, []).append(place)
+    folded: dict[str, list[int]] = {}
+    taken = exact.keys() & set(wanted)
+    for place, name in enumerate(found):
+        if name not in taken:
+            folded.setdefault(name.lower(), []).append(place)
+    return [_only(name, exact.get(name) or folded.get(name.lower(), []), found) for name in wanted]
+
+
+def _only(name: str, places: Sequence[int], found: Sequence[str]) -> int | None:
+    if len(places) > 1:
+        names = ", ".join(repr(found[place]) for place in places)
+        raise UntrustedMetadata(
+            f"column {name!r} may be any of {names}; rename them, or ask for one by its exact name",
+            operation="conform",
+            context={"column": name},
+        )
+    return places[0] if places else None

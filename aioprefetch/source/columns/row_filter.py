@@ -1,0 +1,235 @@
+"""Filters on conformed batches, so that the option means the same for every format, and the same as Spark's ``where``.
+
+What Parquet's statistics leave out before is what no row of could match: the rows themselves are always decided here,
+on the types of the schema that was asked for. NaN is above all numbers and equal to itself, and a null matches nothing,
+``not in`` included.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import functools
+import numbers
+import operator as operators
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.parquet.filters import Clause, Filters, check_expression, checked_filters, filtered
+from aioprefetch.source.columns.casts import CannotCast, cast_plain, is_number
+from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.columns.zones import in_zone
+
+_COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "=": operators.eq,
+    "==": operators.eq,
+    "!=": operators.ne,
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
+    ">=": operators.ge,
+}
+
+
+class RowFilter:
+    """``filters`` as ``aioprefetch.parquet.scan`` takes them, over batches of ``schema``.
+
+    A time without a zone is one of ``time_zone`` where the column has instants. Raises ``InvalidArgument`` for what is
+    no filter, names a column that is not there, or has a value that does not go with its type, or is null.
+    """
+
+    def __init__(self, filters: Any, schema: pa.Schema, *, time_zone: str | None = None) -> None:
+        checked = normalized(filters, schema, time_zone=time_zone)
+        self._expression = checked if isinstance(checked, pc.Expression) else _expression(checked, schema)
+        self._columns = schema.names
+        check_expression(schema, self._expression, self._columns, path="")
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that match, in order."""
+        return filtered(batch, self._expression, self._columns, path="")
+
+
+def normalized(filters: Any, schema: pa.Schema, *, may_miss: bool = False, time_zone: str | None = None) -> Filters:
+    """Filters with the names of ``schema``, and with values of its types.
+
+    ``may_miss``: clauses on columns that it does not have stay as they are.
+    """
+    checked = checked_filters(filters)
+    if checked is None or isinstance(checked, pc.Expression):
+        return checked
+    return [[_clause(one, schema, may_miss, time_zone) for one in clauses] for clauses in checked]
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value of a filter is no number, which statistics know nothing of."""
+    return isinstance(value, (float, decimal.Decimal)) and bool(value != value)
+
+
+def _clause(clause: Clause, schema: pa.Schema, may_miss: bool, time_zone: str | None) -> Clause:
+    name, operator, value = clause
+    place = match_names(schema.names, [name])[0]
+    if place is None:
+        if may_miss:
+            return clause
+        raise InvalidArgument(
+            f"there is no column {name!r} to filter by; the schema has {', '.join(map(repr, schema.names))}",
+            operation="read_items",
+        )
+    field = schema.field(place)
+    if operator in ("in", "not in"):
+        return field.name, operator, [_value(one, field, time_zone) for one in value]
+    return field.name, operator, _value(value, field, time_zone)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _value(value: Any, field: pa.Field, time_zone: str | None) -> Any:
+    """A value as one of the column's type. Text may mean a date, a time or a number, since JSON has no others."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if value is None:
+        raise InvalidArgument(
+            f"filters: {field.name!r} is compared with null, which nothing matches; keep rows with nulls, or without,"
+            " by where() on what is read",
+            operation="read_items",
+        )
+    found = _typed(value, field.type, time_zone)
+    if found is None:
+        raise InvalidArgument(
+            f"filters: the column {field.name!r} is {field.type}, with which the {type(value).__name__} {value!r} does"
+            " not go",
+            operation="read_items",
+            context={"column": field.name},
+        )
+    return found
+
+
+def _typed(value: Any, kind: pa.DataType, time_zone: str | None) -> Any:
+    """The value for a type; ``None`` where they do not go together."""
+    types = pa.types
+    if types.is_string(kind):
+        return value if isinstance(value, str) else None
+    if types.is_binary(kind):
+        return bytes(value) if isinstance(value, (bytes, bytearray)) else None
+    if types.is_nested(kind):
+        return None
+    if types.is_timestamp(kind):
+        return _instant(value, kind, time_zone)
+    if isinstance(value, str):
+        return _spelled(value, kind)
+    if types.is_boolean(kind):
+        return value if isinstance(value, bool) else None
+    if is_number(kind):
+        return _number(value, kind)
+    if types.is_date(kind):
+        return value if isinstance(value, dt.date) and not isinstance(value, dt.datetime) else None
+    return value  # A rare type, with which pyarrow itself compares, or refuses to.
+
+
+def _number(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, decimal.Decimal)):
+        return None
+    # Decimals compare with integers only where those have few digits.
+    if pa.types.is_decimal(kind) and isinstance(value, numbers.Integral):
+        return decimal.Decimal(int(value))
+    return value
+
+
+def _spelled(text: str, kind: pa.DataType) -> Any:
+    try:
+        return cast_plain(pa.array([text]), kind)[0].as_py()
+    except CannotCast:
+        return None
+
+
+def _instant(value: Any, kind: pa.TimestampType, time_zone: str | None) -> dt.datetime | None:
+    """A date is its first moment, as in Spark. A column without a zone takes no time with one."""
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value.strip())
+        except ValueError:
+            return None
+    elif isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        value = dt.datetime.combine(value, dt.time())
+    if not isinstance(value, dt.datetime):
+        return None
+    if kind.tz is None:
+        return value if value.tzinfo is None else None
+    return in_zone(value, time_zone)
+
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+def _expression(alternatives: Sequence[Sequence[Clause]], schema: pa.Schema) -> pc.Expression:
+    return functools.reduce(
+        operators.or_,
+        [functools.reduce(operators.and_, [_compared(one, schema) for one in clauses]) for clauses in alternatives],
+    )
+
+
+def _compared(clause: Clause, schema: pa.Schema) -> pc.Expression:
+    name, operator, value = clause
+    column, kind = pc.field(name), schema.field(schema.get_field_index(name)).type
+    try:
+        if operator == "in":
+            return _one_of(column, kind, value)
+        if operator == "not in":
+            # Spark too has it that nothing is none of nothing, a null not either.
+            return column.is_valid() & ~_one_of(column, kind, value) if value else pc.scalar(True)
+        return _than(column, kind, operator, value)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgument(
+            f"filters: the column {name!r} is {kind}, with which {value!r} does not go: {error}",
+            operation="read_items",
+            context={"column": name},
+        ) from error
+
+
+def _one_of(column: pc.Expression, kind: pa.DataType, values: Sequence[Any]) -> pc.Expression:
+    if not pa.types.is_floating(kind):
+        fitting = [one for one in values if not is_number(kind) or _fits(one, kind)]
+        return column.isin(pa.array([_exact(one, kind) for one in fitting], kind))
+    floats = [float(one) for one in values if not is_nan(one)]
+    # To ``isin``, and not to Spark, zeros of two signs are two values.
+    zeros = [0.0, -0.0] if 0.0 in floats else []
+    found = column.cast(pa.float64()).isin(pa.array([*floats, *zeros], pa.float64()))
+    return found if len(floats) == len(values) else found | pc.is_nan(column)
+
+
+def _exact(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_integer(kind):
+        return int(value)
+    return decimal.Decimal(str(value)) if pa.types.is_decimal(kind) else value
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a number may be in a column at all."""
+    try:
+        pa.scalar(_exact(value, kind), kind)
+    except (pa.ArrowException, ValueError, OverflowError):
+        return False
+    return pa.types.is_decimal(kind) or bool(int(value) == value)
+
+
+def _than(column: pc.Expression, kind: pa.DataType, operator: str, value: Any) -> pc.Expression:
+    if not is_number(kind):
+        return _COMPARISONS[operator](column, pa.scalar(value, kind))
+    if is_nan(value):
+        return _than_nan(pc.is_nan(column), operator)
+    found = _COMPARISONS[operator](column, value)
+    return found | pc.is_nan(column) if operator in (">", ">=") and pa.types.is_floating(kind) else found
+
+
+def _than_nan(nan: pc.Expression, operator: str) -> pc.Expression:
+    """Against NaN, above which is nothing."""
+    if operator in ("=", "==", ">="):
+        return nan
+    if operator in ("!=", "<"):
+        return ~nan
+    return nan | ~nan if operator == "<=" else nan & ~nan

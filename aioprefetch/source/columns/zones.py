@@ -1,0 +1,30 @@
+"""Times without a zone, in the zone that is meant. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from zoneinfo import ZoneInfo
+
+from aioprefetch.errors import ConfigInvalid
+
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?")
+
+
+def zone_named(name: str | None) -> dt.tzinfo:
+    """A zone by its name, or by an offset such as ``+02:00``; UTC without one. ``ConfigInvalid`` for an unknown one."""
+    if name is None or name in ("UTC", "Z"):
+        return dt.UTC
+    offset = _OFFSET.fullmatch(name)
+    try:
+        if offset is not None:
+            away = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
+            return dt.timezone(-away if offset[1] == "-" else away)
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError) as error:  # An unknown one is a ``KeyError``.
+        raise ConfigInvalid(f"there is no time zone {name!r}", operation="configure") from error
+
+
+def in_zone(time: dt.datetime, name: str | None) -> dt.datetime:
+    """A time with a zone: its own, otherwise the named one."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=zone_named(name))

@@ -1,0 +1,66 @@
+"""Binary: each file is one record with its path, time, length and content, as Spark's ``binaryFile`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pyarrow as pa
+
+from aioprefetch.errors import Unsupported
+from aioprefetch.operator import Operator
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.line_stream import check_splits
+from aioprefetch.source.formats.opened import read_content
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.options import FormatOptions, ReadOptions
+
+BINARY_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("modificationTime", pa.timestamp("us", "UTC")),
+        ("length", pa.int64()),
+        ("content", pa.binary()),
+    ]
+)
+
+# What a value of an Arrow array of 32-bit offsets, and an array of Java, can hold.
+_CONTENT_BYTES_MAX = (1 << 31) - 1
+
+
+class BinaryFormat:
+    """See ``RecordFormat``. The content is read only where it is wanted, and given as it is, compressed or not."""
+
+    name = "binary"
+
+    async def sample(
+        self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
+    ) -> pa.Schema:
+        """See ``RecordFormat``."""
+        return BINARY_SCHEMA
+
+    async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
+        """See ``RecordFormat``."""
+        file = item.file
+        check_splits(item, want.options)
+        modified_us = None if file.modified_ms is None else file.modified_ms * 1000
+        row: dict[str, object] = {
+            "path": f"{operator.info.url}/{file.key}",
+            "modificationTime": modified_us,
+            "length": file.size,
+        }
+        if "content" in want.schema.names:
+            row["content"] = await _content(operator, file, want)
+        schema = pa.schema([field for field in BINARY_SCHEMA if field.name in row])
+        arrays = [pa.array([row[field.name]], field.type) for field in schema]
+        offsets = pa.array([0], pa.int64()) if want.offsets else None
+        yield FoundBatch(pa.RecordBatch.from_arrays(arrays, schema=schema), offsets)
+
+
+async def _content(operator: Operator, file: SourceFile, want: Wanted) -> bytes:
+    if file.size > _CONTENT_BYTES_MAX:
+        raise Unsupported(
+            f"a binary record holds at most {_CONTENT_BYTES_MAX} bytes, the file has {file.size}",
+            operation="read_items",
+            path=file.key,
+        )
+    return await read_content(operator, file, want.read.open_file)

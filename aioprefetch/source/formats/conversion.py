@@ -1,0 +1,259 @@
+"""Single values, from JSON or from text, as what a column's type needs. The slow way, which tells what does not fit.
+
+pyarrow's own conversions are tried first by whoever uses this; they agree where both succeed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+import struct
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.formats.time_zones import instant
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
+_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+    r"(?:[T ]([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?\s*(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?",
+    re.ASCII,
+)
+_FLOATS = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "-infinity": -math.inf}
+# What Spark writes as texts for want of such numbers in JSON.
+_JSON_FLOATS = {
+    "NaN": math.nan,
+    **dict.fromkeys(("Infinity", "+Infinity", "+INF"), math.inf),
+    **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
+}
+# Formats of ``struct`` of the floating numbers that cannot hold all of Python's.
+_PACKED = {16: "<e", 32: "<f"}
+_BOOLEANS = {"true": True, "false": False}
+
+
+class NotConvertible(Exception):
+    """A value that its column cannot hold; ``name`` is the column, with the fields within it."""
+
+    def __init__(self, name: str, value: object, kind: pa.DataType) -> None:
+        super().__init__(f"{value!r:.80} in {name!r} is no {kind}")
+        self.name = name
+        self.value = value
+        self.kind = kind
+
+
+class Number(float):
+    """A number of JSON with a fraction or an exponent, that keeps its text."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Number:
+        """Of the text of a number."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+class Integer(int):
+    """A whole number of JSON that keeps its text: ``-0`` is another one than ``0``."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Integer:
+        """Of the text of a number."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+def from_text(text: str, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> Any:
+    """A field of CSV as a Python value for a column of ``kind``; ``zone`` is that of times without one.
+
+    ``NotConvertible`` for what does not fit.
+    """
+    types = pa.types
+    if _is_text(kind):
+        return text
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return text.encode()
+    stripped = text.strip()
+    if types.is_integer(kind):
+        if _INTEGER.fullmatch(stripped):
+            return _integer(int(stripped), kind, name)
+    elif types.is_floating(kind):
+        found = _float(stripped)
+        if found is not None:
+            return _in_range(found, kind, name)
+    elif types.is_boolean(kind):
+        if stripped.lower() in _BOOLEANS:
+            return _BOOLEANS[stripped.lower()]
+    elif types.is_decimal(kind):
+        return _decimal(stripped, kind, name)
+    elif types.is_date(kind):
+        return _date(stripped, kind, name)
+    elif types.is_timestamp(kind):
+        return _timestamp(stripped, kind, name, zone)
+    else:
+        raise ConfigInvalid(f"the column {name!r} cannot be a {kind} in this format", operation="read_items")
+    raise NotConvertible(name, text, kind)
+
+
+def from_json(value: Any, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> Any:
+    """A JSON value as a Python value for a column of ``kind``. As ``from_text``."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        if isinstance(value, dict):
+            return {one.name: from_json(value.get(one.name), one.type, f"{name}.{one.name}", zone) for one in kind}
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        if isinstance(value, list):
+            return [from_json(one, kind.value_type, f"{name}[]", zone) for one in value]
+    elif types.is_map(kind):
+        if isinstance(value, dict):
+            return [(key, from_json(one, kind.item_type, f"{name}.{key}", zone)) for key, one in value.items()]
+    elif _is_text(kind):
+        return _text(value, kind, name)
+    elif types.is_boolean(kind):
+        if isinstance(value, bool):
+            return value
+    elif isinstance(value, bool):
+        pass
+    elif types.is_integer(kind):
+        if isinstance(value, int):
+            return _integer(value, kind, name)
+    elif types.is_floating(kind):
+        if isinstance(value, (int, float)):
+            return _in_range(float(value.text) if isinstance(value, Integer) else value, kind, name)
+        if isinstance(value, str) and value in _JSON_FLOATS:
+            return _JSON_FLOATS[value]
+    elif types.is_decimal(kind):
+        if isinstance(value, (int, float, str)):
+            return _decimal(value.text if isinstance(value, Number) else str(value), kind, name)
+    elif isinstance(value, str):
+        return _from_json_text(value, kind, name, zone)
+    raise NotConvertible(name, value, kind)
+
+
+def _from_json_text(value: str, kind: pa.DataType, name: str, zone: tzinfo) -> Any:
+    types = pa.types
+    if types.is_date(kind):
+        return _date(value, kind, name)
+    if types.is_timestamp(kind):
+        return _timestamp(value, kind, name, zone)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        try:
+            return base64.b64decode(value, validate=True)
+        except binascii.Error:
+            raise NotConvertible(name, value, kind) from None
+    raise ConfigInvalid(f"the column {name!r} cannot be a {kind} in this format", operation="read_items")
+
+
+def json_text(value: Any) -> str:
+    """A JSON value as text, numbers as they were written. ``RecursionError`` where it is nested too deeply."""
+    if isinstance(value, (Number, Integer)):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json_text(name)}:{json_text(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(json_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _text(value: Any, kind: pa.DataType, name: str) -> str:
+    """Spark reads any JSON value into a string column."""
+    text = value if isinstance(value, str) else json_text(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Half of a surrogate pair.
+        raise NotConvertible(name, value, kind) from None
+    return text
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _integer(value: int, kind: pa.DataType, name: str) -> int:
+    signed = int(pa.types.is_signed_integer(kind))
+    bits = kind.bit_width - signed
+    if not -(signed << bits) <= value < 1 << bits:
+        raise NotConvertible(name, value, kind)
+    return value
+
+
+def _float(text: str) -> float | None:
+    if "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return _FLOATS.get(text.lower())
+
+
+def _in_range(value: float, kind: pa.DataType, name: str) -> float:
+    """A number as a floating one: of those that are no infinity, none may become it."""
+    try:
+        found = float(value)
+        if kind.bit_width in _PACKED:
+            struct.pack(_PACKED[kind.bit_width], found)
+        return found
+    except OverflowError:
+        raise NotConvertible(name, value, kind) from None
+
+
+def _decimal(text: str, kind: pa.DataType, name: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise NotConvertible(name, text, kind) from None
+    digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
+    if not isinstance(exponent, int):  # NaN, Infinity
+        raise NotConvertible(name, text, kind)
+    significant = "".join(map(str, digits)).rstrip("0")
+    exponent += len(digits) - len(significant)
+    if significant and (-exponent > kind.scale or len(significant) + exponent > kind.precision - kind.scale):
+        raise NotConvertible(name, text, kind)
+    return value
+
+
+def _date(text: str, kind: pa.DataType, name: str) -> date:
+    match = _DATE.fullmatch(text)
+    if match is not None:
+        try:
+            return date(*map(int, match.groups()))
+        except ValueError:
+            pass
+    raise NotConvertible(name, text, kind)
+
+
+def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> datetime:
+    """Of a type with a zone: without an offset in the text it is a time in ``zone``. Microseconds are kept."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None or (match[8] and kind.tz is None):
+        raise NotConvertible(name, text, kind)
+    year, month, day, hour, minute, second = (int(one or 0) for one in match.groups()[:6])
+    microsecond = int((match[7] or "0").ljust(6, "0")[:6])
+    try:
+        found = datetime(year, month, day, hour, minute, second, microsecond)
+        if kind.tz is not None:
+            found = instant(found, zone) if match[8] is None else (found - _offset(match[8])).replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise NotConvertible(name, text, kind) from None
+    return found
+
+
+def _offset(text: str) -> timedelta:
+    if text == "Z":
+        return timedelta()
+    digits = text[1:].replace(":", "")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:] or 0))
+    return -offset if text[0] == "-" else offset

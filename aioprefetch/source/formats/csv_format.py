@@ -1,0 +1,144 @@
+"""CSV, parsed by pyarrow part by part under the column types of the wanted schema.
+
+Without ``multi_line`` each line that is not blank is a record; then files can be split. A field in quotes that holds a
+line break is told as an error, not read otherwise depending on where a part ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+import pyarrow as pa
+
+from aioprefetch.operator import Operator
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.corruption import corrupt
+from aioprefetch.source.formats.csv_layout import Layout, check_options, check_unknown, layout_of
+from aioprefetch.source.formats.csv_parts import CsvParts
+from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.csv_records import RecordCutter, first_record, has_blank, without_blank
+from aioprefetch.source.formats.csv_types import infer_csv
+from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, on_thread, read_records
+from aioprefetch.source.formats.lines import Lines
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.records import Joined, Parse, parse_joined
+from aioprefetch.source.formats.sampling import HEAD_BYTES, first_lines, sample_lines
+from aioprefetch.source.options import FormatOptions, ReadOptions
+
+
+class CsvFormat:
+    """See ``LineFormat``. Columns are found by the names in the header, whatever their order."""
+
+    name = "csv"
+
+    async def sample(
+        self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
+    ) -> pa.Schema:
+        """See ``RecordFormat``."""
+        lines = await sample_lines(operator, file, options, read, self.cutter(FetchItem(file), options))
+        layout = _layout_in(lines, options, None, file.key)
+        if layout is None:
+            return pa.schema([])
+        return await on_thread(
+            operator, len(lines.data), partial(infer_csv, lines, layout, options, _quoting(options), file.key)
+        )
+
+    async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
+        """See ``RecordFormat``."""
+        cutter, path = self.cutter(item, want.options), item.file.key
+        layout = None
+        if item.start > 0:
+            layout = await _layout_of_head(operator, item.file, want)
+            if layout is None:
+                return
+        async with aclosing(read_records(operator, item, want, cutter, _parser(want, path, layout))) as batches:
+            async for found in batches:
+                yield found
+
+    def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
+        """See ``LineFormat``."""
+        check_options(options)
+        if options.multi_line:
+            return RecordCutter(_quoting(options), path=item.file.key)
+        return line_cutter(item, options)
+
+    def parser(self, want: Wanted, path: str) -> Parse:
+        """See ``LineFormat``."""
+        return _parser(want, path, None)
+
+    def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
+        """See ``LineFormat``. The header, or without one how many columns there are, and no line that is no record."""
+        if (
+            b"\r" in data
+            or b"\n\n" in data
+            or data.startswith(b"\n")
+            or _quoting(options).hides(data)
+            or has_blank(data)
+        ):
+            return None
+        first = data[: data.find(b"\n") + 1]
+        if not first:
+            return None
+        return first if options.header else b"%d" % first.count(options.delimiter.encode())
+
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+        """See ``LineFormat``."""
+        layout = _layout_in(Lines(texts[0], 0), want.options, want, "")
+        if layout is None:
+            return None
+        parts = _parts(Layout(layout.names, 0), want, "")
+        return parse_joined(texts, parts.records, header_bytes=layout.header_stop + 1 if layout.header_stop else 0)
+
+
+async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) -> Layout | None:
+    """Told by the head of the file, which lies before the item: another, small request."""
+    head = HEAD_BYTES
+    while True:
+        lines = await first_lines(operator, file, want.options, want.read, head)
+        layout = _layout_in(lines, want.options, want, file.key)
+        if layout is not None or head >= file.size:
+            return layout
+        head *= 8
+
+
+def _quoting(options: FormatOptions) -> Quoting:
+    return Quoting(
+        delimiter=options.delimiter, quote=options.quote, escape=options.escape, multi_line=options.multi_line
+    )
+
+
+def _parts(layout: Layout, want: Wanted, path: str) -> CsvParts:
+    check_unknown(layout, want, path=path)
+    return CsvParts(layout, want, _quoting(want.options), line_ends(want.options), path)
+
+
+def _parser(want: Wanted, path: str, layout: Layout | None) -> Parse:
+    """Parses the parts of a file; without a ``layout`` the first record tells it."""
+    parts = None if layout is None else _parts(layout, want, path)
+
+    def parse(lines: Lines) -> FoundBatch | None:
+        nonlocal parts
+        if parts is None:
+            found = _layout_in(lines, want.options, want, path)
+            if found is None:  # Empty lines alone.
+                return None
+            parts = _parts(found, want, path)
+        return parts.records(lines)
+
+    return parse
+
+
+def _layout_in(lines: Lines, options: FormatOptions, want: Wanted | None, path: str) -> Layout | None:
+    """The layout told by the first record in the first lines of a file; ``None`` when there is none."""
+    lines, quoting = without_blank(lines, options), _quoting(options)
+    span = first_record(lines.data, options, quoting)
+    if span is None:
+        return None
+    start, stop = span
+    first = lines.data[start:stop]
+    fault = quoting.fault(first)
+    if fault is not None:
+        raise corrupt(fault[1], path=path, offset=lines.place(start + fault[0]))
+    return layout_of(first, lines.place(stop), options, quoting, want, path)

@@ -1,0 +1,122 @@
+"""Which columns a CSV file has, and what of them is wanted."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from aioprefetch.errors import ConfigInvalid, Error
+from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field
+from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.record_format import Wanted
+from aioprefetch.source.options import FormatOptions
+
+_NUMBERED = re.compile(r"_c([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a file in their order, those that are known under their names in the schema.
+
+    ``header_stop`` is the place in the file behind the header, 0 without.
+    """
+
+    names: tuple[str, ...]
+    header_stop: int
+
+    def unknown(self, want: Wanted) -> list[str]:
+        """The columns that nobody knows."""
+        known = set(want.known_fields.names)
+        return [name for name in self.names if name not in known]
+
+    def wanted(self, want: Wanted) -> list[pa.Field]:
+        """The wanted fields that the file has, in the order of the schema."""
+        return [one for one in want.schema if one.name in self.names]
+
+
+def check_options(options: FormatOptions) -> None:
+    """``ConfigInvalid`` names an option that cannot be."""
+    for name in ("delimiter", "quote", "escape"):
+        value = getattr(options, name)
+        if value is None and name != "delimiter":
+            continue
+        if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
+            raise ConfigInvalid(f"{name} must be one ASCII character, not {value!r}", operation="read_items")
+    if options.delimiter in (options.quote, options.escape):
+        raise ConfigInvalid(f"delimiter={options.delimiter!r} is the quote or the escape too", operation="read_items")
+    if options.multi_line and options.line_separator is not None:
+        raise ConfigInvalid("multiLine does not go with lineSep", operation="read_items")
+
+
+def layout_of(
+    first: bytes, stop: int, options: FormatOptions, quoting: Quoting, want: Wanted | None, path: str
+) -> Layout:
+    """The layout told by the first record of a file, which ends at ``stop``.
+
+    Without a header the fields of the schema, which is all that is known of the files, are the columns in their order,
+    unless these are called ``_c0``, ``_c1``, …, as a sample calls them: then the numbers count. ``want`` is ``None``
+    for a sample.
+    """
+    fields = split_record(quoting.doubled(first), options)
+    if options.header:
+        return Layout(_unique(fields) if want is None else _known(_unique(fields), want, path), stop)
+    schema = None if want is None else want.known_fields
+    numbered = [f"_c{index}" for index in range(len(fields))]
+    if schema is None or (len(schema) and all(_NUMBERED.fullmatch(name) for name in schema.names)):
+        return Layout(tuple(numbered), 0)
+    return Layout(tuple((schema.names + numbered[len(schema) :])[: len(fields)]), 0)
+
+
+def split_record(record: bytes, options: FormatOptions) -> list[str]:
+    """The fields of one record, in which no quote is escaped."""
+    reader = csv.reader(
+        [record.decode()],
+        delimiter=options.delimiter,
+        quotechar=options.quote,
+        quoting=csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE,
+    )
+    csv.field_size_limit(max(csv.field_size_limit(), len(record) + 1))
+    return next(reader, [])
+
+
+def check_unknown(layout: Layout, want: Wanted, *, path: str) -> None:
+    """``Unsupported`` for a column that the schema does not have, where that is to fail."""
+    unknown = layout.unknown(want)
+    if unknown and want.options.unknown_fields == "fail":
+        raise unknown_field(unknown[0], path=path, offset=0)
+
+
+def ragged(expected: int, actual: int, *, path: str, offset: int) -> Exception:
+    """A record with more or fewer fields than the first one."""
+    hint = "; fields with line breaks in quotes need multiLine" if actual < expected else ""
+    return corrupt(f"a record has {actual} fields, not {expected}{hint}", path=path, offset=offset)
+
+
+def _known(names: tuple[str, ...], want: Wanted, path: str) -> tuple[str, ...]:
+    """Names of a header, those that differ from one of the schema in case alone as the schema has them."""
+    schema = want.known_fields
+    try:
+        places = match_names(names, schema.names)
+    except Error as error:
+        error.add_context(path=path)
+        raise
+    if len(want.schema) and all(place is None for place in places):
+        raise corrupt(
+            f"the header has none of the columns of the schema: it is {shown(', '.join(names))}, the schema has "
+            f"{shown(', '.join(schema.names))}; set the option header to false if the file has none",
+            path=path,
+            offset=0,
+        )
+    known = {place: name for place, name in zip(places, schema.names, strict=True) if place is not None}
+    return tuple(known.get(place, name) for place, name in enumerate(names))
+
+
+def _unique(fields: Sequence[str]) -> tuple[str, ...]:
+    """Names as Spark makes them unique: a nameless column is ``_c<number>``, equal ones get their number behind."""
+    names = [field or f"_c{index}" for index, field in enumerate(fields)]
+    return tuple(name if names.count(name) == 1 else f"{name}{index}" for index, name in enumerate(names))

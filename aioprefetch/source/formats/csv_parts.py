@@ -1,0 +1,249 @@
+"""Whole lines of CSV as record batches: at once by pyarrow, or, where that fails, column by column to tell why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.formats.conversion import NotConvertible, from_text, json_text
+from aioprefetch.source.formats.corruption import corrupt
+from aioprefetch.source.formats.csv_layout import Layout, ragged
+from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.csv_records import first_record, record_spans, without_blank
+from aioprefetch.source.formats.json_rows import unfit
+from aioprefetch.source.formats.lines import LineEnds, Lines
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.records import count_lines, line_starts, only_batch, split_lines, starts_of
+from aioprefetch.source.formats.time_zones import instants, zone_of
+
+_TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
+# pyarrow reads these as integers.
+_HEX = r"0[xX]"
+_RAGGED = re.compile(r"Expected (\d+) columns, got (\d+)")
+
+
+class CsvParts:
+    """How the parts of one item are parsed."""
+
+    def __init__(self, layout: Layout, want: Wanted, quoting: Quoting, ends: LineEnds, path: str) -> None:
+        self._layout = layout
+        self._want = want
+        self._options = options = want.options
+        self._quoting = quoting
+        self._ends = ends
+        self._path = path
+        self._fields = layout.wanted(want)
+        self._unknown = layout.unknown(want) if options.unknown_fields == "rescue" else []
+        self._zone = zone_of(options)
+        self._zoned: set[str] = set()
+        # Beside these a quoted text that is empty is no null.
+        self._has_text = bool(self._unknown) or any(_keeps_text(one.type) for one in self._fields)
+        self._has_integers = any(pa.types.is_integer(one.type) for one in self._fields)
+        self._parse = pv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote or False,
+            double_quote=options.quote is not None,
+            escape_char=False,
+            newlines_in_values=options.multi_line,
+            invalid_row_handler=self._note_ragged,
+        )
+        self._ragged: tuple[int, int, int] | None = None
+
+    def records(self, lines: Lines) -> FoundBatch | None:
+        """The records of whole lines, the header not among them; ``None`` when there are none."""
+        lines = without_blank(lines, self._options)
+        if lines.offset < self._layout.header_stop:
+            lines = self._without_header(lines)
+        data = self._plain(lines)
+        self._check_quotes(lines, data)
+        data = self._quoting.doubled(data)
+        if not data or data.isspace():
+            data = data.strip(b"\r\n")
+            if not data:
+                return None
+        table = self._fast(data)
+        if table is None or not self._is_complete(table, data):
+            table = self._slow(lines, data)
+        batch = only_batch(table)
+        unknown = _rescued(batch.select(self._unknown)) if self._options.unknown_fields == "rescue" else None
+        offsets = self._starts(lines) if self._want.offsets else None
+        return FoundBatch(batch.select([one.name for one in self._fields]), offsets, unknown)
+
+    # --- at once ------------------------------------------------------------------------------------------------
+
+    def _fast(self, data: bytes) -> pa.Table | None:
+        kinds = {one.name: self._read_as(one) for one in self._fields}
+        if self._has_integers and (b"0x" in data or b"0X" in data):
+            return None
+        try:
+            table = self._read(data, kinds, quoted_nulls=not self._has_text)
+            return self._with_instants(table)
+        except pa.ArrowInvalid:
+            return None
+
+    def _with_instants(self, table: pa.Table) -> pa.Table:
+        for one in self._fields:
+            index = table.schema.get_field_index(one.name)
+            if pa.types.is_timestamp(one.type) and table.schema.field(index).type != one.type:
+                found = [instants(chunk, one.type, self._zone) for chunk in table.column(index).chunks]
+                table = table.set_column(index, one.name, pa.chunked_array(found, one.type))
+        return table
+
+    def _read_as(self, field: pa.Field) -> pa.DataType:
+        """Times are read with offsets or without: pyarrow takes one of both."""
+        kind = field.type
+        if pa.types.is_nested(kind):
+            raise ConfigInvalid(f"the column {field.name!r} cannot be a {kind} in CSV", operation="read_items")
+        if pa.types.is_timestamp(kind) and kind.tz is not None and field.name not in self._zoned:
+            return pa.timestamp(kind.unit)
+        return kind
+
+    def _read(self, data: bytes, kinds: dict[str, pa.DataType], *, quoted_nulls: bool) -> pa.Table:
+        names = [*kinds, *self._unknown] or [self._layout.names[0]]
+        return pv.read_csv(
+            pa.BufferReader(data),
+            pv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._layout.names),
+            self._parse,
+            pv.ConvertOptions(
+                check_utf8=False,
+                column_types={name: kinds.get(name, pa.string()) for name in names},
+                include_columns=names,
+                null_values=[self._options.null_value, ""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=quoted_nulls,
+                true_values=_TRUE,
+                false_values=_FALSE,
+            ),
+        )
+
+    # --- column by column ---------------------------------------------------------------------------------------
+
+    def _slow(self, lines: Lines, data: bytes) -> pa.Table:
+        """All columns as texts, then each by itself: whichever does not fit is raised with its place."""
+        self._ragged = None
+        try:
+            table = self._read(data, {one.name: pa.string() for one in self._fields}, quoted_nulls=False)
+        except pa.ArrowInvalid as error:
+            raise self._unparsable(lines, error) from error
+        starts = self._starts(lines)
+        if table.num_rows != len(starts):
+            raise corrupt("records and lines do not go together", path=self._path, offset=lines.offset)
+        for one in self._fields:
+            index = table.schema.get_field_index(one.name)
+            texts = table.column(index).combine_chunks()
+            texts = texts if isinstance(texts, pa.Array) else texts.chunk(0)
+            table = table.set_column(index, one.name, self._converted(texts, one, starts))
+        return table
+
+    def _converted(self, texts: pa.StringArray, field: pa.Field, starts: pa.Int64Array) -> pa.Array:
+        kind = field.type
+        if _keeps_text(kind):
+            return texts.cast(kind)
+        texts = nulls_in(texts, self._options.null_value)
+        has_hex = pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, _HEX)).as_py()
+        if not pa.types.is_boolean(kind) and not has_hex:
+            try:
+                if not pa.types.is_timestamp(kind) or kind.tz is None:
+                    return texts.cast(kind)
+                found = texts.cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                pass
+            else:
+                self._zoned.add(field.name)  # All have an offset: the next part is read so at once.
+                return found
+        values: list[Any] = []
+        for index, text in enumerate(texts.to_pylist()):
+            try:
+                values.append(None if text is None else from_text(text, kind, field.name, self._zone))
+            except NotConvertible as error:
+                raise unfit(error, path=self._path, offset=starts[index].as_py()) from error
+        return pa.array(values, kind)
+
+    def _unparsable(self, lines: Lines, error: Exception) -> Exception:
+        if self._ragged is None:
+            return corrupt(f"no CSV: {error}", path=self._path, offset=lines.offset)
+        index, expected, actual = self._ragged
+        return ragged(expected, actual, path=self._path, offset=self._starts(lines)[index].as_py())
+
+    def _note_ragged(self, row: pv.InvalidRow) -> str:
+        if self._ragged is None:
+            self._ragged = ((row.number or 1) - 1, row.expected_columns, row.actual_columns)
+        return "error"
+
+    # --- lines --------------------------------------------------------------------------------------------------
+
+    def _without_header(self, lines: Lines) -> Lines:
+        span = first_record(lines.data, self._options, self._quoting)
+        if span is None:
+            return lines
+        return Lines(lines.data[span[1] :], lines.place(span[1]), lines.length)
+
+    def _plain(self, lines: Lines) -> bytes:
+        """With line ends that pyarrow knows."""
+        separator, data = self._ends.separator, lines.data
+        if separator is None:
+            return data
+        rest = data.replace(separator, b"")
+        if b"\n" in rest or b"\r" in rest:
+            raise corrupt(
+                f"with lineSep={separator.decode()!r} a record has another line break in it",
+                path=self._path,
+                offset=lines.offset,
+            )
+        return data.replace(separator, b"\n")
+
+    def _is_complete(self, table: pa.Table, data: bytes) -> bool:
+        """Whether each line that is not empty became a record. Only a quote hides line ends from pyarrow.
+
+        With ``multi_line`` they may: parts end where records do.
+        """
+        if self._options.multi_line or not self._quoting.hides(data):
+            return True
+        rows: int = table.num_rows
+        if b"\r" not in data and rows == count_lines(data):
+            return True
+        texts = split_lines(data, LineEnds(None))
+        return rows == (pc.sum(pc.greater(pc.binary_length(texts), 0)).as_py() or 0)
+
+    def _starts(self, lines: Lines) -> pa.Int64Array:
+        """Where each record starts in the file."""
+        if self._options.multi_line:
+            return starts_of(lines, [start for start, _ in record_spans(lines.data, self._quoting, self._ends)])
+        return line_starts(lines, self._ends, with_empty=False)
+
+    def _check_quotes(self, lines: Lines, data: bytes) -> None:
+        """``data`` are the lines with plain ends. What the quotes hide pyarrow must find as well."""
+        fault = self._quoting.fault(data)
+        if fault is None:
+            return
+        place, message = fault
+        more = len(self._ends.separator or b"\n") - 1
+        raise corrupt(message, path=self._path, offset=lines.place(place + more * data.count(b"\n", 0, place)))
+
+
+def nulls_in(texts: pa.StringArray, null_value: str) -> pa.StringArray:
+    """Without the texts that stand for a null in a column of values."""
+    return pc.if_else(pc.is_in(texts, pa.array([null_value, ""])), None, texts)
+
+
+def _keeps_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _rescued(batch: pa.RecordBatch) -> pa.StringArray:
+    """The unknown columns of each record as JSON."""
+
+    def texts() -> Iterator[str | None]:
+        for row in batch.to_pylist():
+            fields = {name: value for name, value in row.items() if value is not None}
+            yield json_text(fields) if fields else None
+
+    return pa.array(list(texts()), pa.string()) if batch.num_columns else pa.nulls(batch.num_rows, pa.string())

@@ -1,0 +1,58 @@
+"""The schema of a sample of CSV: the types that Spark infers."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.source.formats.conversion import NotConvertible, from_text
+from aioprefetch.source.formats.csv_layout import Layout
+from aioprefetch.source.formats.csv_parts import CsvParts, nulls_in
+from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.line_stream import line_ends
+from aioprefetch.source.formats.lines import Lines
+from aioprefetch.source.formats.record_format import Wanted
+from aioprefetch.source.options import FormatOptions, ReadOptions
+
+_INTEGER = r"^\s*[+-]?[0-9]+\s*$"
+_DECIMAL_DIGITS_MAX = 38
+_CANDIDATES = (pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"))
+
+
+def infer_csv(lines: Lines, layout: Layout, options: FormatOptions, quoting: Quoting, path: str) -> pa.Schema:
+    """The schema of whole records: long (decimal where it is longer), double, boolean, date, timestamp, else string.
+
+    A column that is always null is a string. Raises what reading them as texts would.
+    """
+    schema = pa.schema([(name, pa.string()) for name in layout.names])
+    parts = CsvParts(layout, Wanted(schema, options, ReadOptions()), quoting, line_ends(options), path)
+    found = parts.records(lines)
+    if found is None:
+        return schema
+    columns = zip(layout.names, found.batch.columns, strict=True)
+    return pa.schema([(name, _kind(texts, options.null_value)) for name, texts in columns])
+
+
+def _kind(texts: pa.StringArray, null_value: str) -> pa.DataType:
+    values = pc.unique(pc.drop_null(nulls_in(texts, null_value)))
+    if not len(values):
+        return pa.string()
+    if pc.all(pc.match_substring_regex(values, _INTEGER)).as_py():
+        return _whole_number([int(text) for text in values.to_pylist()])
+    return next((kind for kind in _CANDIDATES if _fits(values, kind)), pa.string())
+
+
+def _whole_number(values: list[int]) -> pa.DataType:
+    if all(-(1 << 63) <= value < 1 << 63 for value in values):
+        return pa.int64()
+    digits = max(len(str(abs(value))) for value in values)
+    return pa.decimal128(digits, 0) if digits <= _DECIMAL_DIGITS_MAX else pa.string()
+
+
+def _fits(values: pa.StringArray, kind: pa.DataType) -> bool:
+    try:
+        for text in values.to_pylist():
+            from_text(text, kind, "")
+    except NotConvertible:
+        return False
+    return True

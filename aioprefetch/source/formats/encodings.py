@@ -1,0 +1,113 @@
+"""Text encodings: which can be cut at line ends before they are decoded, and how they become UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+
+import pyarrow as pa
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.formats.corruption import corrupt
+
+# Escape sequences switch what the bytes after them mean, so a piece alone says nothing.
+_STATEFUL = ("utf-7", "iso2022", "hz")
+
+_BYTE_ORDER_MARKS = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}
+UTF8_MARK = b"\xef\xbb\xbf"
+
+
+def codec_name(encoding: str) -> str:
+    """Python's name of an encoding. ``ConfigInvalid`` when there is none."""
+    try:
+        found = codecs.lookup(encoding)
+    except LookupError:
+        raise ConfigInvalid(
+            f"encoding={encoding!r} is unknown: give one that Python has, such as utf-8, latin-1, cp1252 or utf-16",
+            operation="read_items",
+        ) from None
+    if not getattr(found, "_is_text_encoding", True):
+        raise ConfigInvalid(f"encoding={encoding!r} is no encoding of text", operation="read_items")
+    return "utf-8" if found.name == "utf-8-sig" else found.name
+
+
+def is_line_safe(encoding: str) -> bool:
+    """Whether the bytes of line ends are those of ASCII, and are in no other character."""
+    name = codec_name(encoding)
+    return "\r\n".encode(name) == b"\r\n" and not name.startswith(_STATEFUL)
+
+
+def to_utf8(data: bytes, encoding: str, *, path: str, offset: int) -> bytes:
+    """Whole lines of a line-safe encoding as UTF-8, checked; ``offset`` is where they lie in the file."""
+    if data.isascii() and encoding in ("utf-8", "ascii", "iso8859-1"):
+        return data
+    try:
+        if encoding != "utf-8":
+            return data.decode(encoding).encode()
+        if not _is_utf8(data):
+            data.decode()  # Says where.
+    except UnicodeDecodeError as error:
+        raise undecodable(data, error, encoding, path=path, offset=offset + error.start) from error
+    return data
+
+
+def undecodable(data: bytes, error: UnicodeDecodeError, encoding: str, *, path: str, offset: int) -> Exception:
+    """Bytes that are not in the encoding."""
+    byte = error.object[error.start]
+    return corrupt(
+        f"the byte {byte:#04x} is not {encoding}: set the option encoding to that of the file (latin-1, cp1252, …)",
+        path=path,
+        offset=offset,
+        encoding=encoding,
+    )
+
+
+def _is_utf8(data: bytes) -> bool:
+    """As ``bytes.decode`` would say, without making a text of it."""
+    ends = pa.py_buffer(len(data).to_bytes(8, "little").rjust(16, b"\0"))
+    array = pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data))
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+class Transcoder:
+    """Makes UTF-8 of a stream whose encoding is not line-safe, and tells how long its parts were in the file."""
+
+    def __init__(self, encoding: str, path: str) -> None:
+        self.encoding = encoding
+        self._path = path
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._position = 0
+        self._pending = b""
+        # Encoded again without a byte order mark, each text has the length that it had.
+        family = encoding[:6]
+        self._plain = f"{family}-le" if family in _BYTE_ORDER_MARKS else encoding
+        self._marks = _BYTE_ORDER_MARKS.get(family, ())
+        self._begun = False
+        self.mark_bytes = 0
+
+    def push(self, piece: bytes, *, is_last: bool = False) -> bytes:
+        """What is decoded with this piece, as UTF-8."""
+        if not self._begun:
+            # A mark may be cut; decoders hold back what is too short as well.
+            self._pending += piece
+            if len(self._pending) < 4 and not is_last:
+                return b""
+            piece, self._pending, self._begun = self._pending, b"", True
+            self.mark_bytes = next((len(mark) for mark in self._marks if piece.startswith(mark)), 0)
+        held = len(self._decoder.getstate()[0])
+        try:
+            text = self._decoder.decode(piece, is_last)
+        except UnicodeDecodeError as error:
+            offset = self._position - held + error.start
+            raise undecodable(error.object, error, self.encoding, path=self._path, offset=offset) from error
+        if self._position == 0:
+            text = text.removeprefix("\ufeff")
+        self._position += len(piece)
+        return text.encode()
+
+    def length(self, data: bytes) -> int:
+        """How many bytes of the file this UTF-8 was."""
+        return len(data.decode().encode(self._plain))

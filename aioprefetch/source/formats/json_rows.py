@@ -1,0 +1,135 @@
+"""JSON lines one by one, by the standard library: slow, and exact about what is wrong, and where.
+
+It reads what pyarrow does not: any value into a string column, maps, base64, duplicate keys, NaN; and it collects the
+fields that a schema does not have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error
+from aioprefetch.source.formats.conversion import Integer, NotConvertible, Number, from_json, json_text
+from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field
+from aioprefetch.source.formats.lines import LineEnds, Lines
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.records import starts_of
+from aioprefetch.source.formats.time_zones import zone_of
+
+# Python makes no integer of more digits.
+_INTEGER_CHARS_MAX = 4000
+
+
+def _integer(text: str) -> Integer | Number:
+    return Integer(text) if len(text) <= _INTEGER_CHARS_MAX else Number(text)
+
+
+_DECODER = json.JSONDecoder(parse_float=Number, parse_int=_integer)
+
+
+@dataclass(slots=True)
+class _Columns:
+    values: dict[str, list[Any]]
+    unknown: list[str | None] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+
+def read_rows(lines: Lines, ends: LineEnds, want: Wanted, path: str) -> FoundBatch:
+    """The records of whole lines; blank ones are none. The first one that is wrong is what is raised."""
+    policy = want.options.unknown_fields
+    fields = {one.name: one.type for one in want.schema}
+    known = {one.name: one.type for one in want.known_fields}
+    columns = _Columns({name: [] for name in fields})
+    zone = zone_of(want.options)
+    for start, stop in ends.spans(lines.data):
+        text = lines.data[start:stop].strip(b" \t\r\n")
+        if not text:
+            continue
+        try:
+            record = parse_record(text)
+            for name, kind in fields.items():
+                columns.values[name].append(from_json(record.get(name), kind, name, zone))
+        except Error as error:
+            error.add_context(path=path)
+            raise
+        except ValueError as error:
+            raise corrupt(f"no JSON object: {error}", path=path, offset=lines.place(start)) from error
+        except NotConvertible as error:
+            raise unfit(error, path=path, offset=lines.place(start)) from error
+        columns.starts.append(start)
+        if policy != "ignore":
+            unknown = unknown_of(record, known)
+            if unknown and policy == "fail":
+                raise unknown_field(_first_name(unknown, known), path=path, offset=lines.place(start))
+            columns.unknown.append(json_text(unknown) if unknown else None)
+    return _batch(lines, columns, want)
+
+
+def _batch(lines: Lines, columns: _Columns, want: Wanted) -> FoundBatch:
+    arrays = [pa.array(columns.values[one.name], one.type) for one in want.schema]
+    if arrays:
+        batch = pa.RecordBatch.from_arrays(arrays, names=want.schema.names)
+    else:
+        batch = pa.RecordBatch.from_arrays([pa.nulls(len(columns.starts))], names=[""]).select([])
+    return FoundBatch(
+        batch,
+        starts_of(lines, columns.starts) if want.offsets else None,
+        pa.array(columns.unknown, pa.string()) if want.options.unknown_fields == "rescue" else None,
+    )
+
+
+def parse_record(text: bytes) -> dict[str, Any]:
+    """One line as an object. ``ValueError`` says what is wrong with it."""
+    try:
+        found = _DECODER.decode(text.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"a record must be an object, not {shown(found)}")
+    return found
+
+
+def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:
+    """A value that the schema does not take, as an error of the file."""
+    return corrupt(
+        f"a value of the column {error.name!r} is no {error.kind}: {shown(error.value)!r}",
+        path=path,
+        offset=offset,
+        column=error.name,
+        value=shown(error.value),
+    )
+
+
+def unknown_of(record: Mapping[str, Any], fields: Mapping[str, pa.DataType]) -> dict[str, Any]:
+    """What of an object the fields do not have, also within nested ones."""
+    unknown: dict[str, Any] = {}
+    for name, value in record.items():
+        inner = value if name not in fields else _unknown_within(value, fields[name])
+        if name not in fields or inner:
+            unknown[name] = inner
+    return unknown
+
+
+def _unknown_within(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return unknown_of(value, {one.name: one.type for one in kind})
+    if isinstance(value, list) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        inner = [_unknown_within(one, kind.value_type) for one in value]
+        return inner if any(inner) else None
+    return None
+
+
+def _first_name(unknown: Mapping[str, Any], fields: Mapping[str, pa.DataType]) -> str:
+    name, inner = next(iter(unknown.items()))
+    kind = fields.get(name)
+    if kind is None:
+        return name
+    suffix = ""
+    while isinstance(inner, list):
+        inner, kind, suffix = next(one for one in inner if one), kind.value_type, suffix + "[]"
+    return f"{name}{suffix}." + _first_name(inner, {one.name: one.type for one in kind})

@@ -1,0 +1,94 @@
+"""Lance: a file, or in batches the directory of a dataset at one version.
+
+A file may be read in ranges: of its rows the share that the range has of its bytes, so that ranges that cover the file
+cover its rows, each once. A dataset is an item whose key is that of its directory, with a ``/`` at the end (or empty:
+the root), and whose version is the dataset's; it comes with its deletions. Streams find files, and know nothing of
+datasets: point them at directories of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import ConditionNotMatch, ObjectChanged
+from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
+from aioprefetch.lance.parts import TableScan, prepared_scan
+from aioprefetch.lance.request import ScanRequest, scan_request
+from aioprefetch.lance.scan import file_scan
+from aioprefetch.operator import Operator
+from aioprefetch.scan import BatchScan, batch_options
+from aioprefetch.scheduler.prepared import PreparedScan
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.choosing import is_dataset
+from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
+from aioprefetch.source.formats.opened import check_open_file
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.options import FormatOptions, ReadOptions
+
+
+class LanceFormat:
+    """See ``RecordFormat``, and the module."""
+
+    name = "lance"
+
+    async def sample(
+        self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
+    ) -> pa.Schema:
+        """See ``RecordFormat``."""
+        if not file.size:
+            return pa.schema([])
+        return (await _opened(operator, file, read)).schema.remove_metadata()
+
+    async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
+        """See ``RecordFormat``."""
+        file = item.file
+        if not file.size:
+            return
+        table = await _opened(operator, file, want.read)
+        total = table.rows if isinstance(table, LanceFile) else table.count_rows()
+        rows = total * item.start // file.size, total * item.stop // file.size
+        columns = WantedColumns(table.schema.names, want, path=file.key)
+        if rows[0] == rows[1]:
+            return
+        request = scan_request(file.key, columns=columns.read, rows=rows, budget_bytes=budget_bytes(want))
+        numbers = RowNumbers([rows]) if want.offsets else None
+        async with _scan(operator, table, request, want) as batches:
+            async for batch in batches:
+                yield columns.found(batch, None if numbers is None else numbers.take(batch.num_rows))
+
+
+async def _opened(operator: Operator, file: SourceFile, read: ReadOptions) -> LanceFile | LanceDataset:
+    """This version of a file or dataset. ``ObjectChanged`` if the store has another one of the file."""
+    if is_dataset(file):
+        return await open_dataset(operator, file.key, None if file.version is None else int(file.version))
+    check_open_file(operator, file, read.open_file)
+    try:
+        found = await open_file(operator, file.key, version=file.version, if_match=file.etag)
+    except ConditionNotMatch as error:
+        raise _changed(file, None) from error
+    if found.size != file.size:
+        raise _changed(file, found.pinned.etag)
+    return found
+
+
+def _changed(file: SourceFile, etag: str | None) -> ObjectChanged:
+    return ObjectChanged(
+        "the file was overwritten after it was listed",
+        expected_etag=file.etag,
+        actual_etag=etag,
+        operation="open",
+        path=file.key,
+    )
+
+
+def _scan(operator: Operator, table: LanceFile | LanceDataset, request: ScanRequest, want: Wanted) -> BatchScan:
+    options: Any = batch_options(want.read.batch_rows, None, READAHEAD_BATCHES, path=table.path)
+
+    async def prepare() -> PreparedScan:
+        found: TableScan = file_scan(table, request) if isinstance(table, LanceFile) else table.table(request)
+        return await prepared_scan(found, request.service(operator, found))
+
+    return BatchScan(operator, prepare, path=table.path, options=options)

@@ -1,0 +1,172 @@
+"""The lines of an item, in parts of about a MiB: read, decompressed, decoded and cut."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Protocol, TypeVar
+
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.operator import Operator
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.choosing import can_split, compression_of
+from aioprefetch.source.formats.compression import THREAD_BYTES, decompressed
+from aioprefetch.source.formats.encodings import UTF8_MARK, Transcoder, codec_name, is_line_safe, to_utf8
+from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines
+from aioprefetch.source.formats.opened import pieces
+from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
+from aioprefetch.source.formats.records import Joined, Parse, in_batches
+from aioprefetch.source.options import FormatOptions
+
+T = TypeVar("T")
+
+
+class Cutter(Protocol):
+    """What cuts a stream of bytes into whole records: see ``LineCutter``."""
+
+    begin: int
+    is_done: bool
+
+    def push(self, piece: bytes) -> Lines | None:
+        """The records that are whole with this piece."""
+        ...
+
+    def finish(self) -> Lines | None:
+        """The rest, once the file has ended."""
+        ...
+
+
+class LineFormat(RecordFormat, Protocol):
+    """A format of lines: how they are cut and parsed, part by part, and small files together."""
+
+    def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
+        """A new one for an item."""
+        ...
+
+    def parser(self, want: Wanted, path: str) -> Parse:
+        """Parses one file, from its beginning on, part by part."""
+        ...
+
+    def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
+        r"""What all of a small file is like: those that are alike can be joined. ``None``: it is parsed alone.
+
+        Only where each line, which ends with ``\n``, is a record, but for a header.
+        """
+        ...
+
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+        """The records of files that are alike; ``None``, or an error, where each is to be parsed alone."""
+        ...
+
+
+def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:
+    """The line ends of what was decoded, or (``raw``) of the bytes in the file where these are cut as they are."""
+    separator = options.line_separator
+    if separator == "":
+        raise InvalidArgument("line_separator must not be empty", operation="read_items")
+    encoding = codec_name(options.encoding) if raw and is_line_safe(options.encoding) else "utf-8"
+    return LineEnds(None if separator is None else separator.encode(encoding))
+
+
+def line_cutter(item: FetchItem, options: FormatOptions) -> LineCutter:
+    """Cuts at line ends what lies in an item."""
+    end = None if item.stop >= item.file.size else item.stop
+    return LineCutter(line_ends(options, raw=True), path=item.file.key, start=item.start, end=end)
+
+
+async def read_records(
+    operator: Operator,
+    item: FetchItem,
+    want: Wanted,
+    cutter: Cutter,
+    parse: Parse,
+    whole: bytes | None = None,
+) -> AsyncGenerator[FoundBatch, None]:
+    """The records of an item. What it raises: see ``RecordFormat``; closed early it leaves nothing behind.
+
+    ``whole`` are all bytes of the file, if they are there already.
+    """
+    check_splits(item, want.options)
+    raw = pieces(operator, item, want.read.open_file, begin=cutter.begin) if whole is None else _once(whole)
+    async with aclosing(raw), aclosing(_lines(operator, item.file, want.options, cutter, raw)) as parts:
+        async for lines in parts:
+            found = await on_thread(operator, len(lines.data), partial(parse, lines))
+            if found is not None:
+                for batch in in_batches(found, want.read.batch_rows):
+                    yield batch
+
+
+async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
+    yield data
+
+
+async def _lines(
+    operator: Operator, file: SourceFile, options: FormatOptions, cutter: Cutter, raw: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[Lines, None]:
+    """Whole records, as UTF-8."""
+    compression = compression_of(file.key, options)
+    decoding = Decoding(file, options)
+    runtime = operator.runtime()
+    stream = raw if compression == "none" else decompressed(raw, compression, file.key, runtime.run_blocking)
+    async with aclosing(stream):
+        async for piece in stream:
+            found = cutter.push(decoding.before(piece))
+            if found is not None:
+                yield decoding.after(found)
+            if cutter.is_done:
+                return
+    rest = decoding.before(b"", is_last=True)
+    for found in (cutter.push(rest) if rest else None, cutter.finish()):
+        if found is not None:
+            yield decoding.after(found)
+
+
+class Decoding:
+    """Makes UTF-8 of what is in one file: of whole lines where these can be cut in the file, else of the stream."""
+
+    def __init__(self, file: SourceFile, options: FormatOptions) -> None:
+        self._path = file.key
+        self._encoding = codec_name(options.encoding)
+        safe = is_line_safe(options.encoding)
+        self._transcoder = None if safe else Transcoder(self._encoding, file.key)
+        self._position = 0
+
+    def before(self, piece: bytes, *, is_last: bool = False) -> bytes:
+        """What is to be cut."""
+        return piece if self._transcoder is None else self._transcoder.push(piece, is_last=is_last)
+
+    def after(self, found: Lines) -> Lines:
+        """Lines that were cut, with their place in the file."""
+        if self._transcoder is not None:
+            self._position = self._position or self._transcoder.mark_bytes
+            placed = Lines(found.data, self._position, self._transcoder.length)
+            self._position += self._transcoder.length(found.data)
+            return placed
+        offset, data = found.offset, found.data
+        if offset == 0 and self._encoding == "utf-8" and data.startswith(UTF8_MARK):
+            offset, data = len(UTF8_MARK), data[len(UTF8_MARK) :]
+        utf8 = to_utf8(data, self._encoding, path=self._path, offset=offset)
+        if utf8 is data:
+            return Lines(data, offset)
+        return Lines(utf8, offset, lambda part: len(part.decode().encode(self._encoding)))
+
+    def whole(self, data: bytes) -> Lines:
+        """All lines of a file, whose bytes these are."""
+        return self.after(Lines(self.before(data, is_last=True), 0))
+
+
+def check_splits(item: FetchItem, options: FormatOptions) -> None:
+    """``InvalidArgument`` for a part of a file that cannot be read in parts."""
+    if not item.is_whole and not can_split(item.file, options):
+        raise InvalidArgument(
+            f"[{item.start}, {item.stop}) is a part of a file that can only be read whole, for its format, compression "
+            "or encoding",
+            operation="read_items",
+            path=item.file.key,
+        )
+
+
+async def on_thread(operator: Operator, size: int, call: Callable[[], T]) -> T:
+    """Work on ``size`` bytes: in a thread where it pays."""
+    return call() if size < THREAD_BYTES else await operator.runtime().run_blocking(call)

@@ -1,0 +1,223 @@
+"""Parquet: row groups that start in the item's bytes, of which the wanted columns alone are read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.errors import ConditionNotMatch, ObjectChanged, UntrustedMetadata
+from aioprefetch.operator import Operator
+from aioprefetch.parquet import Footer, scan
+from aioprefetch.parquet import footer as read_footer
+from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
+from aioprefetch.parquet.plan import plan_scan
+from aioprefetch.parquet.row_ranges import joined
+from aioprefetch.ranges import Range
+from aioprefetch.source.columns.casts import is_number
+from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.columns.plain_types import INSTANT, is_any_list, plain_type
+from aioprefetch.source.columns.row_filter import is_nan, normalized
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
+from aioprefetch.source.formats.opened import check_open_file
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.small_parquet import is_small, small_batches
+from aioprefetch.source.formats.spark_parquet import calendar_of, check_types
+from aioprefetch.source.options import FormatOptions, ReadOptions
+
+_INT96 = 3
+
+
+class ParquetFormat:
+    """See ``RecordFormat``. A footer is one request; a file of up to 1 MiB comes whole with it."""
+
+    name = "parquet"
+
+    async def sample(
+        self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
+    ) -> pa.Schema:
+        """See ``RecordFormat``."""
+        if not file.size:
+            return pa.schema([])
+        footer = await pinned_footer(operator, file, read.open_file)
+        check_types(footer)
+        return file_schema(footer)
+
+    async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
+        """See ``RecordFormat``."""
+        file = item.file
+        if not file.size:
+            return
+        footer = await pinned_footer(operator, file, want.read.open_file)
+        groups = wanted_row_groups(footer, item)
+        columns = WantedColumns(footer.schema.names, want, path=file.key)
+        check_types(footer, columns.read)
+        calendar = calendar_of(footer)
+        rows = await _wanted_rows(footer, groups, columns.read, want)
+        if not rows:
+            return
+        numbers = RowNumbers(rows) if want.offsets else None
+        if _INT96 in footer.shape.physical_types:
+            footer = footer.with_int96_unit("us")
+        if rows == _all_rows(footer, groups) and is_small(footer, columns.read, groups):
+            for batch in small_batches(footer, columns.read, groups, want.read.batch_rows):
+                calendar.check(batch)
+                yield columns.found(batch, None if numbers is None else numbers.take(batch.num_rows))
+            return
+        batches = scan(
+            operator,
+            file.key,
+            columns=columns.read,
+            row_groups=groups,
+            rows=rows,
+            batch_rows=want.read.batch_rows,
+            readahead=READAHEAD_BATCHES,
+            budget_bytes=budget_bytes(want),
+            footer=footer,
+        )
+        async with batches:
+            async for batch in batches:
+                calendar.check(batch)
+                yield columns.found(batch, None if numbers is None else numbers.take(batch.num_rows))
+
+
+async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> Footer:
+    """The footer of this version of a file. ``ObjectChanged`` if the store has another one.
+
+    ``settings`` of ``openFile`` are checked: pages are read as a plan says.
+    """
+    check_open_file(operator, file, settings)
+    # A larger tail costs less than a second request.
+    tail_bytes = file.size if file.size <= TAIL_BYTES_EVERYTHING else None
+    try:
+        found = await read_footer(operator, file.key, version=file.version, if_match=file.etag, tail_bytes=tail_bytes)
+    except ConditionNotMatch as error:
+        raise ObjectChanged(
+            "the file was overwritten after it was listed",
+            expected_etag=file.etag,
+            actual_etag=None,
+            operation="footer",
+            path=file.key,
+        ) from error
+    if found.size != file.size:
+        raise ObjectChanged(
+            f"the file has {found.size} bytes, and had {file.size} when it was listed",
+            expected_etag=file.etag,
+            actual_etag=found.etag,
+            operation="footer",
+            path=file.key,
+        )
+    return found
+
+
+def wanted_row_groups(footer: Footer, item: FetchItem) -> list[int]:
+    """The row groups of an item: those it names, otherwise those that start in its bytes.
+
+    ``UntrustedMetadata`` if it names one that the file does not have.
+    """
+    if item.row_groups is None:
+        return [
+            number
+            for number, start in enumerate(row_group_starts(footer))
+            if item.start <= min(max(start, 0), footer.size - 1) < item.stop
+        ]
+    for number in item.row_groups:
+        if not 0 <= number < footer.row_groups:
+            raise UntrustedMetadata(
+                f"row group {number} was planned, and the file has {footer.row_groups}",
+                operation="read_items",
+                path=footer.path,
+            )
+    return sorted(set(item.row_groups))
+
+
+def row_group_starts(footer: Footer) -> list[int]:
+    """Where each row group starts: at the first page of its first column. Not checked against the file."""
+    starts: list[int] = []
+    for group in footer.chunks:
+        first = group[0] if group else None
+        if first is None:
+            starts.append(0)
+        elif 0 < first.dictionary_page < first.data_page:
+            starts.append(first.dictionary_page)
+        else:
+            starts.append(first.data_page)
+    return starts
+
+
+async def _wanted_rows(footer: Footer, groups: Sequence[int], columns: Sequence[str], want: Wanted) -> Sequence[Range]:
+    """The rows that may match the filters, by statistics of row groups and pages."""
+    filters = prunable(footer, want.read.filters, want.schema, time_zone=want.options.time_zone)
+    if filters is None or not groups:
+        return _all_rows(footer, groups)
+    return joined((await plan_scan(footer, columns=columns, row_groups=groups, filters=filters)).rows)
+
+
+def _all_rows(footer: Footer, groups: Sequence[int]) -> Sequence[Range]:
+    return joined((footer.first_rows[number], footer.first_rows[number + 1]) for number in groups)
+
+
+def prunable(footer: Footer, filters: Any, schema: pa.Schema, *, time_zone: str | None = None) -> Any:
+    """Of filters on ``schema`` what a file's own statistics can decide: ``None`` if nothing.
+
+    Clauses on columns that the file does not have, or has of another kind, are left out: then more rows are read, and
+    none is lost, since filters decide on each row in the end.
+    """
+    if filters is None or isinstance(filters, pc.Expression):
+        return None
+    names = footer.schema.names
+    alternatives = []
+    for clauses in normalized(filters, schema, may_miss=True, time_zone=time_zone):
+        kept = []
+        for name, operator, value in clauses:
+            wanted = match_names(schema.names, [name])[0]
+            place = None if wanted is None else match_names(names, [schema.names[wanted]])[0]
+            if place is None or not _is_decidable(operator, value, footer.schema.field(place).type):
+                continue
+            if _compares_alike(footer.schema.field(place).type, schema.field(wanted).type):
+                kept.append((names[place], operator, value))
+        if not kept:
+            return None
+        alternatives.append(kept)
+    return alternatives
+
+
+def _is_decidable(operator: str, value: Any, found: pa.DataType) -> bool:
+    """Whether statistics, which leave out NaN, know enough: here NaN is above all numbers and equal to itself."""
+    if operator in ("in", "not in"):
+        return not any(map(is_nan, value))
+    return not is_nan(value) and not (operator in (">", ">=") and pa.types.is_floating(found))
+
+
+def _compares_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values compare the same before and after they are conformed."""
+    if pa.types.is_nested(found) or (pa.types.is_timestamp(found) and found.unit == "ns"):
+        return False  # Nanoseconds are cut off.
+    plain = plain_type(found)
+    return plain == wanted or (is_number(plain) and is_number(wanted) and not pa.types.is_floating(wanted))
+
+
+# --- schema -----------------------------------------------------------------------------------------------------------
+
+
+def file_schema(footer: Footer) -> pa.Schema:
+    """The schema of a file as pyarrow reads it, except that an INT96 is an instant, as those who write it mean it."""
+    if _INT96 not in footer.shape.physical_types:
+        return footer.schema.remove_metadata()
+    physical = iter(footer.shape.physical_types)
+    return pa.schema([pa.field(one.name, _marked(one.type, physical), one.nullable) for one in footer.schema])
+
+
+def _marked(kind: pa.DataType, physical: Any) -> pa.DataType:
+    """A type whose leaves, in order, have the ``physical`` types of Parquet."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([pa.field(one.name, _marked(one.type, physical), one.nullable) for one in fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_marked(kind.key_type, physical), _marked(kind.item_type, physical))
+    if is_any_list(kind):
+        return pa.list_(_marked(kind.value_type, physical))
+    return INSTANT if next(physical, None) == _INT96 else kind

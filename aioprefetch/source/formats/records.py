@@ -1,0 +1,125 @@
+"""Lines as Arrow arrays: their texts, and where each starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.source.formats.lines import LineEnds, Lines
+from aioprefetch.source.formats.record_format import FoundBatch
+
+# Makes records of whole lines, of one file part by part; ``None`` where they have none.
+Parse = Callable[[Lines], FoundBatch | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The records of several files, with offsets in their own; ``rows`` is how many each has, in their order."""
+
+    found: FoundBatch
+    rows: Sequence[int]
+
+
+def parse_joined(texts: Sequence[bytes], parse: Parse, *, header_bytes: int = 0) -> Joined | None:
+    r"""Whole files as one, each line of which is a record: lines end with ``\n``, the last one may have none.
+
+    Each begins with ``header_bytes`` that are no record. ``None`` where ``parse`` finds another number of records.
+    """
+    bodies = [text[header_bytes:] if text.endswith(b"\n") else text[header_bytes:] + b"\n" for text in texts]
+    rows = [body.count(b"\n") for body in bodies]
+    found = parse(Lines(b"".join(bodies), 0))
+    if found is None or found.batch.num_rows != sum(rows):
+        return None
+    if found.offsets is not None:
+        begins = np.repeat([0, *accumulate(map(len, bodies))][:-1], rows) - header_bytes
+        found = replace(found, offsets=pa.array(found.offsets.to_numpy(zero_copy_only=False) - begins, pa.int64()))
+    return Joined(found, rows)
+
+
+def split_lines(data: bytes, ends: LineEnds) -> pa.StringArray:
+    """The lines of valid UTF-8, without their ends."""
+    end = ends.plain_end(data)
+    if end is None:
+        return pa.array([data[start:stop] for start, stop in ends.spans(data)], pa.binary()).cast(pa.string())
+    if not data:
+        return pa.array([], pa.string())
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(bytes(4) + len(data).to_bytes(4, "little")), pa.py_buffer(data))
+    lines = pc.split_pattern(text, end.decode()).values
+    return lines.slice(0, len(lines) - 1) if data.endswith(end) else lines
+
+
+def line_starts(lines: Lines, ends: LineEnds, *, with_empty: bool = True) -> pa.Int64Array:
+    """Where each line starts in the file; without empty ones where they do not count."""
+    data = lines.data
+    end = ends.plain_end(data)
+    is_newline = end == b"\n" or (end == b"\r\n" and ends.separator is None)
+    if end is None or not is_newline or lines.length is not len:
+        return starts_of(lines, [start for start, stop in ends.spans(data) if with_empty or start < stop])
+    after = newlines(data) + 1
+    starts = np.concatenate([np.zeros(1, after.dtype), after])
+    starts = starts[:-1] if starts[-1] == len(data) else starts
+    if not with_empty:
+        starts = starts[np.diff(starts, append=len(data) + (not data.endswith(end)) * len(end)) > len(end)]
+    return pa.array(starts + lines.offset, pa.int64())
+
+
+def newlines(data: bytes) -> np.typing.NDArray[np.intp]:
+    r"""Where each ``\n`` is."""
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+
+
+def count_lines(data: bytes) -> int:
+    r"""How many lines there are, which end with ``\n``."""
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n"))) + (not data.endswith(b"\n"))
+
+
+def starts_of(lines: Lines, starts: list[int]) -> pa.Int64Array:
+    """Places in the data as places in the file."""
+    if lines.length is len:
+        return pa.array([lines.offset + start for start in starts], pa.int64())
+    stops = [*starts[1:], len(lines.data)]
+    sizes = (lines.length(lines.data[start:stop]) for start, stop in zip(starts, stops, strict=True))
+    places = accumulate(sizes, initial=lines.place(starts[0]) if starts else 0)
+    return pa.array(list(places)[: len(starts)], pa.int64())
+
+
+def is_narrow(kind: pa.DataType) -> bool:
+    """Whether it has floating numbers of less than 64 bits, or has them within."""
+    if pa.types.is_nested(kind):
+        return any(is_narrow(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_floating(kind) and kind.bit_width < 64)
+
+
+def has_infinity(array: pa.Array) -> bool:
+    """Whether any number in it is infinite: pyarrow makes that of one that is too large for its type."""
+    if pa.types.is_struct(array.type):
+        return any(has_infinity(one) for one in array.flatten())
+    if pa.types.is_nested(array.type):
+        return has_infinity(array.flatten())
+    return pa.types.is_floating(array.type) and pc.any(pc.is_inf(array)).as_py() is True
+
+
+def only_batch(table: pa.Table) -> pa.RecordBatch:
+    """A table as one batch."""
+    batches = table.to_batches()
+    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
+
+
+def in_batches(found: FoundBatch, rows: int) -> Iterator[FoundBatch]:
+    """The same records in batches of at most so many."""
+    count = found.batch.num_rows
+    if count <= rows:
+        if count:
+            yield found
+        return
+    for start in range(0, count, rows):
+        yield FoundBatch(
+            found.batch.slice(start, rows),
+            None if found.offsets is None else found.offsets.slice(start, rows),
+            None if found.unknown is None else found.unknown.slice(start, rows),
+        )

@@ -1,0 +1,109 @@
+"""Small files of lines: read by one GET each, parsed many at a time.
+
+pyarrow takes as long to begin as to parse a thousand lines. So the lines of neighbouring files that are alike are
+parsed as one text, by the same rules as large files: where anything about a file is odd, it is parsed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error
+from aioprefetch.operator import Operator
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.choosing import compression_of, format_of
+from aioprefetch.source.formats.compression import decompressed_whole
+from aioprefetch.source.formats.line_stream import Decoding, LineFormat, on_thread, read_records
+from aioprefetch.source.formats.lines import Lines
+from aioprefetch.source.formats.opened import WHOLE_BYTES_MAX, comes_whole, read_whole
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.records import Joined, in_batches
+
+# Larger files take longer to be parsed than to be begun.
+SMALL_BYTES_MAX = 64 << 10
+
+_LINE_FORMATS = ("jsonl", "csv", "text")
+
+
+@dataclass(frozen=True, slots=True)
+class SmallText:
+    """All of a small file as UTF-8, each line a record. Those of one ``likeness`` can be parsed together."""
+
+    data: bytes
+    likeness: tuple[str, bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory, about as much as when it is parsed."""
+        return len(self.data)
+
+
+class SmallFiles:
+    """Reads and parses the small files among the items of one task."""
+
+    def __init__(self, operator: Operator, want: Wanted) -> None:
+        self._operator = operator
+        self._want = want
+
+    def suits(self, item: FetchItem) -> bool:
+        """Whether an item is one: the whole of a small file of lines."""
+        options, file = self._want.options, item.file
+        return (
+            file.size <= SMALL_BYTES_MAX
+            and comes_whole(file)
+            and item.is_whole
+            and options.line_separator in (None, "\n")
+            and not options.multi_line
+            and format_of(file.key, options).name in _LINE_FORMATS
+        )
+
+    async def read(self, item: FetchItem) -> AsyncGenerator[SmallText | FoundBatch, None]:
+        """What is in a file: all of it to be parsed together with others, or its records if it is odd."""
+        file, want = item.file, self._want
+        found = self._format(file)
+        raw = await read_whole(self._operator, file, want.read.open_file)
+        compression = compression_of(file.key, want.options)
+        data = raw if compression == "none" else decompressed_whole(raw, compression, file.key, WHOLE_BYTES_MAX)
+        if data is None:
+            cutter, parse = found.cutter(item, want.options), found.parser(want, file.key)
+            async with aclosing(read_records(self._operator, item, want, cutter, parse, raw)) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        lines = Decoding(file, want.options).whole(data)
+        if not lines.data:
+            return
+        if len(lines.data) <= SMALL_BYTES_MAX and not lines.offset and lines.length is len:
+            likeness = found.likeness(lines.data, want.options)
+            if likeness is not None:
+                yield SmallText(lines.data, (found.name, likeness))
+                return
+        parsed = await on_thread(self._operator, len(lines.data), partial(self._alone, file, lines))
+        if parsed is not None:
+            for batch in in_batches(parsed, want.read.batch_rows):
+                yield batch
+
+    def together(self, files: Sequence[SourceFile], texts: Sequence[SmallText]) -> Joined | None:
+        """The records of files that are alike; ``None`` where each has to be parsed alone."""
+        if len(texts) < 2:
+            return None
+        try:
+            return self._format(files[0]).joined([text.data for text in texts], self._want)
+        except (Error, pa.ArrowException):
+            return None
+
+    def alone(self, file: SourceFile, text: SmallText) -> FoundBatch | None:
+        """The records of one file. Raises as ``RecordFormat.read`` does."""
+        return self._alone(file, Lines(text.data, 0))
+
+    def _alone(self, file: SourceFile, lines: Lines) -> FoundBatch | None:
+        return self._format(file).parser(self._want, file.key)(lines)
+
+    def _format(self, file: SourceFile) -> LineFormat:
+        return cast("LineFormat", format_of(file.key, self._want.options))

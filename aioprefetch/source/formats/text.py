@@ -1,0 +1,67 @@
+"""Text: each line is a record with one column, ``value``, or as the schema calls it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.operator import Operator
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, read_records
+from aioprefetch.source.formats.lines import LineEnds, Lines
+from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.records import Joined, Parse, line_starts, parse_joined, split_lines
+from aioprefetch.source.options import FormatOptions, ReadOptions
+
+TEXT_SCHEMA = pa.schema([("value", pa.string())])
+
+
+class TextFormat:
+    r"""See ``LineFormat``. Lines end as in Spark: ``\n``, ``\r\n``, ``\r``, or ``line_separator`` alone."""
+
+    name = "text"
+
+    async def sample(
+        self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
+    ) -> pa.Schema:
+        """See ``RecordFormat``. Nothing is opened."""
+        return TEXT_SCHEMA
+
+    def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
+        """See ``RecordFormat``."""
+        return read_records(operator, item, want, self.cutter(item, want.options), self.parser(want, item.file.key))
+
+    def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
+        """See ``LineFormat``."""
+        return line_cutter(item, options)
+
+    def parser(self, want: Wanted, path: str) -> Parse:
+        """See ``LineFormat``."""
+        return partial(_records, want, line_ends(want.options))
+
+    def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
+        """See ``LineFormat``."""
+        return None if b"\r" in data else b""
+
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+        """See ``LineFormat``."""
+        return parse_joined(texts, self.parser(want, ""))
+
+
+def _column(want: Wanted) -> str:
+    """What the schema calls the lines: it has a column for them, or none. ``ConfigInvalid``."""
+    fields = want.known_fields
+    if not len(fields):
+        return str(TEXT_SCHEMA.names[0])
+    if len(fields) == 1 and (pa.types.is_string(fields[0].type) or pa.types.is_large_string(fields[0].type)):
+        return str(fields[0].name)
+    found = ", ".join(f"{one.name} {one.type}" for one in fields)
+    raise ConfigInvalid(f"a text file has one column, a string, not {found}", operation="read_items")
+
+
+def _records(want: Wanted, ends: LineEnds, lines: Lines) -> FoundBatch:
+    batch = pa.RecordBatch.from_arrays([split_lines(lines.data, ends)], [_column(want)])
+    return FoundBatch(batch, line_starts(lines, ends) if want.offsets else None)

@@ -1,0 +1,87 @@
+"""Times in text without a zone: local times in the zone of the options, as Spark and Java have them.
+
+In a gap, where clocks are put forward, a time is later by the length of the gap; of the two instants of a time that
+comes twice, it is the earlier one. Both is the offset that was in force before, which is what ``fold=0`` means.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timezone, tzinfo
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.columns.zones import zone_named
+from aioprefetch.source.options import FormatOptions
+
+_UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
+# Files of time zones list transitions up to 2037. For later times they have a rule, which pyarrow may not know, nor
+# is it asked for times before there were standard ones.
+_LISTED = (datetime(1902, 1, 1), datetime(2037, 1, 1))
+# A zone follows a time: a date ends with what may be an offset.
+_ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
+
+
+def zone_of(options: FormatOptions) -> tzinfo:
+    """The zone of times that have none; ``datetime.UTC`` for all names of it. ``ConfigInvalid`` for an unknown one."""
+    return _zone(options.time_zone)
+
+
+@cache
+def _zone(name: str) -> tzinfo:
+    if name.lower() in _UTC_NAMES:
+        return UTC
+    try:
+        zone = zone_named(name)
+    except ConfigInvalid:
+        raise
+    except ValueError as error:  # An offset of more than a day.
+        raise ConfigInvalid(f"there is no time zone {name!r}", operation="configure") from error
+    return UTC if isinstance(zone, timezone) and not zone.utcoffset(None) else zone
+
+
+def instant(local: datetime, zone: tzinfo) -> datetime:
+    """A time without a zone as an instant in UTC. ``OverflowError`` beyond what there is."""
+    return local.replace(tzinfo=zone).astimezone(UTC)
+
+
+def instants(times: pa.TimestampArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:
+    """Times without a zone as instants of the type ``kind``. ``pa.ArrowInvalid`` where that overflows."""
+    if zone is UTC or not len(times):
+        return times.view(kind)
+    if not isinstance(zone, ZoneInfo):
+        offset = pa.scalar(zone.utcoffset(None), pa.duration(kind.unit))
+        return pc.subtract_checked(times, offset).view(kind)
+    span = pc.min_max(times)
+    first, last = (pa.scalar(one, times.type) for one in _LISTED)
+    if not span["min"].is_valid:
+        return times.view(kind)
+    if pc.less(first, span["min"]).as_py() and pc.less(span["max"], last).as_py():
+        try:
+            return pc.assume_timezone(times, zone.key, ambiguous="earliest", nonexistent="raise").cast(kind)
+        except pa.ArrowInvalid:
+            pass  # Some are in a gap.
+    return _one_by_one(times, kind, zone)
+
+
+def _one_by_one(times: pa.TimestampArray, kind: pa.TimestampType, zone: ZoneInfo) -> pa.TimestampArray:
+    """An offset is never of parts of a second, so what is finer than that is added to whole ones."""
+    whole = pc.floor_temporal(times, unit="second")
+    rest = pc.subtract(times, whole)
+    try:
+        moved = [None if one is None else instant(one, zone) for one in whole.cast(pa.timestamp("s")).to_pylist()]
+    except OverflowError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    return pc.add(pa.array(moved, pa.timestamp("s", "UTC")).cast(kind), rest)
+
+
+def parsed_instants(texts: pa.StringArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:
+    """Texts with a zone or without one as instants. ``pa.ArrowInvalid`` where pyarrow cannot read any of them."""
+    is_zoned = pc.match_substring_regex(texts, _ZONED)
+    none = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(is_zoned, texts, none).cast(kind)
+    local = pc.if_else(is_zoned, none, texts).cast(pa.timestamp(kind.unit))
+    return pc.coalesce(with_zone, instants(local, kind, zone))

@@ -1,0 +1,28 @@
+"""From work to record batches: which items a batch has, what schema its files have, and their records conformed.
+
+``plan_batch`` and ``infer_schema`` run where a job is planned, ``read_items`` in its tasks.
+"""
+
+from __future__ import annotations
+
+from aioprefetch.source.columns.conform import Conformer, conform
+from aioprefetch.source.columns.plain_types import plain_schema
+from aioprefetch.source.reading.batch_files import list_files
+from aioprefetch.source.reading.batch_plan import plan_batch
+from aioprefetch.source.reading.failures import quarantine_to
+from aioprefetch.source.reading.infer import infer_schema
+from aioprefetch.source.reading.items import read_items
+from aioprefetch.source.reading.task import Quarantine, ReadTask
+
+__all__ = [
+    "Conformer",
+    "Quarantine",
+    "ReadTask",
+    "conform",
+    "infer_schema",
+    "list_files",
+    "plain_schema",
+    "plan_batch",
+    "quarantine_to",
+    "read_items",
+]

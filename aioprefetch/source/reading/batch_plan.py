@@ -1,0 +1,194 @@
+"""The plan of a batch: its files, cut into items where that helps, packed into the partitions of its tasks.
+
+Footers of Parquet files are read here only where that saves more than it costs: with filters, to leave row groups and
+whole files out, and for files that are cut, to cut them between row groups. All others go to the tasks as they are,
+which need the footer anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from aioprefetch.errors import Error
+from aioprefetch.operator import Operator
+from aioprefetch.parquet import Footer
+from aioprefetch.parquet.pruning import prune_row_groups
+from aioprefetch.source.columns.directories import directories_of, directory_fields, names_of
+from aioprefetch.source.fetch.partitioning import check_partition_options, divide
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats import can_split, format_of
+from aioprefetch.source.formats.parquet import pinned_footer, prunable, row_group_starts
+from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions
+from aioprefetch.source.reading.batch_files import list_files
+from aioprefetch.source.reading.directory_filter import DirectoryFilter
+from aioprefetch.source.reading.failures import reason_of
+
+# Of more files footers are left to the tasks.
+FOOTERS_MAX = 100_000
+# Footers that are read at once.
+_FOOTERS_IN_FLIGHT = 64
+# A partition costs about 50 ms, which this many bytes take to be decoded; and so does a piece of a file.
+PARTITION_BYTES_MIN = 4 << 20
+# What a file costs besides its bytes, as bytes.
+_FILE_BYTES = 64 << 10
+# Partitions hold at most so many times ``target_bytes``: then there are more of them than tasks run at once.
+_TARGETS_MAX = 4
+# Of smaller targets, which a user gave, so many are kept to.
+_SMALL_TARGETS_MAX = 10_000
+
+
+async def plan_batch(
+    operator: Operator,
+    listing: ListOptions,
+    partitioning: PartitionOptions,
+    format: FormatOptions,  # noqa: A002 - what it is called everywhere
+    *,
+    prefix: str = "",
+    files: AsyncIterable[SourceFile] | None = None,
+    schema: pa.Schema | None = None,
+    filters: Any = None,
+    open_file: Mapping[str, str] | None = None,
+) -> list[list[FetchItem]]:
+    """The work of each task: about two partitions for each slot, alike in bytes, none of them empty.
+
+    A target below ``PARTITION_BYTES_MIN`` is kept to instead. ``files`` in place of a listing of what is below
+    ``prefix``. ``filters`` are on ``schema``; without a schema they leave nothing out. Settings of ``openFile`` reach
+    each file whose footer is read here. Empty files are no work, nor a row of ``format="binary"``, as in Spark.
+    ``ConfigInvalid`` for files whose format is not told.
+    """
+    check_partition_options(partitioning)
+    if partitioning.split_files is None:
+        partitioning = replace(partitioning, split_files=True)
+    if files is None:
+        files = list_files(operator, format, glob=listing.glob, prefix=prefix, hidden_files=listing.hidden_files)
+    clauses = None if schema is None else filters
+    told = None if clauses is None or schema is None else DirectoryFilter(clauses, schema, format.time_zone)
+    whole = [FetchItem(file) async for file in files if file.size and (told is None or told.may_match(file.key))]
+    count = partition_count(whole, partitioning)
+    least = min(PARTITION_BYTES_MIN, partitioning.target_bytes)
+    target_bytes = max(least, -(-sum(item.bytes for item in whole) // max(count, 1)))
+
+    def is_worth_it(item: FetchItem) -> bool:
+        is_cut = partitioning.split_files is True and item.bytes > target_bytes
+        return (clauses is not None or is_cut) and format_of(item.file.key, format).name == "parquet"
+
+    def pick(item: FetchItem, footer: Footer) -> list[FetchItem]:
+        groups = list(range(footer.row_groups))
+        if clauses is not None and schema is not None:
+            own = _own_fields(item.file, schema)
+            groups = prune_row_groups(footer, prunable(footer, clauses, own, time_zone=format.time_zone), groups)
+        return row_group_items(item.file, footer, groups, target_bytes)
+
+    async def read_footer(file: SourceFile) -> Footer:
+        return await pinned_footer(operator, file, open_file or {})
+
+    items = whole if len(whole) > FOOTERS_MAX else await _with_row_groups(read_footer, whole, is_worth_it, pick)
+    options = replace(partitioning, assign="size", target_bytes=1, partitions_max=count)
+    pieces = [piece for item in items for piece in cut_item(item, target_bytes, format, partitioning)]
+    parts = divide(pieces, options, lambda _: False)
+    return [joined(part) for part in parts]
+
+
+def partition_count(items: Sequence[FetchItem], options: PartitionOptions) -> int:
+    """How many partitions the items are worth."""
+    size = sum(item.bytes for item in items)
+    weight = size + len(items) * _FILE_BYTES
+    if options.target_bytes < PARTITION_BYTES_MIN:
+        wanted = min(-(-size // options.target_bytes), _SMALL_TARGETS_MAX)
+        return max(1, min(wanted, options.partitions_max or wanted))
+    wanted = max(min(2 * options.slots, -(-weight // PARTITION_BYTES_MIN)), -(-size // _bytes_max(options)))
+    return max(1, min(wanted, options.partitions_max or wanted))
+
+
+def _own_fields(file: SourceFile, schema: pa.Schema) -> pa.Schema:
+    """The fields that are read of the file itself: what it says of one that its path tells does not count."""
+    told = directory_fields(names_of(directories_of(file.key)), schema)
+    return pa.schema([field for field in schema if field.name not in told]) if told else schema
+
+
+def _bytes_max(options: PartitionOptions) -> int:
+    return options.target_bytes * _TARGETS_MAX
+
+
+def cut_item(
+    item: FetchItem, target_bytes: int, options: FormatOptions, partitioning: PartitionOptions
+) -> list[FetchItem]:
+    """An item in pieces of at most ``target_bytes``, where its format allows it and files may be split."""
+    count = -(-item.bytes // target_bytes)
+    if count < 2 or item.row_groups is not None or not partitioning.split_files:
+        return [item]
+    if not can_split(item.file, options):
+        return [item]
+    pieces, rest, start, size = [], item, item.start, item.bytes
+    for number in range(1, count):
+        piece, rest = rest.cut(start + size * number // count)
+        pieces.append(piece)
+    return [*pieces, rest]
+
+
+def joined(items: Iterable[FetchItem]) -> list[FetchItem]:
+    """Neighbouring row groups of one file as one item: its footer is read once."""
+    found: list[FetchItem] = []
+    for item in items:
+        last = found[-1] if found else None
+        if last is None or last.file != item.file or not last.row_groups or not item.row_groups:
+            found.append(item)
+        else:
+            found[-1] = replace(last, end=item.end, row_groups=(*last.row_groups, *item.row_groups))
+    return found
+
+
+# --- row groups -------------------------------------------------------------------------------------------------------
+
+
+async def _with_row_groups(
+    read_footer: Callable[[SourceFile], Awaitable[Footer]],
+    items: Sequence[FetchItem],
+    is_worth_it: Callable[[FetchItem], bool],
+    pick: Callable[[FetchItem, Footer], list[FetchItem]],
+) -> list[FetchItem]:
+    """The items in their order, in place of those whose footer is worth it what is picked of their row groups."""
+    found = [[item] for item in items]
+    wanted = iter([place for place, item in enumerate(items) if is_worth_it(item)])
+
+    async def read_some() -> None:
+        for place in wanted:
+            item = items[place]
+            try:
+                found[place] = pick(item, await read_footer(item.file))
+            except Error as error:
+                if reason_of(error) is None:
+                    raise  # Otherwise its task finds the same, and knows what becomes of it.
+
+    tasks = [asyncio.ensure_future(read_some()) for _ in range(_FOOTERS_IN_FLIGHT)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return [piece for pieces in found for piece in pieces]
+
+
+def row_group_items(file: SourceFile, footer: Footer, groups: Sequence[int], target_bytes: int) -> list[FetchItem]:
+    """Some row groups of a file in runs of about ``target_bytes``, at least one each. All of it stays whole."""
+    if not groups:
+        return []
+    starts = [min(max(start, 0), file.size) for start in row_group_starts(footer)]
+    ends = [*starts[1:], max([footer.start, *starts])]
+    if len(groups) == footer.row_groups and (len(groups) == 1 or ends[-1] - starts[0] <= target_bytes):
+        return [FetchItem(file)]
+    items: list[FetchItem] = []
+    for number in groups:
+        start, end = starts[number], max(ends[number], starts[number])
+        last = items[-1] if items else None
+        if last is not None and last.row_groups and end - last.start <= target_bytes:
+            items[-1] = replace(last, end=max(end, last.stop), row_groups=(*last.row_groups, number))
+        else:
+            items.append(FetchItem(file, start, end, (number,)))
+    return items

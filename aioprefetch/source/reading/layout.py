@@ -1,0 +1,140 @@
+"""What is read of a file, and what its path tells: files whose directories have the same names are read alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from aioprefetch.operator import Operator
+from aioprefetch.source.columns.conform import Conformer
+from aioprefetch.source.columns.directories import (
+    Directories,
+    directories_of,
+    directory_fields,
+    directory_value,
+    names_of,
+)
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.formats import FoundBatch, Wanted, format_of
+from aioprefetch.source.formats.records import Joined
+from aioprefetch.source.formats.small_files import SmallFiles
+from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions
+from aioprefetch.source.reading.directory_filter import DirectoryFilter
+from aioprefetch.source.reading.records import Records
+from aioprefetch.source.reading.task import ReadTask
+
+# Values of so many different directories are kept.
+_VALUES_MAX = 1024
+
+
+class Layouts:
+    """The layouts of the files of one task."""
+
+    def __init__(self, operator: Operator, task: ReadTask) -> None:
+        self._operator = operator
+        self._task = task
+        self._layouts: dict[tuple[tuple[str, ...], bool], Layout] = {}
+        filters = task.read.filters
+        time_zone = task.format.time_zone
+        self._filter = None if filters is None else DirectoryFilter(filters, task.data_schema, time_zone)
+
+    def of(self, key: str) -> Layout:
+        """The one of a file, the same object for all that are read alike."""
+        names = names_of(directories_of(key))
+        has_names = not names or _has_names(key, self._task.format)
+        layout = self._layouts.get((names, has_names))
+        if layout is None:
+            layout = self._layouts[names, has_names] = Layout(self._operator, self._task, names, has_names=has_names)
+        return layout
+
+    def may_match(self, key: str) -> bool:
+        """Whether filters leave anything of a file, as far as its path tells."""
+        return self._filter is None or self._filter.may_match(key)
+
+
+class Layout:
+    """How files are read of whose directories these are the names: what they tell is not looked for in the files.
+
+    ``has_names``: fields of the files have names, and are not known by their places alone.
+    """
+
+    def __init__(self, operator: Operator, task: ReadTask, names: Sequence[str], *, has_names: bool) -> None:
+        schema, known = task.data_schema, task.known_data_schema
+        self._schema = schema
+        self._time_zone = task.format.time_zone
+        self._fields = directory_fields(names, schema)
+        if self._fields:
+            schema = pa.schema([field for field in schema if field.name not in self._fields])
+            # A file may have columns of these names, too, which are no unknown ones.
+            everything, rest = _known_fields(task), _without(_known_fields(task), names)
+            known = everything if has_names and len(rest) else rest
+        self.want = Wanted(schema, task.format, task.read, METADATA_COLUMNS[1] in task.schema.names, known)
+        self._conformer = Conformer(schema)
+        self.small = SmallFiles(operator, self.want)
+        self._values: dict[Directories, dict[str, pa.Scalar]] = {}
+
+    def records(self, file: SourceFile, found: FoundBatch) -> Records | None:
+        """Records of a file, conformed; ``None`` where there are none."""
+        batch = self._conformer.conform(found.batch, path=file.key)
+        if not batch.num_rows:
+            return None
+        files = ((file, batch.num_rows),)
+        return Records(self._filled(batch, files), files, found.offsets, found.unknown)
+
+    def joined(self, files: Sequence[SourceFile], joined: Joined) -> Records:
+        """Records of several files, conformed."""
+        batch = self._conformer.conform(joined.found.batch)
+        rows = tuple(zip(files, joined.rows, strict=True))
+        return Records(self._filled(batch, rows), rows, joined.found.offsets, joined.found.unknown)
+
+    def _filled(self, batch: pa.RecordBatch, files: Sequence[tuple[SourceFile, int]]) -> pa.RecordBatch:
+        """The batch with what is in the paths of its files."""
+        if not self._fields:
+            return batch
+        values = [self._values_of(file.key) for file, _ in files]
+        counts = [rows for _, rows in files]
+        arrays = [
+            _repeated([one[field.name] for one in values], counts, field.type)
+            if field.name in self._fields
+            else batch.column(field.name)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _values_of(self, key: str) -> dict[str, pa.Scalar]:
+        directories = directories_of(key)
+        found = self._values.get(directories)
+        if found is None:
+            texts = dict(directories)
+            found = {
+                name: directory_value(texts[given], self._schema.field(name), key=key, time_zone=self._time_zone)
+                for name, given in self._fields.items()
+            }
+            if len(self._values) >= _VALUES_MAX:
+                self._values.clear()
+            self._values[directories] = found
+        return found
+
+
+def _has_names(key: str, options: FormatOptions) -> bool:
+    name = format_of(key, options).name
+    return options.header if name == "csv" else name not in ("text", "binary")
+
+
+def _known_fields(task: ReadTask) -> pa.Schema:
+    """Every field that is no unknown one."""
+    return Wanted(task.data_schema, task.format, task.read, known=task.known_data_schema).known_fields
+
+
+def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    told = directory_fields(names, schema)
+    return pa.schema([field for field in schema if field.name not in told])
+
+
+def _repeated(values: Sequence[pa.Scalar], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
+    if len(values) == 1:
+        return pa.repeat(values[0], counts[0])
+    places = np.repeat(np.arange(len(values), dtype=np.int32), counts)
+    return pa.array([value.as_py() for value in values], kind).take(pa.array(places))

@@ -1,0 +1,167 @@
+"""From pieces of files to the batches that are given: put together, with metadata columns, filtered.
+
+Batches of a few rows cost an engine as much as large ones, so those of small files are put together up to
+``batch_rows``. What is large enough is passed on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from aioprefetch.source.columns.conform import conform_array
+from aioprefetch.source.columns.row_filter import RowFilter
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN
+from aioprefetch.source.reading.records import Records
+from aioprefetch.source.reading.task import ReadTask
+
+# A batch is given when it has so many bytes, however few rows; and when it has this share of the wanted rows.
+_BATCH_BYTES_MAX = 32 << 20
+_LARGE_SHARE = 2
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Output:
+    """Makes batches of exactly ``task.schema`` of the pieces of files, in their order."""
+
+    def __init__(self, task: ReadTask, row_filter: RowFilter | None) -> None:
+        self._task = task
+        self._filter = row_filter
+        self._data_schema = task.data_schema
+        self._added = [name for name in task.schema.names if name not in self._data_schema.names]
+        self._read_schema = pa.schema([*self._data_schema, *(task.schema.field(name) for name in self._added)])
+        self._is_projected = self._read_schema.names != task.schema.names
+        self._pieces: list[Records] = []
+        self._gathered = Gathering(task.read.batch_rows)
+        # What a filter leaves may be little again.
+        self._kept = Gathering(task.read.batch_rows)
+
+    def add(self, piece: Records) -> Iterator[pa.RecordBatch]:
+        """The batches that are complete with these records."""
+        if self._gathered.is_full_with(piece.batch):
+            yield from self._finished()
+        self._pieces.append(piece)
+        if self._gathered.add(piece.batch):
+            yield from self._finished()
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """What is left."""
+        yield from self._finished()
+        yield from self._kept.cut()
+
+    def _finished(self) -> Iterator[pa.RecordBatch]:
+        """Everything that was gathered, filtered; and gathered once more if filters left little."""
+        if not self._pieces:
+            return
+        pieces, self._pieces = self._pieces, []
+        batch = self._with_added(self._gathered.take(), pieces)
+        if self._filter is None:
+            yield from cut(self._projected(batch), self._task.read.batch_rows)
+            return
+        found = self._projected(self._filter.apply(batch))
+        if not found.num_rows:
+            return
+        if self._kept.is_full_with(found):
+            yield from self._kept.cut()
+        if self._kept.add(found):
+            yield from self._kept.cut()
+
+    def _with_added(self, batch: pa.RecordBatch, pieces: Sequence[Records]) -> pa.RecordBatch:
+        if not self._added:
+            return batch
+        arrays = [self._column(name, pieces) for name in self._added]
+        return pa.RecordBatch.from_arrays([*batch.columns, *arrays], schema=self._read_schema)
+
+    def _column(self, name: str, pieces: Sequence[Records]) -> pa.Array:
+        field = self._task.schema.field(name)
+        if name == METADATA_COLUMNS[1]:
+            found = pa.concat_arrays([_given(piece.offsets, piece, pa.int64()) for piece in pieces])
+        elif name == RESCUED_COLUMN:
+            found = pa.concat_arrays([_given(piece.unknown, piece, pa.string()) for piece in pieces])
+        else:
+            found = self._constants(name, pieces)
+        return conform_array(found, field, name)
+
+    def _constants(self, name: str, pieces: Sequence[Records]) -> pa.Array:
+        """What holds for all records of a file."""
+        kind = pa.timestamp("us", "UTC") if name == METADATA_COLUMNS[3] else pa.string()
+        files = [one for piece in pieces for one in piece.files]
+        values = pa.array([self._constant(name, file) for file, _ in files], kind)
+        places = np.repeat(np.arange(len(files), dtype=np.int32), [rows for _, rows in files])
+        return values.take(pa.array(places))
+
+    def _constant(self, name: str, file: SourceFile) -> Any:
+        if name == METADATA_COLUMNS[0]:
+            return self._task.url_of(file.key)
+        if name == METADATA_COLUMNS[2]:
+            return file.etag
+        return None if file.modified_ms is None else _EPOCH + timedelta(milliseconds=file.modified_ms)
+
+    def _projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(self._task.schema.names) if self._is_projected else batch
+
+
+def _given(array: pa.Array | None, piece: Records, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(piece.batch.num_rows, kind) if array is None else array
+
+
+class Gathering:
+    """Batches that become one: as many as stay within ``rows_max`` rows."""
+
+    def __init__(self, rows_max: int) -> None:
+        self.rows_max = rows_max
+        self.batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def is_full_with(self, batch: pa.RecordBatch) -> bool:
+        """Whether what was gathered has to be taken before this one is added."""
+        return bool(self.batches) and (
+            self._rows + batch.num_rows > self.rows_max or self._bytes + batch.nbytes > _BATCH_BYTES_MAX
+        )
+
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Add one; whether it is enough now."""
+        self.batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        return self._rows * _LARGE_SHARE >= self.rows_max or self._bytes * _LARGE_SHARE >= _BATCH_BYTES_MAX
+
+    def take(self) -> pa.RecordBatch:
+        """All of them as one, of which there must be some; there are none then."""
+        batches, self.batches = self.batches, []
+        self._rows = self._bytes = 0
+        return concatenated(batches)
+
+    def cut(self) -> Iterator[pa.RecordBatch]:
+        """All of them, if there are any, as batches of at most ``rows_max`` rows."""
+        if self.batches:
+            yield from cut(self.take(), self.rows_max)
+
+
+def cut(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """A batch in equal parts of at most so many rows, without a copy."""
+    count = -(-batch.num_rows // rows_max)
+    if count == 1:
+        yield batch
+        return
+    for number in range(count):
+        start, end = (batch.num_rows * place // count for place in (number, number + 1))
+        yield batch.slice(start, end - start)
+
+
+def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one schema as one; the one itself if there is one."""
+    if len(batches) == 1:
+        return batches[0]
+    if not batches[0].num_columns:
+        rows = sum(batch.num_rows for batch in batches)
+        return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["rows"]).select([])
+    combined: pa.RecordBatch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return combined

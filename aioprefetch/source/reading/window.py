@@ -1,0 +1,265 @@
+"""A window over items: several are read at once, and their records come in the order of the items.
+
+While the records of one item are taken, later ones are fetched and decoded ahead, as many as ``files_in_flight``, as
+long as what they hold fits in ``bytes_in_flight`` and in the runtime's budget. The first item always gets on, whatever
+the limits say. Items that are done wait for their turn without counting as in flight: one slow file holds back rows,
+not requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from aioprefetch.errors import Closed
+from aioprefetch.runtime import Runtime
+from aioprefetch.scheduler.scan_memory import ScanMemory
+from aioprefetch.source.files import FetchItem
+from aioprefetch.source.options import ReadOptions
+from aioprefetch.source.reading.failures import Failures
+from aioprefetch.supervisor import Work
+
+# What an item that has begun is taken to need besides its bytes; and at most, since large ones come in pieces.
+_ITEM_BYTES_MIN = 16 << 10
+_ITEM_BYTES_MAX = 8 << 20
+# What a batch weighs beside its buffers: many small ones are not nothing.
+_PIECE_BYTES_MIN = 4 << 10
+# Where files may be left out, the rows of one are held back up to this share of the window.
+_HELD_SHARE = 2
+
+
+class Piece(Protocol):
+    """Records of one item, decoded or not."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        ...
+
+
+P = TypeVar("P", bound=Piece)
+ReadPieces = Callable[[FetchItem], AsyncGenerator[P, None]]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[P]):
+    """An item that has begun. ``is_let_go``: its records may be taken although it has not ended."""
+
+    item: FetchItem
+    reserved_bytes: int
+    is_let_go: bool
+    pieces: deque[tuple[P, int]] = field(default_factory=deque)
+    held_bytes: int = 0
+    is_half_taken: bool = False
+    is_done: bool = False
+    error: BaseException | None = None
+    changed: asyncio.Future[None] | None = None
+    room: asyncio.Future[None] | None = None
+
+
+class ItemWindow(Generic[P]):
+    """Reads ``items`` by ``read``, and gives their pieces. Belongs to the loop of ``runtime``; one consumer.
+
+    Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all is given back.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        items: Iterable[FetchItem],
+        read: ReadPieces[P],
+        options: ReadOptions,
+        failures: Failures,
+    ) -> None:
+        self._runtime = runtime
+        self._items: Iterator[FetchItem] = iter(items)
+        self._next: FetchItem | None = next(self._items, None)
+        self._read = read
+        self._files_max = options.files_in_flight
+        self._held_max = max(options.bytes_in_flight // _HELD_SHARE, 1)
+        self._failures = failures
+        self._memory = ScanMemory(runtime.budget, options.bytes_in_flight, self._fill_soon)
+        self._entries: deque[_Entry[P]] = deque()
+        # Entries that wait for room, in the order of their items: those that come first need it first.
+        self._waiting: deque[_Entry[P]] = deque()
+        self._workers: set[_Worker[P]] = set()
+        self._active = 0
+        self._ended: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def next(self) -> tuple[FetchItem, P] | None:
+        """The next piece, with its item; ``None`` after the last one.
+
+        Raises what an item failed with when its turn comes, unless it is left out.
+        """
+        while True:
+            found = self._next_ready()
+            if found is not None or not self._entries:
+                return found
+            entry = self._entries[0]
+            entry.changed = self._runtime.loop.create_future()
+            await entry.changed
+
+    def _next_ready(self) -> tuple[FetchItem, P] | None:
+        """The next piece if it is there. Items that are through are dropped: the first one left is awaited."""
+        while True:
+            self._fill()
+            if not self._entries:
+                return None
+            entry = self._entries[0]
+            if entry.error is not None:
+                self._leave_out(entry, entry.error)
+            if entry.pieces and (entry.is_done or entry.is_let_go):
+                return entry.item, self._take(entry)
+            if not entry.is_done:
+                return None
+            self._entries.popleft()
+            self._make_room()
+
+    async def aclose(self) -> None:
+        """Break off what is under way and give its memory back."""
+        self._closed = True
+        self._memory.leave_queue()
+        for worker in tuple(self._workers):
+            worker.work.cancel()
+        if self._workers:
+            self._ended = self._runtime.loop.create_future()
+            await self._ended
+        while self._entries:
+            self._drop(self._entries.popleft())
+
+    # --- what is taken ------------------------------------------------------------------------------------------
+
+    def _take(self, entry: _Entry[P]) -> P:
+        piece, size = entry.pieces.popleft()
+        entry.is_half_taken = True
+        entry.held_bytes -= size
+        self._memory.give_back(size)
+        self._make_room()
+        return piece
+
+    def _drop(self, entry: _Entry[P]) -> None:
+        entry.pieces.clear()
+        self._memory.give_back(entry.held_bytes)
+        entry.held_bytes = 0
+
+    def _leave_out(self, entry: _Entry[P], error: BaseException) -> None:
+        """Drop all of an item that failed, as if it had never been. Raises its error where that must not be."""
+        if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
+            self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
+            raise error
+        entry.error = None
+        self._drop(entry)
+
+    # --- what is read -------------------------------------------------------------------------------------------
+
+    def _fill_soon(self) -> None:
+        # Memory is granted from within the budget, which must not be asked for more there.
+        self._runtime.loop.call_soon(self._fill)
+
+    def _fill(self) -> None:
+        """Begin as many items as the limits allow."""
+        while self._active < self._files_max and not self._closed and (entry := self._begin()) is not None:
+            self._active += 1
+            worker = _Worker(entry)
+            self._workers.add(worker)
+            worker.work = self._runtime.supervisor.spawn(
+                self._run(worker), name="read items", on_end=partial(self._on_end, worker)
+            )
+
+    def _begin(self) -> _Entry[P] | None:
+        """The next item, if there is one and memory for it. The first one always begins."""
+        item = self._next
+        if item is None:
+            return None
+        need = min(_ITEM_BYTES_MIN + item.bytes, _ITEM_BYTES_MAX)
+        free = self._memory.free_bytes(need)
+        if self._entries and free is not None and free < need:
+            if self._memory.left_bytes >= need:
+                self._memory.queue_for(need)  # The window has room, and the runtime has none.
+            return None
+        self._memory.take(need)
+        entry: _Entry[P] = _Entry(item, need, self._failures.is_strict)
+        self._entries.append(entry)
+        self._next = next(self._items, None)
+        return entry
+
+    async def _run(self, worker: _Worker[P]) -> None:
+        """Reads one item after the other, as long as there is one that may begin."""
+        entry: _Entry[P] | None = worker.entry
+        while entry is not None:
+            worker.entry = entry
+            error: BaseException | None = None
+            try:
+                async with aclosing(self._read(entry.item)) as pieces:
+                    async for piece in pieces:
+                        await self._put(entry, piece)
+            except Exception as caught:  # Whoever takes the item's records gets it.
+                error = caught
+            self._finish(entry, error)
+            entry = None if self._closed else self._begin()
+        self._active -= 1
+
+    def _on_end(self, worker: _Worker[P]) -> None:
+        self._workers.discard(worker)
+        if not worker.entry.is_done:  # Cancelled, because this or the operator is closed; perhaps before it began.
+            self._active -= 1
+            self._finish(worker.entry, Closed("the reading was closed", operation="read_items"))
+        if self._ended is not None and not self._workers:
+            _wake(self._ended)
+
+    async def _put(self, entry: _Entry[P], piece: P) -> None:
+        """Hand over a piece once there is room for it: for the first item at once, if it has none waiting."""
+        size = piece.nbytes + _PIECE_BYTES_MIN
+        while self._must_wait(entry, size):
+            entry.room = self._runtime.loop.create_future()
+            self._waiting.append(entry)
+            await entry.room
+        self._memory.take(size)
+        entry.pieces.append((piece, size))
+        entry.held_bytes += size
+        if entry.held_bytes > self._held_max:
+            entry.is_let_go = True
+        if entry.is_let_go:
+            _wake(entry.changed)
+
+    def _must_wait(self, entry: _Entry[P], size: int) -> bool:
+        if self._memory.left_bytes + entry.reserved_bytes >= size:
+            return False
+        return self._entries[0] is not entry or (entry.is_let_go and bool(entry.pieces))
+
+    def _finish(self, entry: _Entry[P], error: BaseException | None) -> None:
+        entry.is_done, entry.error = True, error
+        self._memory.give_back(entry.reserved_bytes)
+        entry.reserved_bytes = 0
+        _wake(entry.changed)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Let those look again that wait for room: the first item, and others if there is any."""
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            if self._memory.left_bytes > 0 or (self._entries and self._entries[0] is entry):
+                _wake(entry.room)
+            else:
+                self._waiting.append(entry)
+
+
+class _Worker(Generic[P]):
+    """A piece of background work, and the item that it is at."""
+
+    __slots__ = ("entry", "work")
+
+    def __init__(self, entry: _Entry[P]) -> None:
+        self.entry = entry
+        self.work = Work()
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

@@ -1,0 +1,341 @@
+"""CSV: columns by name, types, quotes, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioprefetch.errors import ConfigInvalid, Unsupported, UntrustedMetadata
+from aioprefetch.source.formats import can_split
+from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.options import FormatOptions
+from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
+
+AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
+INSTANT = pa.timestamp("us", "UTC")
+
+
+async def rows_of(data: bytes, schema: pa.Schema, **options: Any) -> list[dict[str, Any]]:
+    options = {"header": True} | options
+    async with new_operator() as operator:
+        return (await read(operator, await put(operator, "dir/a.csv", data), schema, **options)).rows
+
+
+async def failure(data: bytes, schema: pa.Schema, kind: type[Exception] = UntrustedMetadata, **options: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        await rows_of(data, schema, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("12", pa.int32(), 12),
+        ("-1.5e3", pa.float64(), -1500.0),
+        ("TRUE", pa.bool_(), True),
+        ("tRuE", pa.bool_(), True),
+        ("1.20", pa.decimal128(10, 2), Decimal("1.20")),
+        ("2020-02-29", pa.date32(), date(2020, 2, 29)),
+        ("2020-01-01 10:00:00", INSTANT, datetime(2020, 1, 1, 10, tzinfo=UTC)),
+        ("2020-01-01T10:00:00.25Z", INSTANT, datetime(2020, 1, 1, 10, 0, 0, 250_000, UTC)),
+        ("2020-01-01T10:00:00+01:00", INSTANT, datetime(2020, 1, 1, 9, tzinfo=UTC)),
+        ("2020-01-01T10:00:00", pa.timestamp("us"), datetime(2020, 1, 1, 10)),
+        ('""', pa.int64(), None),
+        ('""', pa.string(), ""),
+        ("", INSTANT, None),
+        ('"x,""y"""', pa.string(), 'x,"y"'),
+        ('x"y', pa.string(), 'x"y'),
+        (" x ", pa.string(), " x "),
+        ("é", pa.binary(), "é".encode()),
+    ],
+)
+async def test_values(text: str, kind: pa.DataType, value: object) -> None:
+    data = f"z,a\n0,{text}\n0,\n".encode()
+    assert await rows_of(data, pa.schema([("a", kind)])) == [{"a": value}, {"a": None}]
+
+
+async def test_offsets_of_some_times_and_none_of_others() -> None:
+    data = b"a\n2020-01-01\n2020-01-01 00:00:00+01\n2020-01-01T00:00:00Z\n"
+    rows = await rows_of(data, pa.schema([("a", INSTANT)]))
+    assert [row["a"].hour for row in rows] == [0, 23, 0]
+
+
+async def test_a_quoted_empty_field_is_an_empty_text_beside_other_types() -> None:
+    rows = await rows_of(b'a,b\n"",""\n1,\n', AB)
+    assert rows == [{"a": None, "b": ""}, {"a": 1, "b": None}]
+    assert await rows_of(b"a,b\nNULL,NULL\n1,\n", AB, null_value="NULL") == [
+        {"a": None, "b": None},
+        {"a": 1, "b": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "shown"),
+    [
+        ("x", pa.int64(), "x"),
+        ("1.0", pa.int64(), "1.0"),
+        ("128", pa.int8(), "128"),
+        ("1_0", pa.float64(), "1_0"),
+        ("yes", pa.bool_(), "yes"),
+        ("1.255", pa.decimal128(10, 2), "1.255"),
+        ("2020-02-30", pa.date32(), "2020-02-30"),
+        ("noon", INSTANT, "noon"),
+    ],
+)
+async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
+    row: str, kind: pa.DataType, shown: str
+) -> None:
+    error = await failure(f"a,b\n,1\n\n{row},2\n".encode(), pa.schema([("a", kind)]))
+    assert (error.context["column"], error.context["value"], error.context["offset"]) == ("a", shown, 8)
+    assert error.path == "dir/a.csv"
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "message"),
+    [
+        (b"a,b\n1,2\n\n3\n4,5\n", 9, "has 1 fields, not 2"),
+        (b"a,b\n1,2\n3,4,5\n", 8, "has 3 fields, not 2"),
+        (b'a,b\n1,"x\ny"\n2,z\n', 4, "need multiLine"),
+        (b'a,b\n1,"x\n', 4, "need multiLine"),
+        (b"a,b\n1,\xff\n", 6, "option encoding"),
+    ],
+)
+async def test_a_broken_record_is_named_by_its_offset(data: bytes, offset: int, message: str) -> None:
+    error = await failure(data, AB)
+    assert error.context["offset"] == offset
+    assert message in str(error)
+
+
+async def test_f5_a_ragged_item_fails_as_the_whole_does() -> None:
+    data = b"a,b\n1,x\n" + b"2\n" * 20
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", data)
+        with pytest.raises(UntrustedMetadata, match="has 1 fields, not 2"):
+            await read(operator, cut_at(file, [20])[1:], AB)
+
+
+async def test_columns_are_found_by_name_and_unknown_ones_by_policy() -> None:
+    data = b"c,b,a,c\n1,x,2,\n3,y,4,5\n"
+    assert await rows_of(data, AB) == [{"a": 2, "b": "x"}, {"a": 4, "b": "y"}]
+    error = await failure(data, AB, Unsupported, unknown_fields="fail")
+    assert error.context["field"] == "c0"
+    async with new_operator() as operator:
+        found = await read(operator, await put(operator, "a.csv", data), AB, unknown_fields="rescue", header=True)
+        assert found.unknown == ['{"c0":"1"}', '{"c0":"3","c3":"5"}']
+        assert found.rows == [{"a": 2, "b": "x"}, {"a": 4, "b": "y"}]
+        file = await put(operator, "b.csv", b"a\n1\n")
+        assert (await read(operator, file, AB, unknown_fields="rescue", header=True)).unknown == [None]
+
+
+async def test_without_a_header_columns_are_told_by_place_or_number() -> None:
+    data = b"1,x,9\n2,y,8\n"
+    assert await rows_of(data, AB, header=False) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert await rows_of(data, pa.schema([("_c2", pa.int64())]), header=False) == [{"_c2": 9}, {"_c2": 8}]
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", data)
+        found = await read(operator, cut_at(file, [3, 6, 8]), AB, header=False)
+        assert found.rows == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+async def test_without_wanted_fields_rows_are_still_counted() -> None:
+    assert await rows_of(b"a,b\n1,2\n3,4\n", pa.schema([])) == [{}, {}]
+
+
+@pytest.mark.parametrize("data", [b"", b"a,b", b"a,b\r\n", b"\n\n\n", b"\xef\xbb\xbfa,b\n"])
+async def test_files_without_records(data: bytes) -> None:
+    assert await rows_of(data, AB) == []
+    assert await rows_of(data, AB, multi_line=True) == []
+
+
+async def test_delimiter_quote_and_escape() -> None:
+    data = b"a;b\n1;'x;''y'\n2;'z\\'w'\n"
+    rows = await rows_of(data, AB, delimiter=";", quote="'", escape="\\")
+    assert [row["b"] for row in rows] == ["x;'y", "z'w"]
+    assert (await rows_of(b'a\tb\n1\t"x\n', AB, delimiter="\t", quote=None))[0]["b"] == '"x'
+    for wrong in ({"delimiter": "||"}, {"quote": "é"}, {"delimiter": '"'}, {"multi_line": True, "line_separator": "|"}):
+        await failure(b"a\n", AB, ConfigInvalid, **wrong)
+
+
+async def test_encodings() -> None:
+    text = "a,b\n1,é€\n2,x\n"
+    for encoding in ("utf-16", "utf-16-le", "cp1252", "utf-8-sig"):
+        assert [row["b"] for row in await rows_of(text.encode(encoding), AB, encoding=encoding)] == ["é€", "x"]
+    await failure(text.encode(), AB, ConfigInvalid, encoding="utf-99")
+    error = await failure(text.encode("utf-16")[:-1], AB, encoding="utf-16")
+    assert error.context["offset"] == 2 * len(text)
+
+
+async def test_names_of_a_header_match_exactly_first_and_then_in_any_case() -> None:
+    assert await rows_of(b"B,A,b\n1,2,3\n", AB) == [{"a": 2, "b": "3"}]
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", b"B,A,b\n1,2,3\n")
+        assert (await read(operator, file, AB, header=True, unknown_fields="rescue")).unknown == ['{"B":"1"}']
+    error = await failure(b"A,B,aA,Aa\n1,2,3,4\n", pa.schema([("aa", pa.int64())]))
+    assert (error.path, "may be any of 'aA', 'Aa'" in str(error)) == ("dir/a.csv", True)
+
+
+async def test_a_header_with_none_of_the_names_is_an_error_that_has_both() -> None:
+    error = await failure(b"1,x\n2,y\n", AB)
+    assert "it is 1, x, the schema has a, b" in str(error)
+    assert (error.path, error.context["offset"]) == ("dir/a.csv", 0)
+    assert await rows_of(b"1,x\n2,y\n", AB, header=FormatOptions().header) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+# What Spark writes, and what is between the quotes of others: values, and what Spark itself reads with this escape.
+ESCAPED = [
+    (r'"a \"b\" c"', 'a "b" c'),
+    (r'"x, \"y, z"', 'x, "y, z'),
+    (r'"e\\f"', "e\\f"),
+    (r"g\h", r"g\h"),
+    (r'"i\j"', r"i\j"),
+    (r'"a\\\"b"', r"a\"b"),
+    ("end\\", "end\\"),
+    (r'"\""', '"'),
+    (r'"a ""b"" \"c\""', 'a "b" "c"'),
+    (r"x\"y", r"x\"y"),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), ESCAPED)
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("multi_line", [False, True])
+async def test_an_escape_counts_within_quotes_before_a_quote_or_itself(
+    text: str, value: str, end: str, multi_line: bool
+) -> None:
+    data = f"a,b\n1,{text}\n2,{text}{end}".encode()
+    rows = await rows_of(data, AB, escape="\\", multi_line=multi_line)
+    assert rows == [{"a": 1, "b": value}, {"a": 2, "b": value}]
+
+
+async def test_an_escape_outside_quotes_hides_no_delimiter() -> None:
+    assert await rows_of(
+        rb"a\,b,1" + b"\n", pa.schema([(name, pa.string()) for name in "xyz"]), header=False, escape="\\"
+    ) == [{"x": "a\\", "y": "b", "z": "1"}]
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize(
+    ("text", "at"), [(r'"a \"b\" c"', 3), (r'"x, \"y, z"', 4), (r'"C:\"', 3), (r'"\""', 1), (r'"a""\"', 4)]
+)
+async def test_a_backslash_before_a_quote_is_refused_until_the_escape_is_given(
+    text: str, at: int, multi_line: bool
+) -> None:
+    head = 'a,b\n1,"x"\n2,'
+    error = await failure(f"{head}{text}\n3,y\n".encode(), AB, multi_line=multi_line)
+    assert "set the option escape to \\ where" in str(error)
+    assert (error.path, error.context["offset"]) == ("dir/a.csv", len(head) + at)
+    await failure(f"{text},b\n1,2\n".encode(), AB, multi_line=multi_line)
+
+
+class Searching(Quoting):
+    """Takes no short cut."""
+
+    def _is_plain(self, data: bytes) -> bool:
+        return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text('",\\\n\rax', max_size=14), st.sampled_from([None, '"', "\\"]), st.booleans())
+def test_what_is_plain_at_a_glance_is_what_a_search_finds(text: str, escape: str | None, multi_line: bool) -> None:
+    data = text.encode()
+    quick = Quoting(delimiter=",", quote='"', escape=escape, multi_line=multi_line)
+    exact = Searching(delimiter=",", quote='"', escape=escape, multi_line=multi_line)
+    assert quick.fault(data) == exact.fault(data)
+    if exact.fault(data) is None:
+        assert quick.doubled(data) == exact.doubled(data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text('",\\ax ', max_size=6), min_size=1, max_size=5), st.booleans())
+async def test_what_spark_writes_is_read_with_its_escape(values: list[str], always: bool) -> None:
+    def written(value: str) -> str:
+        if not always and not set('",') & set(value):
+            return value
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    data = "".join(f"1,{written(value)}\n" for value in values).encode()
+    found = await rows_of(data, AB, header=False, escape="\\")
+    assert [row["b"] or "" for row in found] == values
+
+
+async def test_a_backslash_before_a_quote_is_no_escape_outside_quotes_or_where_the_quote_is_it() -> None:
+    assert (await rows_of(b'a,b\n1,x\\"y\n', AB))[0]["b"] == 'x\\"y'
+    assert (await rows_of(b'a,b\n1,"C:\\"\n', AB, escape='"'))[0]["b"] == "C:\\"
+
+
+@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize("text", ['"a"b', '"a" ', '"a"b"', '"a,b"c,"'])
+async def test_text_behind_a_closing_quote_is_refused(text: str, multi_line: bool) -> None:
+    error = await failure(f'a,b\n1,"x"\n2,{text}\n3,"y"\n'.encode(), AB, multi_line=multi_line)
+    assert "text follows the quote that closes a field" in str(error)
+    assert error.context["offset"] == 12
+    await failure(b"a,b|1,x|2," + text.encode() + b"|", AB, line_separator="|")
+
+
+async def test_an_unquoted_empty_value_is_null_whatever_else_is() -> None:
+    schema = pa.schema([("i", pa.int64()), ("s", pa.string()), ("n", pa.int64())])
+    rows = await rows_of(b'i,s,n\n1,NA,NA\n2,"NA",3\n3,,\n4,"",5\n', schema, null_value="NA")
+    assert [(row["s"], row["n"]) for row in rows] == [(None, None), ("NA", 3), (None, None), ("", 5)]
+    assert await rows_of(b'i,s\n"",x\n,y\n', pa.schema([("i", pa.int64())]), null_value="NA") == [{"i": None}] * 2
+    assert await rows_of(b'i\n""\n"x"\n', pa.schema([("i", pa.binary())])) == [{"i": b""}, {"i": b"x"}]
+
+
+async def test_lines_of_spaces_are_no_records() -> None:
+    data = b"  \na,b\n \t\n1,x\n   \r\n\n2, \n \x00 "
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", data)
+        whole = await read(operator, file, AB, header=True)
+        assert whole.rows == [{"a": 1, "b": "x"}, {"a": 2, "b": " "}]
+        assert [data[offset : offset + 2] for offset in whole.offsets] == [b"1,", b"2,"]
+        for cut in range(1, len(data)):
+            parts = await read(operator, cut_at(file, [cut]), AB, header=True)
+            assert (parts.rows, parts.offsets) == (whole.rows, whole.offsets)
+    assert await rows_of(b"a\n  \nx\n", pa.schema([("a", pa.string())])) == [{"a": "x"}]
+    assert await rows_of(b"a|  |x|", pa.schema([("a", pa.string())]), line_separator="|") == [{"a": "x"}]
+    kept = await rows_of(b'a\n"x\n  \ny"\n', pa.schema([("a", pa.string())]), multi_line=True)
+    assert kept == [{"a": "x\n  \ny"}]
+
+
+@pytest.mark.parametrize("text", ["0x1F", "-0x1F", "0X1f", " 0x1"])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int8(), pa.uint32()])
+async def test_hexadecimal_numbers_are_refused(text: str, kind: pa.DataType) -> None:
+    error = await failure(f"a,b\n,0x2\n{text},0x1\n".encode(), pa.schema([("a", kind), ("b", pa.string())]))
+    assert (error.context["column"], error.context["offset"]) == ("a", 9)
+    assert await rows_of(b"a,b\n1,0x1\n", AB) == [{"a": 1, "b": "0x1"}]
+
+
+CELL = st.text('ab,"\n\ré ', max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(CELL, CELL)), st.sampled_from(["\n", "\r\n"]))
+async def test_records_over_several_lines_against_the_csv_module(rows: list[tuple[str, str]], end: str) -> None:
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
+    data = out.getvalue().encode()
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", data)
+        assert not can_split(file, FormatOptions(multi_line=True))
+        found = await read(operator, file, schema, multi_line=True, header=True)
+        assert [(row["a"], row["b"]) for row in found.rows] == rows
+        for row, offset in zip(found.rows, found.offsets, strict=True):
+            assert next(csv.reader(io.StringIO(data[offset:].decode(), newline=""))) == list(row.values())
+
+
+async def test_multi_line_files_larger_than_a_part_and_a_quote_that_is_never_closed() -> None:
+    rows = [(str(number), "line\n" * (number % 7)) for number in range(60_000)]
+    out = io.StringIO(newline="")
+    csv.writer(out).writerows([("a", "b"), *rows])
+    found = await rows_of(out.getvalue().encode(), AB, multi_line=True)
+    assert [(str(row["a"]), row["b"] or "") for row in found] == rows
+    error = await failure(b'a,b\n1,"x\ny\n', AB, multi_line=True)
+    assert error.context["offset"] == 6

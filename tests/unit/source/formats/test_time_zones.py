@@ -1,0 +1,90 @@
+"""Times without a zone, in CSV and JSON, are those of the zone of the options: gaps and overlaps as in Java."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.formats.time_zones import instants, parsed_instants, zone_of
+from aioprefetch.source.options import FormatOptions
+from tests.unit.source.formats.written_files import new_operator, put, read
+
+INSTANT = pa.timestamp("us", "UTC")
+ZONES = ["America/New_York", "Europe/Paris", "Asia/Kolkata", "Australia/Lord_Howe", "UTC", "+05:30", "GMT-3"]
+
+# Texts, and what Spark makes of them in New York.
+TEXTS = {
+    "2020-01-05": "2020-01-05 05:00:00",
+    "2020-01-05 10:11:12.123456": "2020-01-05 15:11:12.123456",
+    "2020-07-05T10:11:12": "2020-07-05 14:11:12",
+    "2020-03-08 02:30:00": "2020-03-08 07:30:00",  # Clocks were put forward: 03:30.
+    "2020-11-01 01:30:00": "2020-11-01 05:30:00",  # It came twice: the earlier one.
+    "1883-11-18 00:00:00": "1883-11-18 04:56:02",
+    "2060-07-05 00:00:00": "2060-07-05 04:00:00",
+    "2020-01-05T10:11:12Z": "2020-01-05 10:11:12",
+    "2020-01-05 10:11:12+02:00": "2020-01-05 08:11:12",
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "nested"])
+async def test_local_times_are_those_of_spark(kind: str) -> None:
+    for texts in (list(TEXTS), *([one] * 2 for one in TEXTS)):
+        schema = pa.schema([("t", INSTANT), ("ntz", pa.timestamp("us"))])
+        if kind == "csv":
+            data = "t,ntz\n" + "".join(f"{one},2020-01-01\n" for one in texts)
+        elif kind == "jsonl":
+            data = "".join(f'{{"t":"{one}","ntz":"2020-01-01"}}\n' for one in texts)
+        else:
+            schema = pa.schema([("t", pa.list_(INSTANT))])
+            data = "".join(f'{{"t":["{one}"]}}\n' for one in texts)
+        async with new_operator() as operator:
+            file = await put(operator, "a.csv" if kind == "csv" else "a.jsonl", data.encode())
+            rows = (await read(operator, file, schema, header=True, time_zone="America/New_York")).rows
+        found = [row["t"][0] if kind == "nested" else row["t"] for row in rows]
+        assert found == [datetime.fromisoformat(TEXTS[one]).replace(tzinfo=UTC) for one in texts]
+        assert all(row.get("ntz", datetime(2020, 1, 1)) == datetime(2020, 1, 1) for row in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(ZONES),
+    st.lists(st.none() | st.datetimes(datetime(1850, 1, 1), datetime(2200, 1, 1)), max_size=4),
+    st.sampled_from(["s", "ms", "us"]),
+)
+def test_what_pyarrow_makes_of_local_times_is_what_python_makes(
+    name: str, times: list[datetime | None], unit: Any
+) -> None:
+    floor = {"s": 1_000_000, "ms": 1000, "us": 1}[unit]
+    times = [None if one is None else one - timedelta(microseconds=one.microsecond % floor) for one in times]
+    zone = zone_of(FormatOptions(time_zone=name))
+    found = instants(pa.array(times, pa.timestamp(unit)), pa.timestamp(unit, "UTC"), zone)
+    expected = [None if one is None else one.replace(tzinfo=zone).astimezone(UTC) for one in times]
+    assert found.type == pa.timestamp(unit, "UTC")
+    assert found.to_pylist() == expected
+    if unit == "us":
+        texts = pa.array([None if one is None else str(one) for one in times], pa.string())
+        assert parsed_instants(texts, INSTANT, zone).to_pylist() == expected
+
+
+def test_names_of_zones() -> None:
+    for name in ("UTC", "Etc/UTC", "GMT", "Z", "+00:00"):
+        assert zone_of(FormatOptions(time_zone=name)) is UTC
+    assert zone_of(FormatOptions(time_zone="Europe/Paris")) == ZoneInfo("Europe/Paris")
+    for name in ("Mars/Base", "", "America", "../etc/passwd", "+99:00"):
+        with pytest.raises(ConfigInvalid, match="no time zone"):
+            zone_of(FormatOptions(time_zone=name))
+
+
+async def test_an_unknown_zone_is_told_in_every_format_of_text() -> None:
+    async with new_operator() as operator:
+        for key in ("a.csv", "a.jsonl"):
+            file = await put(operator, key, b'{"t":1}\n')
+            with pytest.raises(ConfigInvalid, match="no time zone 'Mars/Base'"):
+                await read(operator, file, pa.schema([("t", pa.string())]), time_zone="Mars/Base")

@@ -1,0 +1,148 @@
+"""Batches planned: every record in exactly one partition, partitions alike, row groups left out, few requests."""
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
+from aioprefetch.source.reading import ReadTask, batch_plan, plan_batch
+from aioprefetch.source.reading.batch_plan import partition_count
+from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
+
+SCHEMA = pa.schema([("n", pa.int64())])
+MIB = 1 << 20
+
+
+async def listed(sizes: Sequence[int], suffix: str) -> AsyncIterator[SourceFile]:
+    for number, size in enumerate(sizes):
+        yield SourceFile(f"{number:04}{suffix}", size, "e")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 400 * MIB) | st.integers(0, 3000), max_size=30),
+    st.sampled_from([".jsonl", ".jsonl.gz", ".csv", ".txt"]),
+    st.integers(1, 8),
+    st.none() | st.integers(1, 5),
+    st.booleans(),
+)
+async def test_partitions_cover_every_byte_once_and_are_alike(
+    sizes: list[int], suffix: str, slots: int, most: int | None, split: bool
+) -> None:
+    options = PartitionOptions(slots=slots, partitions_max=most, split_files=split)
+    async with Shelf() as shelf:
+        parts = await plan_batch(shelf.operator, ListOptions(), options, FormatOptions(), files=listed(sizes, suffix))
+    items = sorted(itertools.chain(*parts), key=lambda item: (item.file.key, item.start))
+    for number, size in enumerate(sizes):
+        ranges = [(item.start, item.stop) for item in items if item.file.key == f"{number:04}{suffix}"]
+        assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
+        assert not size or (ranges[0][0], ranges[-1][1]) == (0, size)
+        assert len(ranges) <= 1 or (split and not suffix.endswith(".gz"))
+    assert all(parts)
+    whole = [FetchItem(SourceFile(f"{number}", size)) for number, size in enumerate(sizes) if size]
+    assert len(parts) <= partition_count(whole, options)
+    if len(parts) > 1:
+        loads = [sum(item.bytes for item in part) for part in parts]
+        largest = max(item.bytes for item in items)
+        assert max(loads) - min(loads) <= largest
+
+
+def test_partitions_are_about_two_a_slot_and_worth_their_cost() -> None:
+    def count(sizes: Sequence[int], most: int | None = None) -> int:
+        items = [FetchItem(SourceFile(f"{n}", size)) for n, size in enumerate(sizes)]
+        return partition_count(items, PartitionOptions(slots=4, partitions_max=most))
+
+    assert count([2000]) == 1
+    assert count([2000] * 50) == 1
+    assert count([2000] * 4000) == 8
+    assert count([16 * MIB]) == 5
+    assert count([1 << 30]) == 8
+    assert count([1 << 40]) == (1 << 40) // (512 * MIB)
+    assert count([1 << 40], 100) == 100
+
+
+async def test_files_are_listed_by_glob_without_empty_ones_and_directories() -> None:
+    async with Shelf() as shelf:
+        for key, data in (
+            ("d/a.jsonl", b"{}"), ("d/b.jsonl", b""), ("d/e/c.jsonl", b"{}"), ("x.csv", b"n"), ("_SUCCESS", b""),
+            ("d/_temporary/0.jsonl", b"{}"),
+        ):  # fmt: skip
+            await shelf.put(key, data)
+        await shelf.operator.create_dir("marker.jsonl/")
+        (part,) = await plan_batch(
+            shelf.operator, ListOptions(glob="d/**/*.jsonl"), PartitionOptions(), FormatOptions()
+        )
+        assert [item.file.key for item in part] == ["d/a.jsonl", "d/e/c.jsonl"]
+        assert all(item.is_whole and item.file.etag for item in part)
+        found = await plan_batch(shelf.operator, ListOptions(glob="none/*"), PartitionOptions(), FormatOptions())
+        assert found == []
+        with pytest.raises(ConfigInvalid, match="slots"):
+            await plan_batch(shelf.operator, ListOptions(), PartitionOptions(slots=0), FormatOptions())
+
+
+async def numbers_of(shelf: Shelf, parts: Sequence[Sequence[FetchItem]], filters: object = None) -> list[int]:
+    task = ReadTask(schema=SCHEMA, url=URL, read=ReadOptions(filters=filters))
+    return sorted([row["n"] for part in parts for row in await shelf.rows(part, task)])
+
+
+async def test_filters_leave_out_files_and_row_groups() -> None:
+    async with Shelf() as shelf:
+        for number in range(20):
+            table = pa.table({"n": range(number * 100, number * 100 + 100)})
+            await shelf.put(f"{number:02}.parquet", parquet(table, row_group_size=10))
+        filters = [("n", ">=", 1895)]
+        parts = await plan_batch(
+            shelf.operator, ListOptions(), PartitionOptions(), FormatOptions(), schema=SCHEMA, filters=filters
+        )
+        (items,) = parts
+        assert [(item.file.key, item.row_groups) for item in items] == [("18.parquet", (9,)), ("19.parquet", None)]
+        assert len(shelf.seen.paths) == 20
+        assert await numbers_of(shelf, parts, filters) == list(range(1895, 2000))
+
+
+async def test_footers_are_not_read_where_they_help_nobody() -> None:
+    async with Shelf() as shelf:
+        for number in range(20):
+            await shelf.put(f"{number:02}.parquet", parquet(pa.table({"n": range(number * 10, number * 10 + 10)})))
+        parts = await plan_batch(shelf.operator, ListOptions(), PartitionOptions(), FormatOptions())
+        assert shelf.seen.paths == []
+        assert await numbers_of(shelf, parts) == list(range(200))
+        assert len(shelf.seen.paths) == 20
+
+
+@pytest.mark.parametrize("split", [None, True, False])
+async def test_f1_large_files_are_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch, split: bool | None) -> None:
+    """Unless it is refused: a batch of one huge file uses all cores."""
+    monkeypatch.setattr(batch_plan, "PARTITION_BYTES_MIN", 10_000)
+    async with Shelf() as shelf:
+        data = parquet(pa.table({"n": range(40_000)}), row_group_size=1000, use_dictionary=False, compression="none")
+        for key in ("a.parquet", "b.parquet"):
+            await shelf.put(key, data)
+        await shelf.put("bad.parquet", b"x" * 200_000)
+        options = PartitionOptions(slots=4, split_files=split)
+        parts = await plan_batch(shelf.operator, ListOptions(glob="[ab].parquet"), options, FormatOptions())
+        items = [item for part in parts for item in part]
+        assert all(item.row_groups for item in items) == (split is not False)
+        assert len(parts) == (2 if split is False else 8)
+        assert await numbers_of(shelf, parts) == sorted([*range(40_000)] * 2)
+        loads = [sum(item.bytes for item in part) for part in parts]
+        assert max(loads) < 1.5 * min(loads)
+        # A file whose footer cannot be read is for its task to deal with.
+        parts = await plan_batch(shelf.operator, ListOptions(glob="bad*"), options, FormatOptions())
+        assert {item.file.key for part in parts for item in part} == {"bad.parquet"}
+
+
+async def test_lines_are_cut_anywhere_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_plan, "PARTITION_BYTES_MIN", 1000)
+    async with Shelf() as shelf:
+        await shelf.put("a.jsonl", jsonl([{"n": number} for number in range(3000)]))
+        await shelf.put("b.jsonl", jsonl([{"n": number} for number in range(3000, 3100)]))
+        parts = await plan_batch(shelf.operator, ListOptions(), PartitionOptions(slots=2), FormatOptions())
+        assert len(parts) == 4
+        assert await numbers_of(shelf, parts) == list(range(3100))

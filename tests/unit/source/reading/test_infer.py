@@ -1,0 +1,73 @@
+"""The schema of a source that nobody told."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import pyarrow as pa
+import pytest
+
+from aioprefetch.errors import ConfigInvalid, NotFound, UntrustedMetadata
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.options import FormatOptions
+from aioprefetch.source.reading import infer_schema, list_files
+from tests.unit.source.reading.stores import Shelf, jsonl, parquet
+
+
+async def given(files: Sequence[SourceFile]) -> AsyncIterator[SourceFile]:
+    for file in files:
+        yield file
+
+
+async def test_the_first_files_are_sampled_and_no_more() -> None:
+    async with Shelf() as shelf:
+        for number in range(30):
+            await shelf.put(f"{number:02}.jsonl", jsonl([{"n": number, f"c{number:02}": "x"}]))
+        await shelf.put("00.empty.jsonl", b"")
+        options = FormatOptions(sample_files=3)
+        found = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
+    assert found.equals(pa.schema([("n", pa.int64()), *((f"c0{n}", pa.string()) for n in range(3))]))
+    assert len(set(shelf.seen.paths)) == 3
+
+
+async def test_fields_of_all_samples_are_united() -> None:
+    async with Shelf() as shelf:
+        tables = [
+            pa.table({"n": pa.array([1], pa.int32()), "s": pa.array(["x"]).dictionary_encode()}),
+            pa.table({"t": pa.array([0], pa.timestamp("ns")), "n": pa.array([1], pa.int64())}),
+        ]
+        files = [await shelf.put(f"{place}.parquet", parquet(table)) for place, table in enumerate(tables)]
+        found = await infer_schema(shelf.operator, given(files), FormatOptions())
+        assert found.equals(pa.schema([("n", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us"))]))
+        files.append(await shelf.put("2.parquet", parquet(pa.table({"n": ["x"]}))))
+        with pytest.raises(UntrustedMetadata, match=r"'n' is .*give the schema"):
+            await infer_schema(shelf.operator, given(files), FormatOptions())
+        texts = [await shelf.put(f"{n}.jsonl", jsonl([{"n": value}])) for n, value in enumerate((1, "x", 1.5))]
+        found = await infer_schema(shelf.operator, given(texts), FormatOptions())
+        assert found.equals(pa.schema([("n", pa.string())]))
+
+
+async def test_q6_a_prefix_without_objects_names_url_and_glob() -> None:
+    async with Shelf() as shelf:
+        options = FormatOptions()
+        files = list_files(shelf.operator, options, glob="*.jsonl")
+        with pytest.raises(NotFound, match=r"no files in memory://.* with glob='\*\.jsonl'"):
+            await infer_schema(shelf.operator, files, options, glob="*.jsonl")
+        await shelf.put("0.jsonl", b"")
+        with pytest.raises(UntrustedMetadata, match="empty"):
+            await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
+
+
+async def test_q6_an_unreadable_schema_names_its_file() -> None:
+    async with Shelf() as shelf:
+        files = [
+            await shelf.put("0.parquet", b"no parquet at all"),
+            await shelf.put("1.parquet", parquet(pa.table({"n": [1]}))),
+        ]
+        with pytest.raises(UntrustedMetadata) as caught:
+            await infer_schema(shelf.operator, given(files), FormatOptions())
+        assert caught.value.path == "0.parquet"
+        found = await infer_schema(shelf.operator, given(files), FormatOptions(), on_corrupt="skip")
+        assert found.names == ["n"]
+        with pytest.raises(UntrustedMetadata, match="none of 1 files"):
+            await infer_schema(shelf.operator, given(files[:1]), FormatOptions(), on_corrupt="skip")
+        with pytest.raises(ConfigInvalid, match="format"):
+            await infer_schema(shelf.operator, given([await shelf.put("k", b"x")]), FormatOptions())
