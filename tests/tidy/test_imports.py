@@ -63,6 +63,8 @@ OPTIONAL = {
 
 PURE = (
     *("errors", "values", "ranges", "reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
+    *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
+    *(f"source/fetch/{name}" for name in ("admission", "policies", "partitioning", "draft", "triggers")),
     *("testing/faults", "testing/replies"),
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}

@@ -1,0 +1,91 @@
+"""A batch of files: planned once for each DataFrame, read in tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from aioprefetch.errors import NotFound
+from aioprefetch.operator import Operator
+from aioprefetch.source.reading import list_files, plan_batch
+from aioprefetch.spark.inference import file_fields_of_batch
+from aioprefetch.spark.operators import explaining, locate, source_operator
+from aioprefetch.spark.option_text import with_location
+from aioprefetch.spark.partition import ItemsPartition
+from aioprefetch.spark.push_down import clauses
+from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.task_reader import TaskReader, check_projection
+from aioprefetch.sync import run
+
+
+class BatchReader(DataSourceReader):
+    """All files that are there when the query is planned, each at the version that it has then.
+
+    Plain data: Spark pickles it before it asks for partitions, so all that planning finds out travels in them.
+    """
+
+    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+        check_projection(settings, schema)
+        self._settings = settings
+        self._schema = schema
+        self._reader = TaskReader(settings, schema, file_fields_of_batch(settings, schema))
+        self._run = uuid.uuid4().hex
+
+    def partitions(self) -> list[InputPartition]:
+        """The files divided among tasks. ``NotFound`` where there are none, unless ``allowEmpty``."""
+        with explaining(self._settings):
+            return run(self._plan())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition, in a task."""
+        return self._reader.batches(partition)
+
+    async def _plan(self) -> list[InputPartition]:
+        settings = with_location(self._settings, await locate(self._settings))
+        operator = source_operator(settings)
+        parts = await plan_batch(
+            operator,
+            settings.listing,
+            settings.partitioning,
+            settings.formats,
+            schema=self._reader.filtered_schema,
+            filters=settings.reading.filters,
+            open_file=settings.reading.open_file,
+        )
+        if not parts and not settings.allow_empty:
+            await self._check_files(operator, settings)
+        root = settings.location.root
+        return [ItemsPartition(items, root=root, label=f"{self._run}-{n}") for n, items in enumerate(parts)]
+
+    async def _check_files(self, operator: Operator, settings: SourceSettings) -> None:
+        """No work is well where there are files, and filters or emptiness leave nothing of them."""
+        listing = settings.listing
+        files = list_files(operator, settings.formats, glob=listing.glob, hidden_files=listing.hidden_files)
+        async with aclosing(files):
+            async for _ in files:
+                return
+        which = "" if listing.glob is None else f" with glob={listing.glob!r}"
+        raise NotFound(
+            f"there are no files in {operator.info.url}{which}. Where that is well, give the option allowEmpty=true",
+            operation="plan_batch",
+        )
+
+
+class FilteringBatchReader(BatchReader):
+    """The same for versions of Spark on which pushed filters are safe. Spark applies all filters itself once more."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep what our filters can say, beside those of the options."""
+        pushed = clauses(filters, self._schema)
+        if pushed:
+            own = self._settings.reading.filters or [[]]
+            reading = replace(self._settings.reading, filters=[[*one, *pushed] for one in own])
+            self._settings = replace(self._settings, reading=reading)
+            self._reader.settings = self._settings
+        return filters

@@ -1,0 +1,76 @@
+"""``format("aioprefetch")``: what Spark makes of options in a process of its own, and pickles from there on.
+
+Spark calls ``schema()`` in one planning process, ``reader()`` and ``partitions()`` in another one, a stream's offsets
+in a third that lives as long as the query, and ``read()`` in tasks. Nothing but plain settings goes between them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pyspark
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
+from aioprefetch.spark.hadoop import Found, from_files
+from aioprefetch.spark.inference import batch_schema, stream_schema
+from aioprefetch.spark.operators import explaining
+from aioprefetch.spark.option_names import check_scope
+from aioprefetch.spark.option_text import parse_options
+from aioprefetch.spark.push_down import SAFE_SINCE, is_safe
+from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.stream_reader import StreamReader
+from aioprefetch.telemetry import logger
+
+NAME = "aioprefetch"
+
+
+class AioPrefetchDataSource(DataSource):
+    """Files of an object store or a file system as a table or a stream. The options: docs/spark-options.md.
+
+    ``found`` is what ``register`` found in the session; without it files of configuration count. See ``hadoop``.
+    """
+
+    found: ClassVar[Found | None] = None
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format()`` takes."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The inferred schema, narrowed to ``columns``, with the metadata columns that were asked for.
+
+        A stream's is inferred once and kept with its state, so that a restart sees the same one.
+        """
+        settings = self._settings()
+        with explaining(settings):
+            return batch_schema(settings) if settings.state_location is None else stream_schema(settings)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A reader of all files that are there now. ``schema`` is also the projection."""
+        check_scope(self.options, "batch")
+        settings = self._settings()
+        if not settings.push_filters:
+            return BatchReader(settings, schema)
+        if not is_safe(pyspark.__version__):
+            raise ConfigInvalid(
+                f"pushFilters gives wrong results on Spark {pyspark.__version__}, where a DataFrame that is used twice "
+                f"keeps the filters of its first use; it is safe from {SAFE_SINCE[0]}.{SAFE_SINCE[1]} on. Use the "
+                "option filters, or aioprefetch.spark.read(spark, url, filters=...)",
+                operation="configure",
+            )
+        return FilteringBatchReader(settings, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """A reader of files as they come."""
+        check_scope(self.options, "stream")
+        return StreamReader(self._settings(), schema)
+
+    def _settings(self) -> SourceSettings:
+        settings = parse_options(dict(self.options), self.found if self.found is not None else from_files())
+        if settings.left_out is not None:
+            logger.warning("%s: %s", settings.url, settings.left_out)
+        return settings

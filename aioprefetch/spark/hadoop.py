@@ -1,0 +1,226 @@
+"""Settings of Hadoop's S3A (``fs.s3a.*``) as options of a source: one place for endpoint and keys, Spark's own.
+
+``register(spark)`` reads them from the session, in the driver, and they travel inside the pickled data source, never
+as options of a DataFrame, so no plan shows them. Without it (a data source that Spark found by itself) the planning
+processes see no session: there, files alone count, ``spark-defaults.conf`` and ``core-site.xml``. Settings made in
+code (``SparkSession.builder.config``) or by ``spark-submit --conf`` need ``register``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+# Tasks at once that are reckoned with where a cluster tells no bound.
+SLOTS_UNBOUND = 64
+_SLOT_SETTINGS = (
+    "spark.executor.instances",
+    "spark.executor.cores",
+    "spark.cores.max",
+    "spark.dynamicAllocation.enabled",
+    "spark.dynamicAllocation.maxExecutors",
+    "spark.task.cpus",
+)
+# What stands for every bucket that has no settings of its own.
+ALL_BUCKETS = ""
+
+_SPARK_PREFIX = "spark.hadoop."
+_PREFIX = "fs.s3a."
+_BUCKET_PREFIX = "fs.s3a.bucket."
+# S3A's own name of "no endpoint in particular".
+_CENTRAL_ENDPOINT = "s3.amazonaws.com"
+_ENDPOINT_REGION = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
+_KEY_PROVIDERS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
+_PROPERTIES_LINE = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[\s=:]\s*(.*?)\s*")
+# All that is read of S3A; a property of a bucket has one of these after the bucket's name.
+_PROPERTIES = (
+    "endpoint",
+    "endpoint.region",
+    "access.key",
+    "secret.key",
+    "session.token",
+    "path.style.access",
+    "connection.ssl.enabled",
+    "aws.credentials.provider",
+    "encryption.algorithm",
+    "encryption.key",
+    "requester.pays.enabled",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a session says: text options (names in lower case) by bucket, and how many tasks run at once."""
+
+    by_bucket: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    slots: int | None = None
+
+    def options(self, bucket: str) -> Mapping[str, str]:
+        """Those for a bucket."""
+        return self.by_bucket.get(bucket, self.by_bucket.get(ALL_BUCKETS, {}))
+
+
+def found_in(entries: Mapping[str, str], *, slots: int | None = None) -> Found:
+    """What ``fs.s3a.*`` entries (also with ``spark.hadoop.`` before them) mean. The former win, as in Hadoop."""
+    ordered = sorted(entries.items(), key=lambda entry: not entry[0].startswith(_SPARK_PREFIX))
+    plain = {name.removeprefix(_SPARK_PREFIX): value.strip() for name, value in ordered if value}
+    shared = {name: plain[_PREFIX + name] for name in _PROPERTIES if _PREFIX + name in plain}
+    buckets: dict[str, dict[str, str]] = {}
+    for name, value in plain.items():
+        for bucket, prop in _of_bucket(name):
+            buckets.setdefault(bucket, {})[prop] = value
+    by_bucket = {bucket: as_options(_merged(shared, own)) for bucket, own in buckets.items()}
+    if shared:
+        by_bucket[ALL_BUCKETS] = as_options(shared)
+    return Found(by_bucket, slots)
+
+
+def as_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties of S3A, without their prefix, as options of a source."""
+    return {**_store_options(properties), **_credential_options(properties)}
+
+
+def from_session(spark: Any) -> Found:
+    """What a session says, classic or Connect. What cannot be asked there is as if it were not set."""
+    entries = {name: value for name, value in _session_entries(spark) if isinstance(value, str)}
+    return found_in(entries, slots=_slots(spark))
+
+
+def from_files(environment: Mapping[str, str] | None = None) -> Found:
+    """What ``spark-defaults.conf`` (in ``SPARK_CONF_DIR``) and ``core-site.xml`` (in ``HADOOP_CONF_DIR``) say."""
+    variables = os.environ if environment is None else environment
+    entries: dict[str, str] = {}
+    if hadoop := variables.get("HADOOP_CONF_DIR"):
+        entries |= _site_entries(Path(hadoop) / "core-site.xml")
+    if spark := variables.get("SPARK_CONF_DIR"):
+        own = _default_entries(Path(spark) / "spark-defaults.conf")
+        entries |= {name.removeprefix(_SPARK_PREFIX): value for name, value in own.items()}
+    return found_in(entries)
+
+
+def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
+    """Bucket and property of ``fs.s3a.bucket.NAME.PROPERTY``. Names of buckets may have dots."""
+    if name.startswith(_BUCKET_PREFIX):
+        rest = name.removeprefix(_BUCKET_PREFIX)
+        fitting = [prop for prop in _PROPERTIES if rest.endswith("." + prop)]
+        if fitting:
+            prop = max(fitting, key=len)
+            yield rest.removesuffix("." + prop), prop
+
+
+def _merged(shared: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Those of a bucket over those for all, and no session token beside keys that it does not belong to."""
+    merged = {**shared, **own}
+    if "access.key" in own and "session.token" not in own:
+        merged.pop("session.token", None)
+    return merged
+
+
+def _store_options(properties: Mapping[str, str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    endpoint = properties.get("endpoint", "")
+    if endpoint and endpoint != _CENTRAL_ENDPOINT:
+        scheme = "http" if _is(properties, "connection.ssl.enabled", "false") else "https"
+        options["endpointurl"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if options["endpointurl"].startswith("http://"):
+            options["allowhttp"] = "true"  # Whoever wrote this endpoint lets Spark's own requests go there, too.
+        if in_host := _ENDPOINT_REGION.search(endpoint):
+            options["region"] = in_host[1]
+    if properties.get("endpoint.region"):
+        options["region"] = properties["endpoint.region"]
+    if "path.style.access" in properties:
+        options["addressingstyle"] = "path" if _is(properties, "path.style.access", "true") else "auto"
+    if _is(properties, "requester.pays.enabled", "true"):
+        options["requestpayer"] = "true"
+    if properties.get("encryption.algorithm") == "SSE-C" and properties.get("encryption.key"):
+        options["ssecustomersecretkey"] = properties["encryption.key"]
+    return options
+
+
+def _credential_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Keys, or no keys at all. Other providers look where our own chain does: environment, profile, instance."""
+    providers = properties.get("aws.credentials.provider", "")
+    if "AnonymousAWSCredentialsProvider" in providers and not any(name in providers for name in _KEY_PROVIDERS):
+        return {"anonymous": "true"}
+    if providers and not any(name in providers for name in _KEY_PROVIDERS):
+        return {}
+    names = {"access.key": "accesskeyid", "secret.key": "secretaccesskey", "session.token": "sessiontoken"}
+    options = {ours: properties[name] for name, ours in names.items() if properties.get(name)}
+    return options if {"accesskeyid", "secretaccesskey"} <= options.keys() else {}
+
+
+def _is(properties: Mapping[str, str], name: str, value: str) -> bool:
+    return properties.get(name, "").lower() == value
+
+
+def _session_entries(spark: Any) -> Iterator[tuple[str, Any]]:
+    """All settings of S3A of a session; those of the JVM's Hadoop configuration first, the session's own last."""
+    java = getattr(spark, "_jsparkSession", None)
+    if java is not None:
+        hadoop = java.sessionState().newHadoopConf()
+        for name, value in dict(hadoop.getPropsWithPrefix(_PREFIX)).items():
+            if "core-default.xml" not in list(hadoop.getPropertySources(_PREFIX + name) or ()):
+                yield _PREFIX + name, value
+    for name, value in spark.conf.getAll.items():
+        if name.removeprefix(_SPARK_PREFIX).startswith(_PREFIX):
+            yield name, value
+
+
+def slots_of(settings: Mapping[str, str], parallelism: int | None) -> int | None:
+    """How many tasks may run at once, by settings of Spark and what its scheduler says now; ``None``: nobody knows.
+
+    The scheduler of a cluster counts the executors that are there already, which at first may be none. So the most
+    counts that the settings allow, and where they set no bound, a number that is no bound either.
+    """
+    master = settings.get("spark.master", "")
+    if re.fullmatch(r"local(\[.*\])?", master):
+        return parallelism
+    if mini := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master):
+        return int(mini[1]) * int(mini[2])
+    cores = _number(settings, "spark.executor.cores") or 1
+    wanted = [(_number(settings, "spark.executor.instances") or 0) * cores, _number(settings, "spark.cores.max") or 0]
+    if settings.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+        wanted.append((_number(settings, "spark.dynamicAllocation.maxExecutors") or 0) * cores)
+    most = max(wanted) // (_number(settings, "spark.task.cpus") or 1)
+    if most:
+        return max(most, parallelism or 0)
+    return None if parallelism is None and not master else max(parallelism or 0, SLOTS_UNBOUND)
+
+
+def _number(settings: Mapping[str, str], name: str) -> int | None:
+    text = settings.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _slots(spark: Any) -> int | None:
+    """How many tasks run at once. A Connect session tells its settings alone."""
+    if getattr(spark, "_jsparkSession", None) is None:
+        names = ("spark.master", *_SLOT_SETTINGS)
+        return slots_of({name: value for name in names if (value := spark.conf.get(name, None))}, None)
+    context = spark.sparkContext
+    return slots_of(dict(context.getConf().getAll()), int(context.defaultParallelism))
+
+
+def _default_entries(path: Path) -> dict[str, str]:
+    """A file of properties. One that is not there, or not to be read, says nothing."""
+    try:
+        lines = path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    found = (match for line in lines if (match := _PROPERTIES_LINE.fullmatch(line)))
+    return {match[1]: match[2] for match in found if match[1].startswith(_SPARK_PREFIX + _PREFIX)}
+
+
+def _site_entries(path: Path) -> dict[str, str]:
+    """A file of Hadoop's. Values with a reference in them (``${...}``) are left out."""
+    try:
+        root = ET.parse(path).getroot()
+    except (OSError, ET.ParseError):
+        return {}
+    pairs = ((one.findtext("name") or "", one.findtext("value") or "") for one in root.iter("property"))
+    return {name: value for name, value in pairs if name.startswith(_PREFIX) and "${" not in value}

@@ -1,0 +1,167 @@
+"""The schema of a source whose user gives none: from a sample of its files, a stream's once for all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from aioprefetch.errors import ConfigInvalid, StateConflict, UntrustedMetadata
+from aioprefetch.operator import Operator
+from aioprefetch.source.options import RESCUED_COLUMN
+from aioprefetch.source.reading import infer_schema, list_files
+from aioprefetch.spark.kept import SCHEMA_NAME, keep, read_kept, settled
+from aioprefetch.spark.operators import locate, source_operator, state_operator
+from aioprefetch.spark.option_text import with_location
+from aioprefetch.spark.schema import narrowed, nullable, schema_from_json, spark_schema
+from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.sync import run
+
+METADATA_FIELDS = {
+    "_file": StructField("_file", StringType()),
+    "_offset": StructField("_offset", LongType()),
+    "_etag": StructField("_etag", StringType()),
+    "_mtime": StructField("_mtime", TimestampType()),
+}
+
+
+def batch_schema(settings: SourceSettings) -> StructType:
+    """What a batch has without a schema of the user's."""
+    return with_metadata(_projected(run(inferred(settings)), settings), settings)
+
+
+def stream_schema(settings: SourceSettings) -> StructType:
+    """What a stream has without a schema of the user's: that of its first start, kept with the state."""
+    return with_metadata(_projected(run(kept_schema(settings)), settings), settings)
+
+
+def with_metadata(schema: StructType, settings: SourceSettings) -> StructType:
+    """A schema with the metadata columns that were asked for, and the one for rescued fields, where it has none.
+
+    Everything in it may be null, as in the schemas of Spark's own readers of files.
+    """
+    names = set(schema.names)
+    return nullable(StructType([*schema.fields, *(field for field in _added(settings) if field.name not in names)]))
+
+
+def _added(settings: SourceSettings) -> list[StructField]:
+    wanted = [METADATA_FIELDS[name] for name in settings.metadata_columns]
+    if settings.formats.unknown_fields == "rescue":
+        wanted = [StructField(RESCUED_COLUMN, StringType()), *wanted]
+    return wanted
+
+
+def _check_added(settings: SourceSettings, schema: StructType) -> None:
+    """``ConfigInvalid`` where columns were asked for that a schema of the user's has no room for."""
+    missing = [field for field in _added(settings) if field.name not in schema.names]
+    if missing:
+        names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
+        raise ConfigInvalid(
+            f"metadataColumns or unknownFields=rescue ask for columns that the schema lacks: add {names} to what "
+            "schema() is given, or use aioprefetch.spark.read and stream, which do",
+            operation="configure",
+        )
+
+
+async def inferred(settings: SourceSettings) -> StructType:
+    """All fields of the files that are there now."""
+    settings = with_location(settings, await locate(settings))
+    return await _sampled(source_operator(settings), settings)
+
+
+async def kept_schema(settings: SourceSettings) -> StructType:
+    """All fields that a stream had at its first start. ``StateConflict`` when that was a stream of something else."""
+    store = state_operator(settings)
+    kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
+    if kept is None:
+        place = await settled(settings, store)
+        found = await _sampled(source_operator(place), place)
+        kept = await keep(store, SCHEMA_NAME, {"url": settings.url, "schema": json.loads(found.json())})
+    return _checked(kept, settings, store)
+
+
+async def _sampled(operator: Operator, settings: SourceSettings) -> StructType:
+    listing, formats = settings.listing, settings.formats
+    files = list_files(operator, formats, glob=listing.glob, hidden_files=listing.hidden_files)
+    async with aclosing(files):
+        return spark_schema(
+            await infer_schema(
+                operator,
+                files,
+                formats,
+                read=settings.reading,
+                glob=listing.glob,
+                on_corrupt=settings.failures.on_corrupt,
+            )
+        )
+
+
+def _projected(schema: StructType, settings: SourceSettings) -> StructType:
+    if settings.columns is None:
+        return schema
+    names = set(schema.names)
+    more = [field for name, field in METADATA_FIELDS.items() if name not in names]
+    return narrowed(StructType([*schema.fields, *more]), settings.columns)
+
+
+def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> StructType:
+    if kept["url"] != settings.url:
+        raise StateConflict(
+            f"the state at {store.info.url} is of a stream of {kept['url']}, not of {settings.url}: give each source a "
+            "state location of its own",
+            operation="read_state",
+            path=SCHEMA_NAME,
+        )
+    try:
+        return StructType.fromJson(kept["schema"])
+    except Exception as error:  # Whatever its parser stumbles over.
+        raise UntrustedMetadata(
+            f"the schema that was kept with the state at {store.info.url} cannot be read: {error}",
+            operation="read_state",
+            path=SCHEMA_NAME,
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileFields:
+    """What is told of the fields of files beside the schema that a reader has.
+
+    ``filtered`` are those that filters name and the schema does not have: they are read, and not given. ``known`` are
+    all of them, where the schema is only some and that matters.
+    """
+
+    filtered: StructType | None = None
+    known: StructType | None = None
+
+
+def file_fields_of_batch(settings: SourceSettings, schema: StructType) -> FileFields:
+    """Of a batch. Files are looked at only where that tells something."""
+    return _file_fields(settings, schema, lambda: run(inferred(settings)))
+
+
+def file_fields_of_stream(settings: SourceSettings, schema: StructType) -> FileFields:
+    """Of a stream."""
+    return _file_fields(settings, schema, lambda: run(kept_schema(settings)))
+
+
+def _file_fields(settings: SourceSettings, schema: StructType, infer: Callable[[], StructType]) -> FileFields:
+    _check_added(settings, schema)
+    missing = _missing_of_filters(settings, schema)
+    is_projected = settings.columns is not None and settings.formats.unknown_fields != "ignore"
+    if settings.file_schema is not None:
+        everything = schema_from_json(settings.file_schema)
+        return FileFields(narrowed(everything, missing) if missing else None, everything)
+    if not missing and not is_projected:
+        return FileFields()
+    everything = infer()
+    return FileFields(narrowed(everything, missing) if missing else None, everything if is_projected else None)
+
+
+def _missing_of_filters(settings: SourceSettings, schema: StructType) -> list[str]:
+    names = {name.lower() for name in (*schema.names, *METADATA_FIELDS)}
+    named = dict.fromkeys(clause[0] for one in settings.reading.filters or () for clause in one)
+    return [name for name in named if name.lower() not in names]

@@ -1,0 +1,48 @@
+"""The module that the wheel installs as ``pyspark_aioprefetch``: PySpark looks through top-level modules of such names.
+
+So ``spark.read.format("aioprefetch")`` works without ``register``, wherever the driver's Python has the wheel. The
+settings of Hadoop's S3A then come from files alone; see ``aioprefetch.spark.hadoop``.
+
+PySpark imports this before the first query of any Python source whatever. So nothing of ours is imported with it, and
+what is missing is said only by whoever asks for this source.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """``aioprefetch.spark.AioPrefetchDataSource``, loaded when it is needed."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format()`` takes."""
+        return "aioprefetch"
+
+    def schema(self) -> StructType | str:
+        """The inferred schema."""
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of all files that are there now."""
+        return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of files as they come."""
+        return self._source().streamReader(schema)
+
+    def _source(self) -> DataSource:
+        # Through the package: it says which extra is missing.
+        made: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource
+        source: DataSource = made(self.options)
+        return source

@@ -1,0 +1,152 @@
+"""What a user calls with a session: ``register``, ``read`` and ``stream``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.spark.data_source import NAME, AioPrefetchDataSource
+from aioprefetch.spark.hadoop import Found, from_session
+from aioprefetch.spark.inference import with_metadata
+from aioprefetch.spark.option_names import check_scope, option_name
+from aioprefetch.spark.option_text import parse_options
+from aioprefetch.spark.option_values import filters_to_text
+from aioprefetch.spark.schema import narrowed
+
+# What each session was last told, so that nothing is registered twice without need.
+_registered: WeakKeyDictionary[SparkSession, Found] = WeakKeyDictionary()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("aioprefetch")`` known to a session, with the settings of S3A that it has now.
+
+    Endpoint, region and keys come from ``spark.hadoop.fs.s3a.*`` (of a bucket too) for URLs of S3. They travel inside
+    the pickled data source: no option of a DataFrame, no plan and no log shows them. Call it again when they change.
+    """
+    found = from_session(spark)
+    if _registered.get(spark) != found:
+        spark.dataSource.register(_data_source(found))
+        _registered[spark] = found
+
+
+def read(
+    spark: SparkSession,
+    url: str,
+    *,
+    schema: StructType | str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    format: str | None = None,  # noqa: A002 - the name of the option
+    **options: Any,
+) -> DataFrame:
+    """A DataFrame of the files at ``url``: one object, a directory, or a glob.
+
+    ``columns`` are the only ones that are read, of a ``schema`` that tells what the files have. ``filters`` is a list
+    of ``(column, operator, value)`` that all hold, or a list of such lists of which one does; row groups that cannot
+    match are not read, nor are rows kept that do not. ``options`` are those of docs/spark-options.md, also in snake
+    case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
+    """
+    register(spark)
+    texts = _texts(spark, url, columns, filters, format, options)
+    check_scope(texts, "batch")
+    reader = spark.read.format(NAME)
+    settings = parse_options(texts, _registered[spark])
+    if schema is not None:
+        everything = _struct(schema)
+        reader = reader.schema(with_metadata(narrowed(everything, columns), settings))
+        if texts.pop("columns", None) is not None:
+            texts["fileSchema"] = everything.json()
+    return reader.options(**texts).load()
+
+
+def stream(
+    spark: SparkSession,
+    url: str,
+    *,
+    checkpoint: str,
+    schema: StructType | str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    format: str | None = None,  # noqa: A002 - the name of the option
+    **options: Any,
+) -> DataFrame:
+    """A streaming DataFrame of the files that come at ``url``, each delivered once.
+
+    ``checkpoint`` is the ``checkpointLocation`` that the writer must be given, too: Spark does not tell it to a source.
+    What the source remembers lies below it, at ``<checkpoint>/aioprefetch`` (the option ``stateLocation``). One
+    checkpoint belongs to one query; a second query takes ``attach_to`` to share the listing of the first.
+    Other arguments are those of ``read``.
+    """
+    register(spark)
+    if "state_location" in options or "stateLocation" in options:
+        raise ConfigInvalid(
+            "stream() keeps the state in the checkpoint; elsewhere: readStream with the option stateLocation",
+            operation="configure",
+        )
+    location = f"{checkpoint.rstrip('/')}/aioprefetch"
+    texts = _texts(spark, url, columns, filters, format, {**options, "stateLocation": location})
+    check_scope(texts, "stream")
+    reader = spark.readStream.format(NAME)
+    settings = parse_options(texts, _registered[spark])
+    if schema is not None:
+        everything = _struct(schema)
+        reader = reader.schema(with_metadata(narrowed(everything, columns), settings))
+        if texts.pop("columns", None) is not None:
+            texts["fileSchema"] = everything.json()
+    return reader.options(**texts).load()
+
+
+def _data_source(found: Found) -> type[AioPrefetchDataSource]:
+    """A class of its own, which is pickled by value, and what was found with it."""
+    return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"found": found})
+
+
+def _struct(schema: StructType | str) -> StructType:
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise ConfigInvalid(f"schema must be a StructType or its DDL, not {schema!r}", operation="configure")
+    return parsed
+
+
+def _texts(
+    spark: SparkSession,
+    url: str,
+    columns: Sequence[str] | None,
+    filters: Sequence[Any] | None,
+    format_name: str | None,
+    options: Mapping[str, Any],
+) -> dict[str, str]:
+    """Arguments of Python as options of a DataFrame."""
+    if isinstance(columns, str):
+        raise ConfigInvalid(f"columns must be a list of names, not the text {columns!r}", operation="configure")
+    texts = {option_name(name): _text(name, value) for name, value in options.items() if value is not None}
+    if format_name is not None:
+        texts["format"] = format_name
+    if columns is not None:
+        texts["columns"] = json.dumps(list(columns))
+    if filters is not None:
+        try:
+            texts["filters"] = filters_to_text(filters)
+        except TypeError as error:
+            raise ConfigInvalid(f"filters: {error}", operation="configure") from None
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    return {"path": url, **({"timeZone": zone} if zone else {}), **texts}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    if isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    # Not the value: it may be a secret.
+    raise ConfigInvalid(f"the option {name} cannot be a {type(value).__name__}", operation="configure")

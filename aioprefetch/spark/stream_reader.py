@@ -1,0 +1,199 @@
+"""A stream of files: a thin shell over ``FileSource``, driven by the micro-batch engine.
+
+Spark makes a reader in the process that plans the reading function, and another one in a process that lives as long
+as the query; only there it is asked for offsets, and only there the source is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from aioprefetch.source.fetch.cleaning import CleanOptions, move_directories
+from aioprefetch.source.fetch.source import FileSource, StateLocation
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats import can_split
+from aioprefetch.source.offset import Offset
+from aioprefetch.source.options import AdmissionOptions
+from aioprefetch.spark.inference import file_fields_of_stream
+from aioprefetch.spark.kept import keep_stream, settled
+from aioprefetch.spark.operators import explaining, operator_at, source_operator, state_operator
+from aioprefetch.spark.partition import ItemsPartition
+from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.task_reader import TaskReader, check_projection
+from aioprefetch.sync import run
+from aioprefetch.telemetry import logger
+
+T = TypeVar("T")
+
+# What a batch takes where no option says how much.
+FILES_MAX_DEFAULT = 10_000
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Each file once, in batches within limits, whatever is killed. See docs/spark.md for what holds with which sink.
+
+    Offsets are small: all that a batch is made of is durable at ``stateLocation`` before its offset is returned.
+    """
+
+    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+        check_projection(settings, schema)
+        state_operator(settings)  # A missing stateLocation is said at once, not by the first trigger.
+        self._settings = self._given = settings
+        self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema))
+        self._source: FileSource | None = None
+        self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these are Spark's names
+        """The offset before the first file."""
+        return self._run(self._initial_offset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The option that limits a batch, of several the first of these; the others hold beside it."""
+        admission = self._settings.admission
+        if admission.files_max is not None:
+            return ReadMaxFiles(admission.files_max)
+        if admission.bytes_max is not None:
+            return ReadMaxBytes(admission.bytes_max)
+        if admission.rows_max is not None:
+            return ReadMaxRows(admission.rows_max)
+        return ReadMaxFiles(FILES_MAX_DEFAULT)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch, durable by then; ``start`` itself when there is nothing new."""
+        before = Offset.from_json(start)
+        after = self._run(self._latest_offset(before, _admission(limit)))
+        if after is before and not before.files and not self._has_warned:
+            self._has_warned = True
+            listing = self._settings.listing
+            which = "" if listing.glob is None else f" with glob={listing.glob!r}"
+            logger.warning("there are no files in %s%s so far; the stream waits for them", self._root, which)
+        return start if after is before else after.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """What is known to be there, for progress."""
+        latest = None if self._source is None else self._source.report_latest()
+        return None if latest is None else latest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The work of a batch, the same whenever it is asked for."""
+        first, last = Offset.from_json(start), Offset.from_json(end)
+        parts = self._run(self._partitions(first, last))
+        return [ItemsPartition(items, root=self._root, label=f"{last.seq:012}-{n}") for n, items in enumerate(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition, in a task."""
+        return self._reader.batches(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The engine is done with all up to ``end``: what follows from it goes on in the background."""
+        self._run(self._commit(Offset.from_json(end)))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Deliver what is there now, then nothing more."""
+        self._run(self._prepare_available_now())
+
+    def stop(self) -> None:
+        """Close the source, where Spark still says so. Nothing durable depends on it."""
+        source, self._source = self._source, None
+        if source is not None:
+            run(source.aclose())
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        with explaining(self._settings):
+            return run(coroutine)
+
+    @property
+    def _root(self) -> str:
+        """The directory that is listed: known for certain once the source is open."""
+        return self._settings.location.root
+
+    async def _initial_offset(self) -> dict[str, Any]:
+        return (await self._opened()).initial_offset().to_json()
+
+    async def _latest_offset(self, start: Offset, limit: AdmissionOptions) -> Offset:
+        return await (await self._opened()).latest_offset(start, limit)
+
+    async def _partitions(self, start: Offset, end: Offset) -> list[list[FetchItem]]:
+        return await (await self._opened()).partitions(start, end)
+
+    async def _commit(self, end: Offset) -> None:
+        await (await self._opened()).commit(end)
+
+    async def _prepare_available_now(self) -> None:
+        (await self._opened()).prepare_available_now()
+
+    async def _opened(self) -> FileSource:
+        """The source, opened by the first call. Spark makes one call after the other."""
+        if self._source is None:
+            store = state_operator(self._settings)
+            settings = await settled(self._settings, store)
+            source = await _open(settings)
+            try:
+                await keep_stream(settings, store, given=self._given)
+            except BaseException:
+                await source.aclose()
+                raise
+            self._settings, self._source = settings, source
+        return self._source
+
+
+async def _open(settings: SourceSettings) -> FileSource:
+    formats = settings.formats
+
+    def is_splittable(file: SourceFile) -> bool:
+        return can_split(file, formats)
+
+    attach_to = None
+    if settings.attach_to is not None:
+        attach_to = StateLocation(operator_at(settings.attach_to, settings.attach_operator))
+    return await FileSource.open(
+        operator=source_operator(settings),
+        state_operator=state_operator(settings),
+        state_directory="",
+        url=settings.location.root,
+        list_options=settings.listing,
+        admission=settings.admission,
+        partitioning=settings.partitioning,
+        attach_to=attach_to,
+        can_split=is_splittable,
+        keep_empty=formats.format == "binary",  # There an empty file is a row.
+        clean=_clean_options(settings),
+    )
+
+
+def _clean_options(settings: SourceSettings) -> CleanOptions:
+    if settings.clean != "move" or settings.clean_destination is None:
+        return CleanOptions(mode=settings.clean)
+    root, source, target = move_directories(settings.location.root, settings.clean_destination)
+    return CleanOptions(
+        mode="move",
+        operator=operator_at(root, settings.operator),
+        source_directory=source,
+        target_directory=target,
+    )
+
+
+def _admission(limit: ReadLimit) -> AdmissionOptions:
+    """What the engine asks for. ``ReadAllAvailable``, and a least number of rows, bound nothing."""
+    if isinstance(limit, ReadMaxFiles):
+        return AdmissionOptions(files_max=limit.max_files)
+    if isinstance(limit, ReadMaxBytes):
+        return AdmissionOptions(bytes_max=limit.max_bytes)
+    if isinstance(limit, ReadMaxRows):
+        return AdmissionOptions(rows_max=limit.max_rows)
+    return AdmissionOptions()

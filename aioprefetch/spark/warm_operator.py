@@ -1,0 +1,175 @@
+"""One warm Operator for each Python worker: what a function of the user's asks for, and does not carry along.
+
+Spark pickles a function into each task, one of ``__main__`` with everything it refers to. Here only a recipe travels:
+a store and settings, secrets as references. The worker looks up, or makes, the one Operator of that recipe, so that a
+later task finds connections open and blocks in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from aioprefetch.accessor import Service
+from aioprefetch.configuration import configure
+from aioprefetch.credentials import Secret
+from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.operator import Operator
+from aioprefetch.spark import worker
+from aioprefetch.sync import BlockingOperator
+from aioprefetch.telemetry import logger
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# The parameter by which a decorated function gets its operator.
+OPERATOR = "operator"
+BLOCK_BYTES = 8 << 20
+# A budget holds at least so many blocks, whatever the worker's share is: fewer, and prefetching cannot begin.
+BLOCKS_MIN = 4
+
+
+class WarmOperator:
+    """A recipe that pickles without secrets, and finds its Operator in whatever process it is used.
+
+    ``store`` is a URL with the options of ``Operator.from_uri``, checked at once, or an ``Operator``. An Operator from
+    a URL gets the worker's share of memory unless ``memory_bytes`` is given.
+    """
+
+    def __init__(self, store: str | Operator, options: Mapping[str, Any] | None = None) -> None:
+        if isinstance(store, Operator):
+            if options:
+                raise ConfigInvalid(
+                    f"an Operator has its options already: {', '.join(sorted(options))}", operation="with_operator"
+                )
+            made: _Made | _Settings = _Made(store)
+            self._url = store.info.url
+        elif isinstance(store, str):
+            made = _Settings(*configure(store, options or {}))
+            self._url = made.service.info.url
+        else:
+            raise InvalidType(f"a URL or an Operator is needed, not {store!r}", operation="with_operator")
+        # Once, since it is also the key: the same bytes in every task.
+        self._pickled = pickle.dumps(made)
+
+    def __repr__(self) -> str:
+        return f"<WarmOperator {self._url}>"
+
+    def __getstate__(self) -> tuple[str, bytes]:
+        return self._url, self._pickled
+
+    def __setstate__(self, state: tuple[str, bytes]) -> None:
+        self._url, self._pickled = state
+
+    @property
+    def blocking(self) -> BlockingOperator:
+        """The operator of this process, for code without an event loop."""
+        return worker.warm_operator(self._pickled, self._make)
+
+    @property
+    def operator(self) -> Operator:
+        """The operator of this process, for asynchronous code."""
+        return self.blocking.operator
+
+    def _make(self) -> Operator:
+        made: Operator = pickle.loads(self._pickled).operator()
+        return made
+
+
+class _Made:
+    """The recipe of an Operator that was given."""
+
+    def __init__(self, given: Operator) -> None:
+        self._given = given
+
+    def operator(self) -> Operator:
+        return self._given
+
+
+class _Settings:
+    """The recipe of an Operator from a URL: how much memory it gets shows where it is made."""
+
+    def __init__(self, service: Service, options: Mapping[str, Any]) -> None:
+        self.service = service
+        self._options = dict(options)
+        Operator(service, **options)  # to have its options checked where they were written
+
+    def operator(self) -> Operator:
+        options = dict(self._options)
+        if options.get("memory_bytes") is None:
+            block_bytes = options.get("block_bytes") or BLOCK_BYTES
+            options["memory_bytes"] = max(worker.memory_budget_bytes(), BLOCKS_MIN * block_bytes)
+        return Operator(self.service, **options)
+
+
+def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callable[..., Any]]:
+    """Decorate a function that Spark runs: it gets the keyword ``operator``, one for the life of its Python worker.
+
+    For the body of a plain UDF, of a ``pandas_udf``, of ``mapInArrow`` or ``mapInPandas`` it is a ``BlockingOperator``;
+    for an asynchronous function, such as ``map_batches`` takes, an ``Operator``. ``store`` and ``options`` are those of
+    ``Operator.from_uri``; the memory is the worker's share unless ``memory_bytes`` is given. To bound the requests of
+    an executor, divide by its cores: ``concurrency`` counts for each worker.
+
+    No secret travels. Name variables of the executors (``secret_access_key="env:NAME"``), or leave keys out: then the
+    store's own chain of providers is asked there. Keys given as text stay here, and are missed there.
+    """
+    recipe = WarmOperator(store, options)
+    _warn_of_literals(options)
+
+    def decorate(function: F) -> Callable[..., Any]:
+        if OPERATOR not in inspect.signature(function).parameters:
+            raise ConfigInvalid(
+                f"{_name(function)} has no parameter named {OPERATOR!r}, by which it would get its operator",
+                operation="with_operator",
+            )
+        # Two functions, since these are pickled by value, with no more around them than they need.
+        if _is_asynchronous(function):
+
+            @functools.wraps(function)
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                return function(*arguments, operator=recipe.operator, **keywords)
+
+        else:
+
+            @functools.wraps(function)
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                return function(*arguments, operator=recipe.blocking, **keywords)
+
+        _hide_operator(call, function)
+        return call
+
+    return decorate
+
+
+def _hide_operator(call: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Spark reads signature and hints to find out what kind of a function it was given."""
+    signature = inspect.signature(function)
+    shown = [one for name, one in signature.parameters.items() if name != OPERATOR]
+    call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    hints = dict(getattr(function, "__annotations__", {}))
+    hints.pop(OPERATOR, None)
+    call.__annotations__ = hints
+
+
+def _is_asynchronous(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    bodies = (function, type(function).__call__)  # an object may have a method in place of a body
+    return any(inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body) for body in bodies)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _warn_of_literals(options: Mapping[str, Any]) -> None:
+    for name in ("access_key_id", "secret_access_key", "session_token", "sse_customer_key"):
+        secret = Secret.of(options.get(name))
+        if secret is not None and secret.is_literal:
+            logger.warning(
+                "with_operator: %s is not sent to Spark's workers; give it as 'env:NAME' and set that variable on the"
+                " executors, or leave it out for their own credentials",
+                name,
+            )

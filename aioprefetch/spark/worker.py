@@ -1,0 +1,100 @@
+"""What a Python worker of Spark has once in its life: settings of pyarrow, a budget of memory, warm Operators.
+
+Spark forks a worker for each core and each Python stage of an executor, and lets it run one task after the other.
+Only modules that are imported keep their state meanwhile: a function of ``__main__`` comes anew, with fresh globals,
+in each task. Hence the registry here. Nothing relies on an orderly end: workers are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from aioprefetch.operator import Operator
+from aioprefetch.runtime import fork_generation
+from aioprefetch.spark.memory import budget_bytes
+from aioprefetch.sync import BlockingOperator
+from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+
+# Spark runs a worker for each core: more threads in each would only take turns.
+ARROW_CPU_THREADS = 1
+ARROW_IO_THREADS = 2
+# Operators that a worker keeps. Each may fill its budget, so those that were not asked for lately are closed.
+OPERATORS_MAX = 8
+
+
+def is_worker() -> bool:
+    """Whether this process is one that Spark started for Python code of tasks."""
+    return os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
+
+
+def prepare() -> None:
+    """Set this worker up, once in each process; elsewhere, as on the driver, it does nothing.
+
+    Gives pyarrow one thread for computing and a few for I/O.
+    """
+    if _worker().is_prepared or not is_worker():
+        return
+    import pyarrow as pa
+
+    pa.set_cpu_count(ARROW_CPU_THREADS)
+    pa.set_io_thread_count(ARROW_IO_THREADS)
+    _worker().is_prepared = True
+
+
+def memory_budget_bytes() -> int:
+    """The memory that one Operator may take in this worker. See ``aioprefetch.spark.memory``."""
+    worker = _worker()
+    if worker.budget_bytes is None:
+        worker.budget_bytes = budget_bytes(os.environ, _task_properties())
+    return worker.budget_bytes
+
+
+def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
+    """The operator of this process under ``key``, made if there is none. ``.operator`` is the asynchronous one.
+
+    One that a function has closed is made anew: the next task is not to suffer for it.
+    """
+    prepare()
+    worker = _worker()
+    with process_lock():
+        found = worker.operators.get(key)
+        if found is None or found.closed:
+            found = worker.operators[key] = BlockingOperator(make())
+        worker.operators.move_to_end(key)
+        surplus = worker.operators.popitem(last=False)[1] if len(worker.operators) > OPERATORS_MAX else None
+    if surplus is not None:
+        loop_thread().finish(surplus.operator.aclose, timeout_seconds=0)
+    return found
+
+
+class _Worker:
+    """What belongs to one process."""
+
+    def __init__(self) -> None:
+        self.generation = fork_generation()
+        self.pid = os.getpid()
+        self.is_prepared = False
+        self.budget_bytes: int | None = None
+        self.operators: OrderedDict[bytes, BlockingOperator] = OrderedDict()
+
+
+_this = _Worker()
+
+
+def _worker() -> _Worker:
+    """That of this process: a fork starts with none of its parent's."""
+    global _this
+    if _this.generation != fork_generation() or _this.pid != os.getpid():
+        bury(_this)
+        _this = _Worker()
+    return _this
+
+
+def _task_properties() -> Mapping[str, str]:
+    """What Spark tells a task of its session; nothing outside of a task."""
+    pyspark = sys.modules.get("pyspark")
+    context = None if pyspark is None else pyspark.TaskContext.get()
+    return (getattr(context, "_localProperties", None) or {}) if context is not None else {}

@@ -1,0 +1,95 @@
+"""What Spark's own readers of files give, and so does the batch source: directories, globs, filters, empty files."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from aioprefetch.spark import read, register
+from tests.spark.files import rows
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered(spark: SparkSession) -> None:
+    """The data source is known to the session."""
+    register(spark)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_partitions_that_spark_wrote(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    path = str(tmp_path / "out")
+    frame = spark.range(8).selectExpr("id", "if(id = 5, null, id % 2) k", "concat('a/b ', id % 3) t")
+    frame.repartition(1).write.partitionBy("k", "t").option("header", True).format(kind).save(path)
+    theirs = spark.read.options(header=True, inferSchema=True).format(kind).load(path)
+    options: dict[str, Any] = {"format": kind, **({"header": True} if kind == "csv" else {})}
+    ours = read(spark, path, **options)
+    assert ours.columns == theirs.columns == ["id", "k", "t"]
+    assert rows(ours) == rows(theirs)
+    found = read(spark, path, schema="id int, t string, k string", filters=[("k", "=", "1")], **options)
+    assert rows(found) == rows(theirs.where("k = 1").selectExpr("int(id)", "t", "string(k)"))
+
+
+def test_globs_of_directories(spark: SparkSession, tmp_path: Path) -> None:
+    for place in ("2024-01", "2024-02/k=1", "2024-02/other", "2023-12"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "a.txt").write_text(place)
+    spark_found = rows(spark.read.text(str(tmp_path / "2024-01*")))
+    assert rows(read(spark, str(tmp_path / "2024-01*"), format="text")) == spark_found == [("2024-01",)]
+    found = rows(read(spark, str(tmp_path / "2024-*"), format="text", schema="value string"))
+    assert found == [("2024-01",), ("2024-02/k=1",)]
+
+
+def test_filters_keep_what_where_keeps(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    spark.sql(
+        "select id, if(id % 4 = 0, double('NaN'), if(id % 7 = 0, null, double(id))) d, "
+        "if(id % 5 = 0, null, string(id % 3)) s, timestamp_seconds(id) t from range(40)"
+    ).repartition(1).write.parquet(path)
+    theirs = spark.read.parquet(path)
+    cases: list[tuple[Any, str]] = [
+        (("d", ">", 5.0), "d > 5"),
+        (("d", ">=", 38), "d >= 38"),
+        (("d", "<=", float("nan")), "d <= double('NaN')"),
+        (("d", "=", float("nan")), "d = double('NaN')"),
+        (("d", "not in", [1.0, float("nan")]), "d not in (1, double('NaN'))"),
+        (("s", "not in", ["1"]), "s not in ('1')"),
+        (("s", "!=", "1"), "s != '1'"),
+        (("t", ">", "1970-01-01 00:00:30"), "t > '1970-01-01 00:00:30'"),
+    ]
+    for clause, sql in cases:
+        assert rows(read(spark, path, filters=[clause]).select("id")) == rows(theirs.where(sql).select("id")), sql
+
+
+def test_empty_files_are_no_rows_of_binary(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").touch()
+    (tmp_path / "b.bin").write_bytes(b"x")
+    ours, theirs = read(spark, str(tmp_path), format="binary"), spark.read.format("binaryFile").load(str(tmp_path))
+    assert rows(ours.select("length", "content")) == rows(theirs.select("length", "content")) == [(1, b"x")]
+
+
+def test_schemas_that_forbid_nulls_take_them_as_in_sparks_readers(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a":null}\n')
+    assert rows(read(spark, str(tmp_path), schema="a int not null")) == [(None,)]
+    with pytest.raises(PySparkException, match="must not be null"):
+        spark.read.format("aioprefetch").schema("a int not null").load(str(tmp_path)).collect()
+
+
+def test_what_spark_alone_reads_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    variant, old = str(tmp_path / "variant"), str(tmp_path / "old")
+    spark.sql("select 1 id, parse_json('{\"a\":1}') v, interval '1' day i").write.parquet(variant)
+    for columns in ("id, v", "id, i"):
+        with pytest.raises(PySparkException, match="as Spark wrote it"):
+            read(spark, variant).selectExpr(*columns.split(", ")).collect()
+    assert rows(read(spark, variant, schema="id int")) == [(1,)]
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    try:
+        spark.sql("select 1 id, date'1500-01-01' d").write.parquet(old)
+    finally:
+        spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
+    with pytest.raises(PySparkException, match="old calendar"):
+        read(spark, old).collect()
+    assert rows(read(spark, old, schema="id int")) == [(1,)]

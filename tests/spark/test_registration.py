@@ -1,0 +1,85 @@
+"""``format("aioprefetch")`` without ``register``: found in the installed wheel, with settings of S3A from files."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+import pytest
+from pyspark.sql import SparkSession
+
+from aioprefetch.spark import AioPrefetchDataSource, register
+from aioprefetch.spark.java import use_java
+from aioprefetch.spark.session import _registered
+from aioprefetch.testing import CountingS3Server
+from tests.spark.conftest import SETTINGS
+from tests.spark.files import records, write_jsonl
+from tests.spark.installed_package import install_wheel
+
+pytestmark = pytest.mark.spark
+
+JOB = Path(__file__).with_name("registration_job.py")
+JOB_SECONDS_MAX = 300
+
+
+def test_the_installed_wheel_is_found_by_itself(
+    tmp_path: Path, s3_server: CountingS3Server, random_name: Callable[[], str]
+) -> None:
+    package, bucket = install_wheel(tmp_path), random_name()
+    source, home = tmp_path / "source", tmp_path / "home"
+    home.mkdir()
+    write_jsonl(source / "a.jsonl", records(0, 3))
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
+    client = boto3.client("s3", endpoint_url=s3_server.endpoint_url, region_name="us-east-1", **keys)
+    client.create_bucket(Bucket=bucket)
+    client.upload_file(str(source / "a.jsonl"), bucket, "landing/a.jsonl")
+    client.close()
+    (home / "spark-defaults.conf").write_text(
+        f"spark.hadoop.fs.s3a.endpoint {s3_server.endpoint_url}\n"
+        "spark.hadoop.fs.s3a.access.key AKIDFILE\nspark.hadoop.fs.s3a.secret.key SECRETFILE\n"
+    )
+    use_java()
+    environment = {
+        **os.environ, "PYTHONPATH": str(package), "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(home),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(JOB), json.dumps(SETTINGS), str(source), f"s3a://{bucket}/landing"],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=JOB_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["rows"] == [[[0], [1], [2]], [[0], [1], [2]]]
+    assert seen["module"] == str(package / "pyspark_aioprefetch.py")
+    assert seen["package"].startswith(str(package))
+    assert "SECRETFILE" not in done.stdout + done.stderr
+
+
+def test_registering_again_counts_only_when_settings_changed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[type[AioPrefetchDataSource]] = []
+    monkeypatch.setattr(type(spark.dataSource), "register", lambda _, source: calls.append(source))
+    monkeypatch.delitem(_registered, spark, raising=False)
+    register(spark)
+    register(spark)
+    spark.conf.set("spark.hadoop.fs.s3a.endpoint", "https://elsewhere.example")
+    try:
+        register(spark)
+    finally:
+        spark.conf.unset("spark.hadoop.fs.s3a.endpoint")
+        monkeypatch.delitem(_registered, spark)
+    first, second = calls
+    assert issubclass(first, AioPrefetchDataSource)
+    assert first.name() == second.name() == "aioprefetch"
+    assert first.found is not None
+    assert second.found is not None
+    assert second.found.options("any")["endpointurl"] == "https://elsewhere.example"
+    assert first.found.slots == 2

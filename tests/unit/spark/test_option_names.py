@@ -1,0 +1,46 @@
+"""Names of options: what is meant by Spark's own, and which mean something for a batch or for a stream alone."""
+
+import pytest
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.spark.option_names import _SPARKS, OPTIONS, PAGE, check_scope, find_option
+from tests.tidy.source_tree import ROOT
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("inferSchema", "inferred wherever none is given"),
+        ("comment", "lines of comments"),
+        ("charset", "use encoding"),
+        ("ignoreMissingFiles", "onMissing=skip"),
+        ("mergeSchema", "inferSampleFiles"),
+        ("recursiveFileLookup", "always looked through"),
+        ("maxFileAge", "whatever their age"),
+        ("latestFirst", "cannot be chosen"),
+        ("sourceArchiveDir", r"cleanSource\.moveDestination"),
+        ("headers", "use header"),
+        ("separator", "use sep"),
+        ("spark.hadoop.fs.s3a.secret.key", "belong into the session"),
+        ("batchRow", "did you mean batchRows"),
+        ("quxx", "like none of them"),
+    ],
+)
+def test_an_unknown_option_is_told_with_what_to_use_and_where_all_are(name: str, named: str) -> None:
+    with pytest.raises(ConfigInvalid, match=rf"there is no option '{name}'; .*{named}.*{PAGE}"):
+        find_option(name)
+
+
+def test_hints_are_of_no_option_and_name_those_there_are() -> None:
+    assert not _SPARKS.keys() & OPTIONS.keys()
+    assert all(name == name.lower() for name in _SPARKS)
+    assert (ROOT / PAGE).exists()
+
+
+def test_options_of_streams_are_refused_in_a_batch_and_the_other_way_around() -> None:
+    check_scope(["path", "maxPartitions", "allowEmpty"], "batch")
+    check_scope(["path", "maxPartitions", "stateLocation"], "stream")
+    with pytest.raises(ConfigInvalid, match=r"cleanSource, stateLocation: only for streams"):
+        check_scope(["path", "STATELOCATION", "cleanSource"], "batch")
+    with pytest.raises(ConfigInvalid, match=r"allowEmpty, pushFilters: only for batches"):
+        check_scope(["allowempty", "pushFilters"], "stream")

@@ -1,0 +1,307 @@
+"""Text options into settings: every option, every wrong value, precedence over the session, and no secret shown."""
+
+import datetime as dt
+import decimal
+import inspect
+import pickle
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.operator import Operator
+from aioprefetch.recipe import OperatorRecipe
+from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
+from aioprefetch.spark.option_names import OPTIONS, SECRETS, option_name
+from aioprefetch.spark.option_text import parse_options
+from aioprefetch.spark.option_values import filters, filters_to_text, size_bytes
+from aioprefetch.spark.settings import SourceSettings
+
+# The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
+REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
+
+SECRET = "hunter2hunter2"
+MOVE = {"cleanSource.moveDestination": "s3://bucket/done"}
+
+
+def parsed(found: Found | None = None, /, **options: str) -> SourceSettings:
+    return parse_options({"path": "s3://bucket/dir", **options}, found)
+
+
+def test_names_count_in_any_case() -> None:
+    settings = parsed(MaxFilesPerTrigger="7", maxbytespertrigger="64m", INFERSAMPLEFILES="3")
+    assert (settings.admission.files_max, settings.admission.bytes_max) == (7, 64 << 20)
+    assert settings.formats.sample_files == 3
+
+
+def test_every_group_gets_its_options() -> None:
+    settings = parsed(
+        format="CSV", sep="\\t", quote="", nullValue="NA", lineSep="\\r\\n", header="false", multiLine="true",
+        onMissing="quarantine", stateLocation="s3://bucket/state", unknownFields="rescue", overwrites="reread",
+        sweepPagesPerTrigger="0",
+        splitFiles="false", assign="size", targetPartitionBytes="1k", batchRows="5", metadataColumns="_mtime, _file",
+        columns="id, name", cleanSource="move", **{"cleanSource.moveDestination": "s3://bucket/done"},
+    )  # fmt: skip
+    formats = settings.formats
+    assert (formats.format, formats.delimiter, formats.quote, formats.null_value) == ("csv", "\t", None, "NA")
+    assert (formats.line_separator, formats.header, formats.multi_line) == ("\r\n", False, True)
+    assert (settings.failures.on_missing, formats.unknown_fields) == ("quarantine", "rescue")
+    assert (settings.listing.overwrites, settings.listing.sweep_pages) == ("reread", 0)
+    assert (settings.partitioning.split_files, settings.partitioning.assign) == (False, "size")
+    assert (settings.partitioning.target_bytes, settings.reading.batch_rows) == (1024, 5)
+    assert settings.metadata_columns == ("_mtime", "_file")
+    assert settings.columns == ("id", "name")
+    assert (settings.clean, settings.clean_destination) == ("move", "s3://bucket/done")
+
+
+def test_columns_as_json_may_hold_commas() -> None:
+    assert parsed(columns='["a,b", "c"]').columns == ("a,b", "c")
+
+
+def test_all_metadata_columns_at_once() -> None:
+    assert parsed(metadataColumns="true").metadata_columns == ("_file", "_offset", "_etag", "_mtime")
+    assert parsed(metadataColumns="false").metadata_columns == ()
+
+
+def test_keys_of_open_file_under_all_prefixes() -> None:
+    settings = parse_options(
+        {
+            "path": "s3://b/x",
+            "openFile.option.fs.option.openfile.read.policy": "random",
+            "mapreduce.job.input.file.must.fs.option.openfile.buffer.size": "4096",
+        }
+    )
+    assert settings.reading.open_file == {
+        "mapreduce.job.input.file.option.fs.option.openfile.read.policy": "random",
+        "mapreduce.job.input.file.must.fs.option.openfile.buffer.size": "4096",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("maxFilesPerTriger", "1", "maxFilesPerTrigger"),
+        ("max_files", "1", "there is no option 'max_files'"),
+        ("quxx", "1", "docs/spark-options.md"),
+        ("maxFilesPerTrigger", "0", "at least 1"),
+        ("maxFilesPerTrigger", "1.5", "integer"),
+        ("maxBytesPerTrigger", "10 parsecs", "64m"),
+        ("maxBytesPerTrigger", "0", "above 0"),
+        ("header", "maybe", "true or false"),
+        ("format", "avro", "parquet"),
+        ("onCorrupt", "ignore", "quarantine"),
+        ("listIntervalSeconds", "nan", "seconds"),
+        ("sep", "||", "one character"),
+        ("columns", "a,,b", "list of names"),
+        ("columns", "a,a", "different names"),
+        ("filters", "id > 3", "JSON"),
+        ("filters", '{"id": 3}', "JSON list"),
+        ("filters", '[["id", ">"]]', "clauses"),
+        ("filters", '[["day", "=", {"$day": "x"}]]', "\\$date"),
+        ("filters", '[["day", "=", {"$date": "x"}]]', "\\$date"),
+        ("metadataColumns", "_size", "_mtime"),
+        ("paths", '["a", "b"]', "several paths"),
+        ("cleanSource", "move", "moveDestination"),
+        ("cleanSource.moveDestination", "s3://b/x", "cleanSource=move"),
+        ("onMissing", "quarantine", "quarantineLocation"),
+        ("stateLocation", "s3://bucket/dir/state", "within the path"),
+        ("stateLocation", "s3://bucket/*/state", "wildcard"),
+        ("followSymlinks", "true", "means nothing for s3"),
+        ("secretHeaders", "X", "JSON object"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_would_be_right(name: str, value: str, named: str) -> None:
+    with pytest.raises(ConfigInvalid, match=named):
+        parsed(**{name: value})
+
+
+def test_two_names_of_one_option() -> None:
+    with pytest.raises(ConfigInvalid, match="sep and delimiter"):
+        parsed(sep=",", delimiter=";")
+
+
+def test_without_a_path() -> None:
+    with pytest.raises(ConfigInvalid, match="no path"):
+        parse_options({})
+
+
+def test_a_state_beside_the_source_or_hidden_in_it_is_fine() -> None:
+    assert parsed(stateLocation="s3://bucket/dir2").state_location == "s3://bucket/dir2"
+    assert parsed(stateLocation="s3://bucket/dir/_state/").state_location == "s3://bucket/dir/_state"
+    settings = parse_options({"path": "s3://bucket/dir/*.jsonl", "stateLocation": "s3://bucket/dir/state"})
+    assert settings.state_location == "s3://bucket/dir/state"
+    with pytest.raises(ConfigInvalid, match="within the path"):
+        parsed(stateLocation="s3://bucket/dir/_state", hiddenFiles="true")
+
+
+@pytest.mark.parametrize(
+    ("path", "state"),
+    [
+        ("s3://b/landing", "s3a://b/landing/state"),
+        ("s3a://b/landing", "s3://b/landing/state"),
+        ("s3a://b/landing//", "S3://B/landing/state//"),
+        ("s3://b", "s3a://b/state"),
+        ("s3://b/landing/*/m*.json", "s3://b/landing/state"),
+        ("s3://b/landing/*/snap*", "s3://b/landing/state"),
+        ("/tmp/x", "file:///tmp/x/state"),
+    ],
+)
+def test_a_state_in_the_source_is_found_under_another_spelling(path: str, state: str) -> None:
+    with pytest.raises(ConfigInvalid, match="stateLocation lies within the path"):
+        parse_options({"path": path, "stateLocation": state})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"onCorrupt": "skip"}, "does not go with onCorrupt=skip"),
+        ({"onMissing": "skip"}, "onMissing=quarantine"),
+        ({"onChanged": "skip", "onCorrupt": "quarantine"}, "onChanged=skip"),
+        ({"onCorrupt": "quarantine", "quarantineLocation": "s3://bucket/q"}, "leave quarantineLocation out"),
+        ({"attachTo": "s3://bucket/other"}, "does not go with attachTo"),
+    ],
+)
+@pytest.mark.parametrize("mode", [{"cleanSource": "delete"}, {"cleanSource": "move", **MOVE}])
+def test_files_that_nobody_may_have_read_are_not_cleaned(
+    options: dict[str, str], named: str, mode: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigInvalid, match=named):
+        parsed(stateLocation="s3://bucket/state", **mode, **options)
+    parsed(stateLocation="s3://bucket/state", onCorrupt="quarantine", onMissing="fail", **mode)
+    parsed(stateLocation="s3://bucket/state", **options)
+
+
+def test_f1_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_said() -> None:
+    assert parsed().partitioning.split_files is None
+    assert parsed(splitFiles="true").partitioning.split_files is True
+    assert parsed(splitFiles="false").partitioning.split_files is False
+
+
+def test_every_option_of_an_operator_has_a_text_form() -> None:
+    targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
+    services = {name for names in SERVICE_OPTIONS.values() for name in names}
+    assert targets == services | set(OPERATOR_OPTIONS)
+    constructor = set(inspect.signature(OperatorRecipe.__init__).parameters) - {"self", "service"}
+    assert constructor == set(OPERATOR_OPTIONS)
+
+
+def test_literal_secrets_stand_only_under_names_that_spark_redacts() -> None:
+    assert {OPTIONS[name].target for name in SECRETS} == {
+        *("access_key_id", "secret_access_key", "session_token", "sse_customer_key"),
+        *("proxies", "headers", "auth"),
+    }
+    assert [name for name in SECRETS if not REDACTED.search(name)] == []
+
+
+def test_no_repr_and_no_message_shows_a_secret() -> None:
+    options = {OPTIONS[name].name: SECRET for name in SECRETS if OPTIONS[name].target not in ("proxies", "headers")}
+    del options["authToken"]
+    settings = parsed(**options, stateLocation="s3://other/state")
+    assert settings.operator["secret_access_key"] == SECRET
+    assert settings.state_operator["secret_access_key"] == SECRET
+    assert SECRET not in repr(settings)
+    for name in SECRETS:
+        with pytest.raises(ConfigInvalid) as caught:
+            parsed(**{OPTIONS[name].name: SECRET, "sep": SECRET, "delimiter": SECRET})
+        assert SECRET not in str(caught.value)
+
+
+def test_settings_travel_by_pickle_with_their_keys() -> None:
+    settings = parsed(accessKeyId="a", secretAccessKey="b", filters='[["day", ">", {"$date": "2026-01-31"}]]')
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    operator = Operator.from_uri(settings.location.root, **settings.operator)
+    assert operator.info.url == "s3://bucket/dir"
+
+
+SESSION = Found(
+    {
+        ALL_BUCKETS: {
+            "endpointurl": "http://store:9000",
+            "allowhttp": "true",
+            "accesskeyid": "K",
+            "secretaccesskey": "S",
+        },
+        "own": {"anonymous": "true"},
+    },
+    slots=48,
+)
+
+
+def test_the_session_stands_behind_the_options() -> None:
+    settings = parsed(SESSION, region="eu-central-1")
+    assert settings.operator == {
+        "endpoint_url": "http://store:9000",
+        "allow_http": True,
+        "access_key_id": "K",
+        "secret_access_key": "S",
+        "region": "eu-central-1",
+    }
+    assert settings.partitioning.slots == 48
+    assert parse_options({"path": "s3a://own/x"}, SESSION).operator == {"anonymous": True}
+    assert parse_options({"path": "/data/x", "stateLocation": "s3://own/x"}, SESSION).operator == {}
+    assert parse_options({"path": "/data/x", "stateLocation": "s3://own/x"}, SESSION).state_operator == {
+        "anonymous": True
+    }
+
+
+def test_credentials_come_as_one() -> None:
+    operator = parsed(SESSION, profile="mine").operator
+    assert operator == {"endpoint_url": "http://store:9000", "allow_http": True, "profile": "mine"}
+
+
+def test_keys_of_the_session_do_not_go_to_another_endpoint() -> None:
+    assert parsed(SESSION, endpointUrl="https://elsewhere").operator == {"endpoint_url": "https://elsewhere"}
+    assert parsed(SESSION, endpointUrl="http://store:9000").operator["access_key_id"] == "K"
+
+
+@pytest.mark.parametrize(
+    ("keyword", "name"),
+    [
+        ("on_missing", "onMissing"),
+        ("max_files_per_trigger", "maxFilesPerTrigger"),
+        ("endpoint_url", "endpointUrl"),
+        ("sse_customer_key", "sseCustomerSecretKey"),
+        ("headers", "secretHeaders"),
+        ("format", "format"),
+        ("openfile.option.x", "openfile.option.x"),
+        ("clean_source_move_destination", "cleanSource.moveDestination"),
+    ],
+)
+def test_keywords_of_python(keyword: str, name: str) -> None:
+    assert option_name(keyword) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("64m", 64 << 20), ("64 MB", 64 << 20), ("1GiB", 1 << 30), ("2T", 2 << 40), ("9b", 9)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_bytes("x", text) == size
+
+
+values = st.one_of(
+    st.integers(),
+    st.text(st.characters(codec="utf-8")),
+    st.booleans(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.dates(),
+    st.datetimes(timezones=st.sampled_from([dt.UTC, None])),
+    st.decimals(allow_nan=False, allow_infinity=False),
+    st.binary(),
+)
+clauses = st.tuples(st.text(min_size=1), st.sampled_from(["=", "<", ">="]), values)
+
+
+@given(st.lists(st.lists(clauses, min_size=1), min_size=1))
+def test_filters_come_through_text_as_they_were(given_filters: list[list[tuple[str, str, object]]]) -> None:
+    assert filters("filters", filters_to_text(given_filters)) == given_filters
+
+
+def test_one_list_of_clauses_is_one_alternative() -> None:
+    price = decimal.Decimal("1.20")
+    text = filters_to_text([("id", "in", {3, 1}), ("price", ">", price)])
+    assert filters("filters", text) == [[("id", "in", [1, 3]), ("price", ">", price)]]
+    with pytest.raises(TypeError, match="object"):
+        filters_to_text([("id", "=", object())])

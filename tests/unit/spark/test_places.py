@@ -1,0 +1,94 @@
+"""Options of stores for each place of a source: what is read, its state, a state to follow, quarantine."""
+
+import pytest
+
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
+from aioprefetch.spark.option_text import parse_options
+from aioprefetch.spark.places import is_same_endpoint
+from aioprefetch.spark.settings import SourceSettings
+
+STORE = "http://store:9000"
+SESSION = Found(
+    {
+        ALL_BUCKETS: {"endpointurl": STORE, "accesskeyid": "K", "secretaccesskey": "S"},
+        **{
+            bucket: {"endpointurl": f"https://{bucket}", "accesskeyid": f"K-{bucket}", "secretaccesskey": "S"}
+            for bucket in ("in", "state", "other", "dead")
+        },
+    }
+)
+
+
+def parsed(path: str, **options: str) -> SourceSettings:
+    return parse_options({"path": path, **options}, SESSION)
+
+
+def keys_of(settings: SourceSettings) -> list[str | None]:
+    places = (settings.operator, settings.state_operator, settings.attach_operator, settings.quarantine_operator)
+    return [place.get("access_key_id") for place in places]
+
+
+def test_each_place_gets_what_the_session_says_of_its_bucket() -> None:
+    settings = parsed(
+        "s3a://in/x", stateLocation="s3://state/x", attachTo="s3a://other/x", quarantineLocation="s3://dead/x"
+    )
+    assert keys_of(settings) == ["K-in", "K-state", "K-other", "K-dead"]
+    assert settings.attach_operator["endpoint_url"] == "https://other"
+    assert settings.left_out is None
+    settings = parsed("/data", quarantineLocation="s3://dead/x", attachTo="s3://elsewhere/x")
+    assert keys_of(settings) == [None, None, "K", "K-dead"]
+    assert "K-dead" not in repr(settings)
+
+
+def test_an_option_may_be_one_of_any_place_and_goes_to_those_that_know_it() -> None:
+    settings = parsed(
+        "/data", stateLocation="s3://state/x", region="eu-west-1", followSymlinks="true", memoryBytes="64m"
+    )
+    assert settings.operator == {"follow_symlinks": True, "memory_bytes": 64 << 20}
+    assert settings.state_operator["region"] == "eu-west-1"
+    assert "follow_symlinks" not in settings.state_operator
+    settings = parsed("https://host/x/", stateLocation="s3://b/x", authToken="t", endpointUrl=STORE)
+    assert settings.operator == {"auth": "t"}
+    assert settings.state_operator == {"endpoint_url": STORE, "access_key_id": "K", "secret_access_key": "S"}
+    with pytest.raises(ConfigInvalid, match="region means nothing for file:// and memory://"):
+        parsed("/data", stateLocation="memory://x/state", region="eu-west-1")
+    with pytest.raises(ConfigInvalid, match="region means nothing for file://"):
+        parsed("/data", region="eu-west-1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("http://store:9000/", STORE),
+        ("HTTP://Store:9000", STORE),
+        ("https://store:443//", "https://store"),
+        ("http://store:80", "http://store/"),
+        ("https://s3.amazonaws.com/", None),
+    ],
+)
+def test_endpoints_that_are_one(one: str, other: str | None) -> None:
+    assert is_same_endpoint(one, other)
+
+
+@pytest.mark.parametrize(
+    "other", ["https://store:9000", "http://store:9001", "http://store", "http://store:9000/minio", "http://store:x"]
+)
+def test_endpoints_that_are_not_one(other: str) -> None:
+    assert not is_same_endpoint(other, STORE)
+
+
+def test_keys_stay_with_their_endpoint_however_it_is_written() -> None:
+    settings = parsed("s3://b/x", endpointUrl="http://STORE:9000/")
+    assert (settings.operator["access_key_id"], settings.left_out) == ("K", None)
+
+
+def test_keys_that_are_left_out_are_told_of() -> None:
+    settings = parsed("s3://b/x", endpointUrl="https://elsewhere")
+    assert settings.operator == {"endpoint_url": "https://elsewhere"}
+    assert settings.left_out is not None
+    assert f"of the endpoint {STORE}, and endpointUrl is https://elsewhere" in settings.left_out
+    assert "accessKeyId" in settings.left_out
+    own = parsed("s3://b/x", endpointUrl="https://elsewhere", profile="mine")
+    assert (own.operator, own.left_out) == ({"endpoint_url": "https://elsewhere", "profile": "mine"}, None)
+    assert parsed("s3://b/x", stateLocation="s3://state/x", endpointUrl=STORE).left_out is not None
