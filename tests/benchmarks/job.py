@@ -207,6 +207,7 @@ def run_job(job: Job, *, rounds: int, quick: bool, pacing: Pacing, only: Sequenc
         simulator.put(WARM_OBJECT, WARM_BYTES)
         for number in range(job.copies):
             simulator.link(f"{OBJECT}-{number}", OBJECT)
+        simulator.list_objects([f"{OBJECT}-{number}" for number in range(job.copies)])
         for key in (CHECK_OBJECT, *job.links):
             simulator.link(key, OBJECT)
         target = Target(

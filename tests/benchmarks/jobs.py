@@ -22,6 +22,9 @@ from tests.benchmarks.ranges import RANGES
 from tests.benchmarks.reset_jobs import RESET_JOBS
 from tests.benchmarks.scan_memory import SCAN_MEMORY_JOBS
 from tests.benchmarks.simulator_check import SIMULATOR, SIMULATOR_SPEED
+from tests.benchmarks.spark_batches import SPARK_BATCHES
+from tests.benchmarks.spark_objects import SPARK_OBJECTS
+from tests.benchmarks.spark_tables import TABLE_JOBS
 from tests.benchmarks.stack_jobs import STACK_JOBS
 from tests.benchmarks.streaming import RAMP, SEQUENTIAL, STREAM
 
@@ -51,6 +54,7 @@ GROUPS = (
     Group(name="cold", title="A cold process", jobs=(FIRST_BYTE,)),
     Group(name="growth", title="How windows grow", jobs=GROWTH),
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),
+    Group(name="spark", title="Batches and streams on Spark", jobs=(*TABLE_JOBS, SPARK_OBJECTS, SPARK_BATCHES)),
     Group(name="simulator", title="How right the simulator is", jobs=(SIMULATOR, SIMULATOR_SPEED)),
 )
 JOBS: dict[str, Job] = {job.name: job for group in GROUPS for job in group.jobs}

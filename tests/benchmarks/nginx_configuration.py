@@ -42,6 +42,11 @@ http {{
             access_by_lua_block {{ {lua_delay} {choose} }}
             {limit}
         }}
+        location = /{bucket} {{
+            access_by_lua_block {{ {lua_delay} }}
+            content_by_lua_block {{ return ngx.exec("/list/" .. (ngx.var["arg_continuation-token"] or "1")) }}
+        }}
+        location /list/ {{ internal; default_type application/xml; }}
         location @cut {{
             content_by_lua_block {{ {cut} }}
         }}

@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -37,6 +37,7 @@ from typing import Literal, Self
 from tests.benchmarks.access_log import LOG_FORMAT, AccessLog, Request
 from tests.benchmarks.certificates import write_certificates
 from tests.benchmarks.content import write_object
+from tests.benchmarks.list_page import LIST_KEYS, list_page
 from tests.benchmarks.nginx_configuration import configuration
 from tests.benchmarks.nginx_install import MODULES, Unavailable, install_nginx
 from tests.benchmarks.process_usage import cpu_seconds_of
@@ -147,6 +148,17 @@ class Simulator:
         """Give an object another key, which costs no memory."""
         (self._bucket / key).parent.mkdir(parents=True, exist_ok=True)
         os.link(self._bucket / existing, self._bucket / key)
+
+    def list_objects(self, keys: Sequence[str]) -> None:
+        """Let the bucket list these objects, whatever prefix it is asked for: as S3 does, a thousand at a time."""
+        pages = self._bucket.parent / "list"
+        pages.mkdir()
+        ordered = sorted(keys)
+        for number, begin in enumerate(range(0, len(ordered), LIST_KEYS), start=1):
+            found = ordered[begin : begin + LIST_KEYS]
+            following = str(number + 1) if begin + LIST_KEYS < len(ordered) else None
+            entries = [(key, (self._bucket / key).stat()) for key in found]
+            (pages / str(number)).write_text(list_page(entries, following))
 
     def take_requests(self) -> list[Request]:
         """What was asked since the last call, when the last connection has gone: end the client first."""
