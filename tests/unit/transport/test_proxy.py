@@ -33,7 +33,8 @@ def authority(tmp_path: Path) -> Authority:
 class ScriptedProxy:
     """Answers each CONNECT as the script says, and other requests by ``ok``. ``heads`` has what it was asked.
 
-    ``upstream`` is the port to which tunnels lead, whatever they are asked for. ``gone`` is set when a client left.
+    ``upstream`` is the port to which tunnels lead, whatever they are asked for. ``gone`` is set when a
+    client left, at whatever point.
     """
 
     def __init__(self, answer: bytes | None = ESTABLISHED, *, upstream: int = 0, then: str = "tunnel") -> None:
@@ -46,6 +47,12 @@ class ScriptedProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
+        try:
+            await self._serve(reader, writer)
+        finally:
+            self.gone.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             line, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
             headers = dict(field.lower().split(": ", 1)[:1] + field.split(": ", 1)[1:] for field in fields)
@@ -63,7 +70,6 @@ class ScriptedProxy:
             with contextlib.suppress(OSError):
                 while await reader.read(1000):
                     pass
-            self.gone.set()
 
     async def _tunnel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
