@@ -80,7 +80,7 @@ _OPTIONS = (
     Option("assign", "partition", "assign", values.choice("hash", "size"), scope="stream"),
     Option("taskSlots", "partition", "slots", values.count),
     # formats
-    Option("format", "format", "format", values.choice(*FORMATS)),
+    Option("format", "format", "format", values.choice(*FORMATS, json="jsonl", binaryfile="binary")),
     Option("compression", "format", "compression", values.choice(*COMPRESSIONS)),
     Option("header", "format", "header", values.flag),
     Option("sep", "format", "delimiter", values.character),

@@ -91,13 +91,15 @@ def flag(option: str, value: str) -> bool:
     return found
 
 
-def choice(*values: str) -> Parse:
-    """One of ``values``, in any case."""
+def choice(*values: str, **other_names: str) -> Parse:
+    """One of ``values``, in any case; ``other_names`` are in lower case, and say which of them is meant."""
 
     def parse(option: str, value: str) -> str:
-        if value.strip().lower() not in values:
+        given = value.strip().lower()
+        found = other_names.get(given, given)
+        if found not in values:
             raise invalid(option, value, f"one of {', '.join(values)}")
-        return value.strip().lower()
+        return found
 
     return parse
 

@@ -171,7 +171,6 @@ async def _open(settings: SourceSettings) -> FileSource:
         partitioning=settings.partitioning,
         attach_to=attach_to,
         can_split=is_splittable,
-        keep_empty=formats.format == "binary",  # There an empty file is a row.
         clean=_clean_options(settings),
     )
 

@@ -109,7 +109,7 @@ def ours_csv(spark: SparkSession, directory: str) -> DataFrame:
     """The batch source over CSV."""
     from aioprefetch.spark import read
 
-    return read(spark, f"file://{directory}/*.csv", schema=CSV_SCHEMA)
+    return read(spark, f"file://{directory}/*.csv", schema=CSV_SCHEMA, header=True)
 
 
 COLUMNS = (WALL, CPU, PEAK)

@@ -64,6 +64,31 @@ def test_filters_keep_what_where_keeps(spark: SparkSession, tmp_path: Path) -> N
         assert rows(read(spark, path, filters=[clause]).select("id")) == rows(theirs.where(sql).select("id")), sql
 
 
+def test_times_without_a_zone_are_in_the_sessions(spark: SparkSession, tmp_path: Path) -> None:
+    """One in the gap of a summer time, and one of the two of its end, among them; an option counts before it."""
+    times = ["2024-03-31 02:30:00", "2024-10-27 02:30:00", "2024-12-01 00:00:00", "2024-12-01T00:00:00Z"]
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv/a.csv").write_text("".join(f"{time}\n" for time in times))
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/a.json").write_text("".join(f'{{"t":"{time}"}}\n' for time in times))
+    was = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        for kind in ("csv", "json"):
+            path, instants = str(tmp_path / kind), []
+            for option in ({}, {"timeZone": "America/New_York"}, {"timeZone": "+05:30"}):
+                given = read(spark, path, schema="t timestamp", format=kind, **option)
+                named = spark.read.format("aioprefetch").schema("t timestamp").options(format=kind, **option).load(path)
+                theirs = spark.read.schema("t timestamp").options(**option).format(kind).load(path)
+                instants.append(rows(theirs.selectExpr("unix_micros(t)")))
+                assert rows(given.selectExpr("unix_micros(t)")) == instants[-1], (kind, option)
+                if option:
+                    assert rows(named.selectExpr("unix_micros(t)")) == instants[-1], (kind, option)
+            assert len({str(found) for found in instants}) == 3
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", was or "UTC")
+
+
 def test_empty_files_are_no_rows_of_binary(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.bin").touch()
     (tmp_path / "b.bin").write_bytes(b"x")

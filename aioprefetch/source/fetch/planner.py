@@ -217,14 +217,11 @@ class Planner:
         draft, file = self._draft, change.file
         before = draft.before.get(file.key)
         version = None if before is None else before.file
-        options = self._options
-        verdict = judge(change, options.overwrites, version, keep_empty=options.keep_empty)
+        verdict = judge(change, self._options.overwrites, version)
         if verdict == "gone":
             draft.note_gone(change, self._clock_ms())
         elif verdict == "known":
-            draft.note_known(
-                to_remember(change, None if before is None else before.file, keep_empty=options.keep_empty)
-            )
+            draft.note_known(to_remember(change, version))
         elif admission.offer(FetchItem(file)):
             if any(item.file.key == file.key for item in self.head.carry):
                 admission.supersede(file)

@@ -14,7 +14,7 @@ from aioprefetch.source.options import Overwrites
 Verdict = Literal["work", "known", "gone"]
 
 
-def judge(change: Change, overwrites: Overwrites, before: SourceFile | None, *, keep_empty: bool) -> Verdict:
+def judge(change: Change, overwrites: Overwrites, before: SourceFile | None) -> Verdict:
     """What to do about a change; ``before`` is the version known so far, where there is one.
 
     Empty objects and directory markers have no records. An empty object that is filled later had none either, so that
@@ -25,29 +25,29 @@ def judge(change: Change, overwrites: Overwrites, before: SourceFile | None, *, 
         return "gone"
     if change.kind == "returned":
         return "known"
-    if change.kind == "overwritten" and (before is None or had_records(before, keep_empty=keep_empty)):
+    if change.kind == "overwritten" and (before is None or had_records(before)):
         if overwrites == "fail":
             raise _overwritten(change.file, before)
         if overwrites == "ignore":
             return "known"
-    return "work" if has_records(change.file, keep_empty=keep_empty) else "known"
+    return "work" if has_records(change.file) else "known"
 
 
-def has_records(file: SourceFile, *, keep_empty: bool) -> bool:
-    """Whether there may be something to read; under ``keep_empty`` an empty object is a record of its own."""
-    return not file.key.endswith("/") and (file.size > 0 or keep_empty)
+def has_records(file: SourceFile) -> bool:
+    """Whether there may be something to read. Spark gives no row for an empty file either, of ``binaryFile`` too."""
+    return not file.key.endswith("/") and file.size > 0
 
 
-def had_records(before: SourceFile, *, keep_empty: bool) -> bool:
+def had_records(before: SourceFile) -> bool:
     """Whether a known file had something to read, in the version that is known or in an earlier one."""
-    return before.size == EMPTIED_BYTES or has_records(before, keep_empty=keep_empty)
+    return before.size == EMPTIED_BYTES or has_records(before)
 
 
-def to_remember(change: Change, before: SourceFile | None, *, keep_empty: bool) -> Change:
+def to_remember(change: Change, before: SourceFile | None) -> Change:
     """A change without work as it is to be known: of an empty version, whether an earlier one had records."""
     if change.file.size > 0:
         return change
-    is_emptied = change.kind == "overwritten" and before is not None and had_records(before, keep_empty=keep_empty)
+    is_emptied = change.kind == "overwritten" and before is not None and had_records(before)
     return replace(change, file=replace(change.file, size=EMPTIED_BYTES if is_emptied else 0))
 
 

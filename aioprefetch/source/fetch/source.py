@@ -78,7 +78,6 @@ class FileSource:
         partitioning: PartitionOptions | None = None,
         attach_to: StateLocation | None = None,
         can_split: CanSplit | None = None,
-        keep_empty: bool = False,
         list_seconds_max: float = 10.0,
         clean: CleanOptions | None = None,
         state_options: StateOptions | None = None,
@@ -88,8 +87,8 @@ class FileSource:
 
         ``url`` tells people, and the state, which directory that is. ``attach_to`` follows the lister of another
         source instead of listing: first all files that it knows, then what it finds. ``can_split`` says of which files
-        parts can be read (default: of none). ``keep_empty`` delivers empty objects too. ``clock_ms`` gives the time; by
-        default it is this machine's, and that of the store where files are told to be older or younger than it.
+        parts can be read (default: of none). ``clock_ms`` gives the time; by default it is this
+        machine's, and that of the store where files are told to be older or younger than it.
 
         Raises ``ConfigInvalid`` for options that cannot be, and for a state within the source, ``StateConflict`` when
         the state is that of another source, or what is followed is over another directory. If it fails or is cancelled
@@ -119,9 +118,7 @@ class FileSource:
             stack.push_async_callback(state.aclose)
             feed = feed_for(operator, followed, list_options, state.known)
             stack.push_async_callback(feed.aclose)
-            plan_options = PlanOptions(
-                overwrites=list_options.overwrites, keep_empty=keep_empty, list_seconds_max=list_seconds_max
-            )
+            plan_options = PlanOptions(overwrites=list_options.overwrites, list_seconds_max=list_seconds_max)
             cleaner = Cleaner(state, operator, marker, clean)
             stack.push_async_callback(cleaner.aclose)
             return cls(

@@ -11,13 +11,12 @@ from aioprefetch.source.options import Overwrites
 class PlanOptions:
     """How changes become work, and how much is listed for one trigger.
 
-    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page that is under way is awaited. ``keep_empty``
-    plans empty objects too, for formats in which each is a record. What was learned without work is written down with
-    the next batch; ``learned_max`` keys, or ``learned_pages_max`` pages, or the end of a sweep do not wait for one.
+    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page that is under way is awaited. What was
+    learned without work is written down with the next batch; ``learned_max`` keys, or ``learned_pages_max`` pages, or
+    the end of a sweep do not wait for one.
     """
 
     overwrites: Overwrites = "ignore"
-    keep_empty: bool = False
     list_seconds_max: float = 10.0
     list_pages_max: int = 100
     learned_max: int = 10_000

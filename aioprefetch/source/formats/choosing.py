@@ -38,9 +38,6 @@ COMPRESSION_SUFFIXES = {
 # These are told by their suffix, and cannot be read.
 _OTHER_COMPRESSIONS = (".bz2", ".deflate", ".lz4", ".br", ".xz")
 
-# What Spark calls them.
-_ALIASES = {"json": "jsonl", "binaryFile": "binary"}
-
 # These compress within: ``.snappy.parquet`` is Spark's name of a file that is no stream of snappy.
 COMPRESS_WITHIN = ("parquet", "lance")
 
@@ -63,12 +60,11 @@ def format_of(key: str, options: FormatOptions) -> RecordFormat:
 def format_name(key: str, options: FormatOptions) -> str:
     """The name of a file's format, one of ``FORMATS``."""
     if options.format is not None:
-        name = _ALIASES.get(options.format, options.format)
-        if name not in FORMATS:
+        if options.format not in FORMATS:
             raise ConfigInvalid(
                 f"format={options.format!r} is none of {', '.join(FORMATS)}", operation="read_items", path=key
             )
-        return name
+        return options.format
     stem = key.rpartition("/")[2].lower()
     for suffix in COMPRESSION_SUFFIXES:
         stem = stem.removesuffix(suffix)

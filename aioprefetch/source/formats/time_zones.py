@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.columns.zones import zone_named
 from aioprefetch.source.options import FormatOptions
 
@@ -34,12 +33,7 @@ def zone_of(options: FormatOptions) -> tzinfo:
 def _zone(name: str) -> tzinfo:
     if name.lower() in _UTC_NAMES:
         return UTC
-    try:
-        zone = zone_named(name)
-    except ConfigInvalid:
-        raise
-    except ValueError as error:  # An offset of more than a day.
-        raise ConfigInvalid(f"there is no time zone {name!r}", operation="configure") from error
+    zone = zone_named(name)
     return UTC if isinstance(zone, timezone) and not zone.utcoffset(None) else zone
 
 

@@ -57,6 +57,11 @@ def test_every_group_gets_its_options() -> None:
     assert (settings.clean, settings.clean_destination) == ("move", "s3://bucket/done")
 
 
+@pytest.mark.parametrize(("sparks", "ours"), [("json", "jsonl"), ("binaryFile", "binary"), ("BINARYFILE", "binary")])
+def test_sparks_own_names_of_formats(sparks: str, ours: str) -> None:
+    assert parsed(format=sparks).formats.format == ours
+
+
 def test_columns_as_json_may_hold_commas() -> None:
     assert parsed(columns='["a,b", "c"]').columns == ("a,b", "c")
 

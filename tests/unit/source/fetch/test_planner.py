@@ -175,9 +175,6 @@ async def test_q6_empty_objects_and_directory_markers_are_known_without_work() -
     assert await scene.drain() == []
     assert [file.key for file in scene.state.head.known] == ["a", "d/"]
     assert scene.state.head.items == ()
-    kept = Scene(keep_empty=True)
-    kept.feed.put("a", "d/", size=0)
-    assert await kept.drain() == [["a"]]
 
 
 @pytest.mark.parametrize("overwrites", ["ignore", "reread", "fail"])

@@ -185,12 +185,6 @@ def test_formats_are_told_by_option_or_suffix() -> None:
         format_of("a.csv", FormatOptions(format="avro"))
 
 
-def test_spark_has_other_names_of_formats() -> None:
-    assert format_of("a", FormatOptions(format="json")).name == "jsonl"
-    assert format_of("a", FormatOptions(format="binaryFile")).name == "binary"
-    assert not can_split(SourceFile("a", 1), FormatOptions(format="binaryFile"))
-
-
 @pytest.mark.parametrize("suffix", [".bz2", ".deflate", ".lz4", ".br", ".xz", ".BZ2"])
 def test_compression_that_cannot_be_undone_is_named(suffix: str) -> None:
     key = f"a.csv{suffix}"
