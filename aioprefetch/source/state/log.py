@@ -26,6 +26,7 @@ T = TypeVar("T")
 RECORD_BYTES_MAX = 1 << 30
 CALLS_AT_ONCE = 16
 _LEVEL = 3
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,7 @@ def encode(record: Record, previous: str) -> tuple[bytes, LoggedRecord]:
 
 def decode(data: bytes, seq: int, *, path: str) -> LoggedRecord:
     """What ``encode`` wrote. ``UntrustedMetadata`` for anything else, ``Unsupported`` for a newer format."""
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-            sealed = stream.read(RECORD_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # What Arrow raises for damaged data; its own classes derive from these.
-        raise damaged("the record cannot be decompressed", path) from error
-    if len(sealed) > RECORD_BYTES_MAX:
-        raise damaged(f"the record is longer than {RECORD_BYTES_MAX} bytes", path)
-    body, crc = unseal(sealed, path=path)
+    body, crc = unseal(_decompressed(data, path), path=path)
     check_version(body, RECORD_VERSION, path=path)
     try:
         record = Record.from_json(body["record"])
@@ -63,6 +57,20 @@ def decode(data: bytes, seq: int, *, path: str) -> LoggedRecord:
     if record.seq != seq:
         raise damaged(f"it holds record {record.seq} under the name of record {seq}", path)
     return logged
+
+
+def _decompressed(data: bytes, path: str) -> bytes:
+    """In pieces: Arrow makes room for all that is asked for before it knows how much comes."""
+    sealed = bytearray()
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            while len(sealed) <= RECORD_BYTES_MAX and (piece := stream.read(_PIECE_BYTES)):
+                sealed += piece
+    except (OSError, ValueError) as error:  # What Arrow raises for damaged data; its own classes derive from these.
+        raise damaged("the record cannot be decompressed", path) from error
+    if len(sealed) > RECORD_BYTES_MAX:
+        raise damaged(f"the record is longer than {RECORD_BYTES_MAX} bytes", path)
+    return bytes(sealed)
 
 
 async def log_seqs(store: StateStore, *, after: int = -1) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.record import Record
-from aioprefetch.source.state import SourceIdentity, SourceState
+from aioprefetch.source.state import SourceIdentity, SourceState, log
 from aioprefetch.source.state.log import decode, encode
 from aioprefetch.source.state.sealed import seal, unseal
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
@@ -254,6 +255,24 @@ async def test_arguments_that_cannot_be_meant_are_refused() -> None:
             await SourceState.open(memory(), directory, IDENTITY, first=TailAndSweep())  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="identity"):
         await SourceState.open(memory(), "", None, first=TailAndSweep())
+
+
+def test_a_record_takes_memory_for_what_is_in_it() -> None:
+    data, _ = encode(Record(3, "w", TailAndSweep("a")), "")
+    tracemalloc.start()
+    try:
+        decode(data, 3, path="p")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_record_that_is_too_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = encode(Record(3, "w", TailAndSweep("a" * 1000)), "")
+    decode(data, 3, path="p")
+    monkeypatch.setattr(log, "RECORD_BYTES_MAX", 1000)
+    with pytest.raises(UntrustedMetadata, match="longer than 1000 bytes"):
+        decode(data, 3, path="p")
 
 
 @settings(deadline=None)
