@@ -25,10 +25,10 @@ demo: $(DEMO_STAMP) ## Run the demo against a local S3 server
 demo-spark: $(SPARK_STAMP) $(JAVA_STAMP) ## Kill a pipeline on Spark, start it again, and count (ARGS="--server moto")
 	$(BIN)/python examples/spark_demo.py $(ARGS)
 
-# Spark starts its processes by fork, which a worker that has run thousands of tests has no memory for.
+# What starts Spark comes last, the longest first: a session of its own for each worker, and no other work beside it.
 test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore tests/spark $(ARGS) $(OR_NONE)
-	$(BIN)/python -m pytest tests/spark $(ARGS) $(OR_NONE)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not spark" $(ARGS) $(OR_NONE)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m spark tests/spark tests/examples $(ARGS) $(OR_NONE)
 
 test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step (half an hour)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest tests/spark/crash $(ARGS)

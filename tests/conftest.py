@@ -6,6 +6,7 @@ for the fixture `s3_server` or `rclone_server`. A test marked `virtual` runs on 
 
 import asyncio
 import inspect
+import os
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -22,6 +23,13 @@ THREADS_ALLOWED = (
     "AnyIO worker thread",  # anyio reuses them and ends them with the loop's root task
 )
 JOIN_SECONDS_MAX = 2.0
+# A JVM that lives for a minute is not worth compiling well: it takes half the CPU so. All of them inherit this.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def pytest_configure() -> None:
+    """Settings of the processes that tests start."""
+    os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

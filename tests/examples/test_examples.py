@@ -83,28 +83,46 @@ def test_the_header_names_what_is_imported(path: Path) -> None:
     assert sorted(names - sys.stdlib_module_names) == sorted(needs(path))
 
 
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem not in RUN_BY], ids=lambda path: path.stem)
-@pytest.mark.timeout(SPARK_SECONDS_MAX)
+SCRIPTS = [path for path in EXAMPLES if path.stem not in RUN_BY]
+ON_SPARK = [path for path in SCRIPTS if path.stem.startswith("spark_")]
+
+
+@pytest.mark.parametrize("path", [path for path in SCRIPTS if path not in ON_SPARK], ids=lambda path: path.stem)
 def test_the_script_runs(path: Path, tmp_path: Path) -> None:
-    """From a fresh interpreter, elsewhere, with every warning an error; Spark warns of much that is not ours."""
+    """From a fresh interpreter, elsewhere, with every warning an error."""
+    run = run_script(path, tmp_path, ("-W", "error"), RUN_SECONDS_MAX)
+    assert run.returncode == 0, run.stderr + run.stdout
+    assert run.stderr == ""
+    assert SHOWN[path.stem] in run.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(SPARK_SECONDS_MAX)
+@pytest.mark.parametrize("path", ON_SPARK, ids=lambda path: path.stem)
+def test_the_script_runs_on_spark(path: Path, tmp_path: Path) -> None:
+    """Spark warns of much that is not ours."""
+    use_java()
+    run = run_script(path, tmp_path, (), SPARK_SECONDS_MAX)
+    assert run.returncode == 0, run.stderr + run.stdout
+    assert SHOWN[path.stem] in run.stdout
+
+
+def run_script(
+    path: Path, directory: Path, flags: tuple[str, ...], seconds_max: float
+) -> subprocess.CompletedProcess[str]:
+    """Run an example. Skips where something is missing that it says it needs."""
     missing = [name for name in needs(path) if name != "uvicorn" and find_spec(name) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed; the extra dev brings it")
-    is_spark = path.stem.startswith("spark_")
-    if is_spark:
-        use_java()
-    run = subprocess.run(
-        [sys.executable, *(() if is_spark else ("-W", "error")), path, *ARGUMENTS.get(path.stem, ())],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, *flags, path, *ARGUMENTS.get(path.stem, ())],
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=SPARK_SECONDS_MAX if is_spark else RUN_SECONDS_MAX,
+        timeout=seconds_max,
     )
-    assert run.returncode == 0, run.stderr + run.stdout
-    assert is_spark or run.stderr == ""
-    assert SHOWN[path.stem] in run.stdout
 
 
 class DownLayer(Layer):
