@@ -191,3 +191,49 @@ asyncio.run(cell())
 directory.cleanup()
 """
     assert program(SHARED + source) == "b'hello'\nTrue\nawait it\n"
+
+
+def test_an_interrupt_at_any_line_of_a_call_cancels_what_has_started(program: Program) -> None:
+    source = """
+started, ended = [], []
+async def hang(number):
+    started.append(number)
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        ended.append(number)
+
+def interrupt_at(nth):
+    passed = 0
+    def trace(frame, event, argument):
+        nonlocal passed
+        if not frame.f_code.co_filename.endswith(("loop_thread.py", "call.py", "base_events.py")):
+            return None
+        if event == "line":
+            passed += 1
+            if passed == nth:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+    return trace
+
+thread = loop_thread()
+lines = 0
+while True:
+    coroutine = hang(lines)
+    sys.settrace(interrupt_at(lines + 1))
+    try:
+        thread.run(coroutine, 0.01)
+    except KeyboardInterrupt:
+        coroutine.close() if lines not in started else None  # the first lines are before anything
+        run(here())
+        assert started == ended, (lines, started, ended)
+        lines += 1
+    except TimeoutError:
+        break
+    finally:
+        sys.settrace(None)
+assert lines > 20, lines
+print("cancelled")
+"""
+    assert program(SHARED + source) == "cancelled\n"

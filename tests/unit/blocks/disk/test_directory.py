@@ -1,7 +1,6 @@
 """The directory of block files: nobody else's, entered through no link, made anew when it is gone."""
 
 import errno
-import gc
 import os
 import shutil
 import stat
@@ -29,6 +28,7 @@ from tests.unit.blocks.disk.failing_calls import (
     put,
     read,
 )
+from tests.unit.descriptors import descriptors_below, needs_proc
 
 
 def mode_of(path: Path) -> int:
@@ -197,15 +197,10 @@ def test_a_file_system_that_becomes_read_only(tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
-def descriptors() -> int:
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted in /proc")
+@needs_proc
 def test_no_descriptor_is_left_open_whatever_fails(tmp_path: Path) -> None:
     put(cache_in(tmp_path), key_of())
-    before = descriptors()
+    assert descriptors_below(tmp_path) == []
     for path in (tmp_path, tmp_path / "new" / "deep"):
         for operation in (
             "open",
@@ -225,7 +220,7 @@ def test_no_descriptor_is_left_open_whatever_fails(tmp_path: Path) -> None:
                 except OSError:
                     continue
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
-    assert descriptors() == before
+    assert descriptors_below(tmp_path) == []
 
 
 def test_closing_leaves_calls_under_way_alone(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """A disk that does not answer, or too slowly: reads go round it, memory is not held back, closing does not wait."""
 
 import asyncio
-import gc
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,12 +23,7 @@ from tests.unit.blocks.disk.disk_bench import (
     written,
 )
 from tests.unit.blocks.disk.failing_calls import FailingCalls, file_of, files_in, overwrite, until
-
-
-def descriptors() -> int:
-    """How many are open; 0 where nothing tells."""
-    gc.collect()
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+from tests.unit.descriptors import descriptors_below, needs_proc
 
 
 class Hang:
@@ -166,10 +159,10 @@ async def test_patience_that_ran_out_is_over_whatever_the_clock_says(tmp_path: P
         await reader.aclose()
 
 
+@needs_proc
 async def test_closing_waits_for_no_disk(tmp_path: Path, hang: Hang) -> None:
     """Neither for a read nor for a write that hangs; what they leave is nothing once they come back."""
     hang.operation = "write"
-    before = descriptors()
     async with disk_bench(tmp_path, calls=FailingCalls(hang)) as b:
         hang.on = True
         reader = reader_of(b)
@@ -184,16 +177,15 @@ async def test_closing_waits_for_no_disk(tmp_path: Path, hang: Hang) -> None:
         hang.released.set()
         await until(lambda: runtime.budget.used_bytes == 0)
     assert [name for name in files_in(tmp_path) if name.startswith(".tmp-")] == []
-    assert descriptors() == before
+    assert descriptors_below(tmp_path) == []
 
 
+@needs_proc
 async def test_a_cache_that_is_closed_keeps_no_descriptor(tmp_path: Path) -> None:
-    gc.collect()  # What tests before left to the collector counts for none of ours.
-    before = descriptors()
     async with disk_bench(tmp_path) as b:
         await read_all_over(b)
-        assert descriptors() > before
-    assert descriptors() == before
+        assert descriptors_below(tmp_path) != []
+    assert descriptors_below(tmp_path) == []
 
 
 def test_patience_is_half_a_second_at_once_and_a_twentieth_of_the_time() -> None:

@@ -1,6 +1,5 @@
 """A runtime, a root with a file in it, and the accessor over that root."""
 
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from aioprefetch.accessor import Accessor
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.fs import Fs
+from tests.unit.descriptors import descriptors_below
 
 
 @pytest.fixture
@@ -39,15 +39,4 @@ def accessor(root: Path, runtime: Runtime) -> Accessor:
 def descriptors(root: Path) -> Callable[[], list[str]]:
     """A function that tells which files and directories at or below the root this process has open."""
 
-    def opened() -> list[str]:
-        found = []
-        for number in os.listdir("/proc/self/fd"):
-            try:
-                target = os.readlink(f"/proc/self/fd/{number}")
-            except FileNotFoundError:  # the descriptor with which the list was made
-                continue
-            if target.startswith(str(root)):
-                found.append(target)
-        return found
-
-    return opened
+    return lambda: descriptors_below(root)
