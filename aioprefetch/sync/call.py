@@ -7,20 +7,21 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
-from aioprefetch.errors import Closed
-
 T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A coroutine, started and cancelled on the loop's thread, waited for on the caller's."""
+    """A coroutine, started and cancelled on the loop's thread, waited for on the caller's.
 
-    __slots__ = ("_coroutine", "_done", "_error", "_finished", "_result", "_task")
+    ``is_left`` is the caller's: nothing is to be cancelled any more, since it was, or its result was taken.
+    """
+
+    __slots__ = ("_coroutine", "_done", "_error", "_finished", "_result", "_task", "is_left")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
-        self._finished = False
+        self._finished = self.is_left = False
         self._result: T | None = None
         self._error: BaseException | None = None
         self._done = threading.Lock()  # held until the result is there; cheaper than an Event
@@ -32,17 +33,19 @@ class Call(Generic[T]):
         self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """On the loop's thread, after ``start``: stop."""
+        """On the loop's thread: stop. One that was not started never is."""
         if self._task is not None:
             self._task.cancel()
+        elif not self._finished:
+            self.abandon(asyncio.CancelledError())
 
-    def abandon(self) -> None:
-        """The loop is gone, on its thread: tell the waiter, if it still waits."""
+    def abandon(self, error: BaseException) -> None:
+        """On the loop's thread, where it never started or the loop is gone: tell the waiter, if it still waits."""
         if not self._finished:
             if self._task is None:
                 self._coroutine.close()
             self._finished = True
-            self._error = Closed("the loop of aioprefetch.sync has ended with the process", operation="run")
+            self._error = error
             self._done.release()
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -54,6 +57,7 @@ class Call(Generic[T]):
 
     def result(self) -> T:
         """What the coroutine returned or raised. Only once, since the error is dropped to break a reference cycle."""
+        self.is_left = True
         error, self._error = self._error, None
         if error is not None:
             try:

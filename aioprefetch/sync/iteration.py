@@ -44,14 +44,13 @@ class BlockingIterator(Iterator[T], Generic[T]):
         if self._ended:
             raise StopIteration
         self._check_place()
-        if not self._started:
-            self.start()
         try:
-            item = self._take()
-        except BaseException:  # its own end, the source's error, KeyboardInterrupt
+            if not self._started:
+                self.start()
+            return self._take()
+        except BaseException:  # its own end, the source's error, KeyboardInterrupt wherever it comes
             self.close()
             raise
-        return item
 
     def __enter__(self) -> Self:
         return self

@@ -65,18 +65,12 @@ class LoopThread:
         self._calls.add(call)
         try:
             try:
-                self.call_soon(call.start)
-            except Closed:
-                coroutine.close()
-                raise
-            try:
+                self._start(call, coroutine)
                 in_time = self._wait(call, timeout_seconds)
-            except BaseException:  # KeyboardInterrupt, or what a signal handler raises
+                return call.result() if in_time else self._give_up(call, timeout_seconds)
+            except BaseException:  # KeyboardInterrupt, or what a signal handler raises, wherever it comes
                 self._cancel(call)
                 raise
-            if not in_time:
-                return self._give_up(call, timeout_seconds)
-            return call.result()
         finally:
             if self.is_alive:  # in a fork the coroutine is its parent's, and its destructor must not run
                 self._calls.discard(call)
@@ -133,6 +127,13 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_seconds)
 
+    def _start(self, call: Call[T], coroutine: Coroutine[Any, Any, T]) -> None:
+        try:
+            self.call_soon(call.start)
+        except Closed:
+            coroutine.close()
+            raise
+
     def _wait(self, call: Call[Any], timeout_seconds: float | None) -> bool:
         """Whether it ended within the time given. In slices, and each of them lets signals through."""
         if timeout_seconds is not None and timeout_seconds <= WAIT_SLICE_SECONDS:
@@ -148,10 +149,11 @@ class LoopThread:
                 self.check_alive()
 
     def _cancel(self, call: Call[Any]) -> None:
-        if not self.is_alive:
+        if call.is_left or not self.is_alive:
             return  # in a fork: the loop is its parent's
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(call.cancel)
+        call.is_left = True
         call.wait(CANCEL_SECONDS_MAX)
 
     def _give_up(self, call: Call[T], timeout_seconds: float | None) -> T:
@@ -174,7 +176,7 @@ class LoopThread:
         finally:
             self.loop.close()
             for call in self._calls.copy():
-                call.abandon()
+                call.abandon(Closed("the loop of aioprefetch.sync has ended with the process", operation="run"))
 
     def _run_until_stopped(self) -> None:
         while True:
