@@ -79,7 +79,7 @@ class CsvParts:
 
     def _fast(self, data: bytes) -> pa.Table | None:
         kinds = {one.name: self._read_as(one) for one in self._fields}
-        if self._has_integers and (b"0x" in data or b"0X" in data):
+        if self._has_integers and _may_have_hex(data):
             return None
         try:
             table = self._read(data, kinds, quoted_nulls=not self._has_text)
@@ -225,6 +225,11 @@ class CsvParts:
         place, message = fault
         more = len(self._ends.separator or b"\n") - 1
         raise corrupt(message, path=self._path, offset=lines.place(place + more * data.count(b"\n", 0, place)))
+
+
+def _may_have_hex(data: bytes) -> bool:
+    """One byte is found many times as fast as two."""
+    return (b"x" in data and b"0x" in data) or (b"X" in data and b"0X" in data)
 
 
 def nulls_in(texts: pa.StringArray, null_value: str) -> pa.StringArray:
