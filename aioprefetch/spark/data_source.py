@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.spark import worker
 from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
 from aioprefetch.spark.hadoop import Found, from_files
 from aioprefetch.spark.inference import batch_schema, stream_schema
@@ -70,6 +71,7 @@ class AioPrefetchDataSource(DataSource):
         return StreamReader(self._settings(), schema)
 
     def _settings(self) -> SourceSettings:
+        worker.spare_collections()
         settings = parse_options(dict(self.options), self.found if self.found is not None else from_files())
         if settings.left_out is not None:
             logger.warning("%s: %s", settings.url, settings.left_out)

@@ -207,3 +207,27 @@ print("both")
 """
     assert run_program(source) == "both\n"
     assert "SPARK_PYTHON_RUNTIME" not in os.environ
+
+
+def test_what_a_worker_has_imported_is_left_out_of_the_collections_after_its_tasks() -> None:
+    source = """
+import gc, os
+from aioprefetch.spark import worker
+worker.prepare()
+gc.collect()
+worker.prepare()
+assert gc.get_freeze_count() == 0, "it is none of Spark's"
+os.environ["SPARK_PYTHON_RUNTIME"] = "PYTHON_WORKER"
+worker.prepare()
+worker.prepare()
+assert gc.get_freeze_count() == 0, "the first task is not over"
+gc.collect()
+worker.prepare()
+frozen = gc.get_freeze_count()
+assert frozen > 10_000, frozen
+gc.collect()
+worker.prepare()
+assert gc.get_freeze_count() <= frozen, "once"
+print("spared")
+"""
+    assert run_program(source) == "spared\n"
