@@ -10,9 +10,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DECIMAL128_DIGITS = 38
-# Digits of the largest integer of 64 bits, which pyarrow wants room for whatever the values are.
-_INTEGER_DIGITS = 20
+from aioprefetch.source.columns.decimals import to_decimal
+
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -39,15 +38,13 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return _timestamp(array, wanted)
     if types.is_duration(wanted) and types.is_duration(found):
         return _rescaled(array, found.unit, wanted.unit).view(wanted)
-    if types.is_decimal(wanted) and types.is_integer(found):
-        return _integer_to_decimal(array, wanted)
     if types.is_floating(wanted) and types.is_floating(found):
         return _floating(array, wanted)
     if types.is_date(wanted) and types.is_timestamp(found):
         raise CannotCast("a time would lose its hours")
     if not _goes_together(found, wanted):
         raise CannotCast("")
-    return array.cast(wanted)
+    return to_decimal(array, wanted) if types.is_decimal(wanted) else array.cast(wanted)
 
 
 def _goes_together(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -66,12 +63,6 @@ def _goes_together(found: pa.DataType, wanted: pa.DataType) -> bool:
 def is_number(kind: pa.DataType) -> bool:
     """Whether values of it are numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _integer_to_decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if wanted.scale < 0 or wanted.scale + _INTEGER_DIGITS > _DECIMAL128_DIGITS:
-        return array.cast(pa.decimal256(76, max(wanted.scale, 0))).cast(wanted)
-    return array.cast(pa.decimal128(_DECIMAL128_DIGITS, wanted.scale)).cast(wanted)
 
 
 def _floating(array: pa.Array, wanted: pa.DataType) -> pa.Array:

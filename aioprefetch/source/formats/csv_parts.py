@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pv
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.columns.casts import CannotCast, cast_plain
 from aioprefetch.source.formats.conversion import NotConvertible, from_text, json_text
 from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.csv_layout import Layout, ragged
@@ -19,7 +20,7 @@ from aioprefetch.source.formats.csv_records import first_record, record_spans, w
 from aioprefetch.source.formats.json_rows import unfit
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import count_lines, line_starts, only_batch, split_lines, starts_of
+from aioprefetch.source.formats.records import count_lines, line_starts, only_batch, only_chunk, split_lines, starts_of
 from aioprefetch.source.formats.time_zones import instants, zone_of
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
@@ -83,23 +84,28 @@ class CsvParts:
             return None
         try:
             table = self._read(data, kinds, quoted_nulls=not self._has_text)
-            return self._with_instants(table)
-        except pa.ArrowInvalid:
+            return self._as_wanted(table)
+        except (pa.ArrowInvalid, CannotCast):
             return None
 
-    def _with_instants(self, table: pa.Table) -> pa.Table:
+    def _as_wanted(self, table: pa.Table) -> pa.Table:
         for one in self._fields:
             index = table.schema.get_field_index(one.name)
-            if pa.types.is_timestamp(one.type) and table.schema.field(index).type != one.type:
+            if pa.types.is_decimal(one.type):
+                texts = nulls_in(only_chunk(table.column(index)), self._options.null_value)
+                table = table.set_column(index, one.name, cast_plain(pc.ascii_trim_whitespace(texts), one.type))
+            elif pa.types.is_timestamp(one.type) and table.schema.field(index).type != one.type:
                 found = [instants(chunk, one.type, self._zone) for chunk in table.column(index).chunks]
                 table = table.set_column(index, one.name, pa.chunked_array(found, one.type))
         return table
 
     def _read_as(self, field: pa.Field) -> pa.DataType:
-        """Times are read with offsets or without: pyarrow takes one of both."""
+        """Times are read with offsets or without: pyarrow takes one of both. Decimals are cast as texts."""
         kind = field.type
         if pa.types.is_nested(kind):
             raise ConfigInvalid(f"the column {field.name!r} cannot be a {kind} in CSV", operation="read_items")
+        if pa.types.is_decimal(kind):
+            return pa.string()
         if pa.types.is_timestamp(kind) and kind.tz is not None and field.name not in self._zoned:
             return pa.timestamp(kind.unit)
         return kind
@@ -136,9 +142,8 @@ class CsvParts:
             raise corrupt("records and lines do not go together", path=self._path, offset=lines.offset)
         for one in self._fields:
             index = table.schema.get_field_index(one.name)
-            texts = table.column(index).combine_chunks()
-            texts = texts if isinstance(texts, pa.Array) else texts.chunk(0)
-            table = table.set_column(index, one.name, self._converted(texts, one, starts))
+            texts = self._converted(only_chunk(table.column(index)), one, starts)
+            table = table.set_column(index, one.name, texts)
         return table
 
     def _converted(self, texts: pa.StringArray, field: pa.Field, starts: pa.Int64Array) -> pa.Array:
@@ -149,10 +154,12 @@ class CsvParts:
         has_hex = pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, _HEX)).as_py()
         if not pa.types.is_boolean(kind) and not has_hex:
             try:
+                if pa.types.is_decimal(kind):
+                    return cast_plain(texts, kind)
                 if not pa.types.is_timestamp(kind) or kind.tz is None:
                     return texts.cast(kind)
                 found = texts.cast(kind)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CannotCast):
                 pass
             else:
                 self._zoned.add(field.name)  # All have an offset: the next part is read so at once.

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from aioprefetch.source.columns.decimals import in_256_bits
 from aioprefetch.source.formats.json_rows import read_rows
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
@@ -32,10 +33,13 @@ class JsonParts:
         read = want.schema if want.options.unknown_fields == "ignore" else want.known_fields
         for one in self._local:
             read = read.set(read.get_field_index(one.name), pa.field(one.name, pa.string()))
-        self._is_direct = all(_is_direct(read.field(one.name).type, self._zone is UTC) for one in want.schema)
+        read = pa.schema([one.with_type(in_256_bits(one.type)) for one in read])
+        # Decimals that become what is wanted by a cast that is checked.
+        self._wide = [one for one in want.schema if in_256_bits(one.type) != one.type]
+        self._is_direct = all(_is_direct(one.type, self._zone is UTC) for one in want.schema if one not in self._local)
         self._narrow = [place for place, one in enumerate(want.schema) if is_narrow(one.type)]
         self._parse = pj.ParseOptions(
-            explicit_schema=read.remove_metadata() if len(read) else _NO_COLUMN,
+            explicit_schema=read if len(read) else _NO_COLUMN,
             unexpected_field_behavior="ignore" if want.options.unknown_fields == "ignore" else "error",
         )
 
@@ -65,15 +69,18 @@ class JsonParts:
             return None
         if table.num_rows != count:
             return None
-        batch = self._with_instants(only_batch(table.select(self._want.schema.names)))
+        batch = self._as_wanted(only_batch(table.select(self._want.schema.names)))
         if batch is None:
             return None
         if any(has_infinity(batch.column(place)) for place in self._narrow):
             return None
         return FoundBatch(batch, self._starts(lines, texts), self._unknown(batch.num_rows))
 
-    def _with_instants(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    def _as_wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         try:
+            for one in self._wide:
+                place = batch.schema.get_field_index(one.name)
+                batch = batch.set_column(place, one.name, batch.column(place).cast(one.type))
             for one in self._local:
                 place = batch.schema.get_field_index(one.name)
                 times = parsed_instants(batch.column(place), one.type, self._zone)

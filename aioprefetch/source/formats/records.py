@@ -110,6 +110,12 @@ def only_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
 
 
+def only_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """A column of a table as one array."""
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else found.chunk(0)
+
+
 def in_batches(found: FoundBatch, rows: int) -> Iterator[FoundBatch]:
     """The same records in batches of at most so many."""
     count = found.batch.num_rows

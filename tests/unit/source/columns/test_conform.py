@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
@@ -179,6 +179,39 @@ def test_decimals_are_rescaled_without_loss_or_refused(
     else:
         with pytest.raises(UntrustedMetadata):
             one(array, wanted)
+
+
+@EXAMPLES
+@given(st.integers(1 - 10**38, 10**38 - 1), st.integers(0, 38), st.integers(1, 38), st.integers(0, 38), st.booleans())
+@example(123456789012345678901234567890, 0, 38, 18, False)
+@example(123456789012345678901234567890, 0, 38, 18, True)
+def test_large_decimals_and_texts_of_them_are_never_wrapped(
+    digits: int, places: int, precision: int, scale: int, is_text: bool
+) -> None:
+    exact = decimal.Context(prec=100)
+    value = exact.scaleb(decimal.Decimal(digits), -places)
+    scale = min(scale, precision)
+    array = pa.array([f"{value:f}"]) if is_text else pa.array([value], pa.decimal128(38, places))
+    moved = exact.scaleb(value, scale)
+    if moved == moved.to_integral_value() and abs(moved) < 10**precision:
+        assert one(array, pa.decimal128(precision, scale)) == [value]
+    else:
+        with pytest.raises(UntrustedMetadata):
+            one(array, pa.decimal128(precision, scale))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["123456789012345678901234567890", "1" * 80, "6e76", "1532495540865888858358347027150309183618739122183602176e76"],
+)
+def test_texts_that_wrap_in_any_number_of_bits_are_refused(text: str) -> None:
+    with pytest.raises(UntrustedMetadata, match="cannot become decimal128"):
+        one(pa.array(["1.5", text]), pa.decimal128(38, 18))
+
+
+@pytest.mark.parametrize("text", ["0" * 90 + "2.5", "2.5" + "0" * 90, "250e-2", "0.25e1", "+2.5"])
+def test_decimals_may_be_written_at_length(text: str) -> None:
+    assert one(pa.array(["-1", None, text, "0e99"]), pa.decimal128(10, 2)) == [-1, None, decimal.Decimal("2.5"), 0]
 
 
 def test_numbers_change_kind_where_nothing_is_lost() -> None:

@@ -98,6 +98,9 @@ async def test_values(text: str, kind: pa.DataType, value: object) -> None:
         ('"2020-02-30"', pa.date32(), "a", "2020-02-30"),
         ('"noon"', pa.timestamp("us", "UTC"), "a", "noon"),
         ("1.255", pa.decimal128(10, 2), "a", "1.255"),
+        ("100000000", pa.decimal128(10, 2), "a", "100000000"),
+        ("123456789012345678901234567890", pa.decimal128(38, 18), "a", "123456789012345678901234567890"),
+        ('[{"x":100000000}]', pa.list_(pa.struct([("x", pa.decimal128(10, 2))])), "a[].x", "100000000"),
         ('"&"', pa.binary(), "a", "&"),
         ('{"x":"y"}', pa.struct([("x", pa.int64())]), "a.x", "y"),
         ("[1,[]]", pa.list_(pa.int64()), "a[]", "[]"),
@@ -223,6 +226,7 @@ KINDS = st.sampled_from(
         pa.string(),
         pa.decimal128(20, 3),
         pa.list_(pa.int64()),
+        pa.list_(pa.decimal128(20, 3)),
         pa.struct([("x", pa.float64())]),
         pa.timestamp("us", "UTC"),
     ]
