@@ -1,8 +1,9 @@
 """Casts of one array that is not nested to another type, by which nothing is lost that counts.
 
-Integers, decimals and dates are checked value by value. Timestamps are cut to microseconds towards the past, as Spark
-cuts those of Impala and of itself; one without a zone is taken for UTC. A double may be rounded to a float, and not
-overflow. What would have to be guessed (the unit of a number that is to be a time, the truth of a 2) is refused.
+Integers, decimals and dates are checked value by value; so is a double that is to be a decimal, which must mean it
+exactly. Timestamps are cut to microseconds towards the past, as Spark cuts those of Impala and of itself; one without a
+zone is taken for UTC. A double may be rounded to a float, and not overflow. What would have to be guessed (the unit of
+a number that is to be a time, the truth of a 2) is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.source.columns.decimals import to_decimal
+from aioprefetch.source.columns.decimals import to_decimal, to_floating
 
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
@@ -40,6 +41,8 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return _rescaled(array, found.unit, wanted.unit).view(wanted)
     if types.is_floating(wanted) and types.is_floating(found):
         return _floating(array, wanted)
+    if types.is_floating(wanted) and types.is_decimal(found):
+        return to_floating(array, wanted)
     if types.is_date(wanted) and types.is_timestamp(found):
         raise CannotCast("a time would lose its hours")
     if not _goes_together(found, wanted):

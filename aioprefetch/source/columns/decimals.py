@@ -36,7 +36,7 @@ def to_decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_string(found):
         return _of_texts(array, wanted)
     if pa.types.is_floating(found):
-        return array.cast(wanted)
+        return _of_floats(array, wanted)
     if pa.types.is_integer(found) and 0 <= wanted.scale <= _DECIMAL128_DIGITS - _INTEGER_DIGITS:
         return array.cast(pa.decimal128(_DECIMAL128_DIGITS, wanted.scale)).cast(wanted)
     return array.cast(in_256_bits(wanted)).cast(wanted)
@@ -64,3 +64,16 @@ def _short(text: str, wanted: pa.Decimal128Type) -> str:
         raise ValueError(f"{text[:_DIGITS_MAX]!r} has more digits than {wanted}")
     first = value.adjusted() - len(significant) + 1
     return f"{'-' * sign}{significant}e{first}"
+
+
+def _of_floats(array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
+    made = array.cast(wanted)
+    lost = pc.not_equal(to_floating(made, array.type), array)
+    if lost.true_count:
+        raise ValueError(f"{array.filter(lost)[0].as_py()!r} is no {wanted}: it would be rounded")
+    return made
+
+
+def to_floating(decimals: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Decimals as the nearest floating numbers: pyarrow's own cast takes one beside them."""
+    return decimals.cast(pa.string()).cast(wanted)

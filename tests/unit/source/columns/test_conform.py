@@ -200,6 +200,15 @@ def test_large_decimals_and_texts_of_them_are_never_wrapped(
             one(array, pa.decimal128(precision, scale))
 
 
+@EXAMPLES
+@given(st.integers(-(10**15), 10**15), st.integers(0, 15))
+def test_decimals_become_the_nearest_doubles_and_again_what_they_were(digits: int, places: int) -> None:
+    value, kind = decimal.Decimal(digits).scaleb(-places), pa.decimal128(38, places)
+    found = one(pa.array([value], kind), pa.float64())
+    assert found == [float(value)]
+    assert one(pa.array(found), kind) == [value]
+
+
 @pytest.mark.parametrize(
     "text",
     ["123456789012345678901234567890", "1" * 80, "6e76", "1532495540865888858358347027150309183618739122183602176e76"],
@@ -227,6 +236,12 @@ def test_numbers_change_kind_where_nothing_is_lost() -> None:
         one(pa.array([1.5]), pa.int64())
     with pytest.raises(UntrustedMetadata, match="precision"):
         one(pa.array([12345]), pa.decimal128(4, 2))
+    for kind in (pa.float64(), pa.float32()):
+        assert one(pa.array([0.1, None, -2.5], kind), pa.decimal128(10, 2)) == [decimal.Decimal("0.10"), None, -2.5]
+        with pytest.raises(UntrustedMetadata, match="would be rounded"):
+            one(pa.array([0.5, 1.239], kind), pa.decimal128(10, 2))
+    with pytest.raises(UntrustedMetadata, match="'c' is double"):
+        one(pa.array([math.nan]), pa.decimal128(10, 2))
 
 
 def test_dates_and_times() -> None:
