@@ -68,6 +68,8 @@ class CsvParts:
             data = data.strip(b"\r\n")
             if not data:
                 return None
+        if not data.endswith((b"\n", b"\r")):  # At the very end pyarrow takes an empty field for a quoted one.
+            data += b"\n"
         table = self._fast(data)
         if table is None or not self._is_complete(table, data):
             table = self._slow(lines, data)

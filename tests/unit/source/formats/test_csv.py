@@ -292,6 +292,17 @@ async def test_an_unquoted_empty_value_is_null_whatever_else_is() -> None:
     assert await rows_of(b'i\n""\n"x"\n', pa.schema([("i", pa.binary())])) == [{"i": b""}, {"i": b"x"}]
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r"])
+@pytest.mark.parametrize("null_value", ["", "NULL"])
+async def test_a_null_at_the_end_of_a_file_is_one_behind_a_quoted_field(end: bytes, null_value: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())])
+    data = b'1,y,z\n0,"x",' + null_value.encode() + end
+    last = {"a": 0, "b": "x", "c": None}
+    for multi_line in (False, True):
+        found = await rows_of(data, schema, header=False, null_value=null_value, multi_line=multi_line)
+        assert found == [{"a": 1, "b": "y", "c": "z"}, last]
+
+
 async def test_lines_of_spaces_are_no_records() -> None:
     data = b"  \na,b\n \t\n1,x\n   \r\n\n2, \n \x00 "
     async with new_operator() as operator:
