@@ -43,6 +43,24 @@ def united(schemas: Sequence[tuple[str, pa.Schema]], *, is_lenient: bool) -> pa.
     return pa.schema([pa.field(name, kind) for name, (kind, _) in fields.items()])
 
 
+def with_texts_for_nulls(schema: pa.Schema) -> pa.Schema:
+    """The same with strings where no value was ever seen, and for structs without fields, which no engine can keep."""
+    return pa.schema([field.with_type(_text_for_null(field.type)) for field in schema])
+
+
+def _text_for_null(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_null(kind) or (types.is_struct(kind) and not kind.num_fields):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_text_for_null(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_text_for_null(kind.value_type)))
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, _text_for_null(kind.item_type))
+    return kind
+
+
 def wider(one: pa.DataType, other: pa.DataType, *, is_lenient: bool) -> pa.DataType | None:
     """The type that holds values of both; text, or without ``is_lenient`` ``None``, where there is none."""
     found = _wider(one, other, is_lenient)

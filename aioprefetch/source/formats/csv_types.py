@@ -22,13 +22,14 @@ _CANDIDATES = (pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"))
 def infer_csv(lines: Lines, layout: Layout, options: FormatOptions, quoting: Quoting, path: str) -> pa.Schema:
     """The schema of whole records: long (decimal where it is longer), double, boolean, date, timestamp, else string.
 
-    A column that is always null is a string. Raises what reading them as texts would.
+    A column that is always null is of the type null, for other files may tell more. Raises what reading them as texts
+    would.
     """
     schema = pa.schema([(name, pa.string()) for name in layout.names])
     parts = CsvParts(layout, Wanted(schema, options, ReadOptions()), quoting, line_ends(options), path)
     found = parts.records(lines)
     if found is None:
-        return schema
+        return pa.schema([(name, pa.null()) for name in layout.names])
     columns = zip(layout.names, found.batch.columns, strict=True)
     return pa.schema([(name, _kind(texts, options.null_value)) for name, texts in columns])
 
@@ -36,7 +37,7 @@ def infer_csv(lines: Lines, layout: Layout, options: FormatOptions, quoting: Quo
 def _kind(texts: pa.StringArray, null_value: str) -> pa.DataType:
     values = pc.unique(pc.drop_null(nulls_in(texts, null_value)))
     if not len(values):
-        return pa.string()
+        return pa.null()
     if pc.all(pc.match_substring_regex(values, _INTEGER)).as_py():
         return _whole_number([int(text) for text in values.to_pylist()])
     return next((kind for kind in _CANDIDATES if _fits(values, kind)), pa.string())

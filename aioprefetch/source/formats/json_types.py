@@ -1,7 +1,8 @@
 """The schema of a sample of JSON lines, by the rules of Spark's inference.
 
 Whole numbers are longs (decimals where they are longer), others doubles, texts strings whatever they look like; what
-is of several kinds is a string, and so is what is always null. Fields are in the order in which they first come.
+is of several kinds is a string. What is always null is of the type null, for other files may tell more; an object that
+is always empty is a struct without fields. Fields are in the order in which they first come.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ from aioprefetch.source.formats.lines import LineEnds, Lines
 
 _LONG_MAX = (1 << 63) - 1
 _DECIMAL_DIGITS_MAX = 38
+
+_SIMPLE = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+}
 
 # A kind: the name of a simple one, ``dict`` of fields, or a list of one kind.
 _Kind = Any
@@ -73,10 +82,9 @@ def _merge(one: _Kind, other: _Kind) -> _Kind:
 
 def _arrow(kind: _Kind) -> pa.DataType:
     if isinstance(kind, dict):
-        # Arrow and Spark have structs without fields, Parquet has none: the text keeps what there is.
-        return pa.struct([(name, _arrow(one)) for name, one in kind.items()]) if kind else pa.string()
+        return pa.struct([(name, _arrow(one)) for name, one in kind.items()])
     if isinstance(kind, list):
         return pa.list_(_arrow(kind[0]))
     if isinstance(kind, int):
         return pa.decimal128(kind, 0)
-    return {"long": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}.get(kind, pa.string())
+    return _SIMPLE[kind]

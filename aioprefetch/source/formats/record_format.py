@@ -69,7 +69,10 @@ class RecordFormat(Protocol):
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """The schema of a file, from at most ``options.sample_bytes`` of it; without fields for an empty file."""
+        """The schema of a file, from at most ``options.sample_bytes`` of it; without fields for an empty file.
+
+        A field of which no value was seen is of the type null.
+        """
         ...
 
     def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:

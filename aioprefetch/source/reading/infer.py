@@ -10,7 +10,7 @@ import pyarrow as pa
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
 from aioprefetch.operator import Operator
 from aioprefetch.source.columns.directories import directories_of, inferred_fields, with_directory_fields
-from aioprefetch.source.columns.schema_union import united
+from aioprefetch.source.columns.schema_union import united, with_texts_for_nulls
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import format_of
 from aioprefetch.source.options import FormatOptions, OnFailure, ReadOptions
@@ -34,7 +34,8 @@ async def infer_schema(
 ) -> pa.Schema:
     """The schema of the first ``options.sample_files`` files that are not empty, as one: see ``united``.
 
-    Types are plain ones, timestamps of microseconds, and everything is nullable. Where the paths of the first thousand
+    Types are plain ones, timestamps of microseconds, and everything is nullable; what is null in every file of JSON or
+    CSV is a string. Where the paths of the first thousand
     files all have the same ``name=value`` directories, these are columns, too; see ``columns.directories``. Each file
     costs at most ``options.sample_bytes``, or a footer; they are read at once. Where a corrupt file is no failure it is
     passed over. Settings of ``openFile`` in ``read`` reach each.
@@ -59,7 +60,10 @@ async def infer_schema(
             operation="infer_schema",
             path=sample[0].key,
         )
-    schema = united(found, is_lenient=all(format_of(key, options).name in _TEXTUAL for key, _ in found))
+    are_textual = [format_of(key, options).name in _TEXTUAL for key, _ in found]
+    schema = united(found, is_lenient=all(are_textual))
+    if any(are_textual):
+        schema = with_texts_for_nulls(schema)
     return with_directory_fields(schema, inferred_fields(map(directories_of, paths)))
 
 

@@ -1,6 +1,7 @@
 """The schema of a source that nobody told."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -43,6 +44,31 @@ async def test_fields_of_all_samples_are_united() -> None:
         texts = [await shelf.put(f"{n}.jsonl", jsonl([{"n": value}])) for n, value in enumerate((1, "x", 1.5))]
         found = await infer_schema(shelf.operator, given(texts), FormatOptions())
         assert found.equals(pa.schema([("n", pa.string())]))
+
+
+async def test_a_file_in_which_a_field_is_always_null_says_nothing_of_it() -> None:
+    nothing: dict[str, Any] = {"n": None, "o": {}, "l": [], "s": {"x": None}, "z": None, "e": {}, "k": [None]}
+    told: dict[str, Any] = {"n": 1, "o": {"a": True}, "l": [1.5], "s": {"x": "y"}, "z": None, "e": {}, "k": []}
+    async with Shelf() as shelf:
+        files = [await shelf.put(f"{place}.jsonl", jsonl([row])) for place, row in enumerate((nothing, told, nothing))]
+        found = await infer_schema(shelf.operator, given(files), FormatOptions())
+        kinds = {name: str(kind) for name, kind in zip(found.names, found.types, strict=True)}
+        assert kinds == {
+            "n": "int64",
+            "o": "struct<a: bool>",
+            "l": "list<element: double>",
+            "s": "struct<x: string>",
+            "z": "string",
+            "e": "string",
+            "k": "list<element: string>",
+        }
+        texts = (b"a,b,c\n", b"a,b,c\n,1,\n", b"a,b,c\n2.5,,\n")
+        tables = [await shelf.put(f"{place}.csv", data) for place, data in enumerate(texts)]
+        options = FormatOptions(header=True)
+        found = await infer_schema(shelf.operator, given(tables), options)
+        assert found.equals(pa.schema([("a", pa.float64()), ("b", pa.int64()), ("c", pa.string())]))
+        found = await infer_schema(shelf.operator, given(tables[:1]), options)
+        assert found.types == [pa.string()] * 3
 
 
 async def test_q6_a_prefix_without_objects_names_url_and_glob() -> None:
