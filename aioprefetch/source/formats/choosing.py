@@ -120,7 +120,7 @@ def can_split(file: SourceFile, options: FormatOptions) -> bool:
         return not is_dataset(file)
     if name == "binary" or compression_of(file.key, options) != "none":
         return False
-    if not is_line_safe(options.encoding) or (name == "csv" and options.multi_line):
+    if not is_line_safe(options) or (name == "csv" and options.multi_line):
         return False
     separator = options.line_separator
     return separator is None or not _overlaps_itself(separator)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import codecs
+from functools import cache
 
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.formats.corruption import corrupt
+from aioprefetch.source.options import FormatOptions
 
 # Escape sequences switch what the bytes after them mean, so a piece alone says nothing.
 _STATEFUL = ("utf-7", "iso2022", "hz")
+_LINE_ENDS = (None, "\n", "\r\n", "\r")
+_EVERY_BYTE = bytes(range(256))
 
 _BYTE_ORDER_MARKS = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -30,10 +34,22 @@ def codec_name(encoding: str) -> str:
     return "utf-8" if found.name == "utf-8-sig" else found.name
 
 
-def is_line_safe(encoding: str) -> bool:
-    """Whether the bytes of line ends are those of ASCII, and are in no other character."""
-    name = codec_name(encoding)
-    return "\r\n".encode(name) == b"\r\n" and not name.startswith(_STATEFUL)
+def is_line_safe(options: FormatOptions) -> bool:
+    """Whether a file can be cut where lines end before it is decoded: no byte of what is looked for is in other text.
+
+    Of line ends that holds wherever they have the bytes of ASCII. A separator or a quote may be half of a character
+    (``|`` in Shift-JIS) unless each has a byte of its own, as UTF-8 has them for what is ASCII and for all others.
+    """
+    name = codec_name(options.encoding)
+    if "\r\n".encode(name) != b"\r\n" or name.startswith(_STATEFUL):
+        return False
+    looks_for_more = options.multi_line or options.line_separator not in _LINE_ENDS
+    return not looks_for_more or name == "utf-8" or _has_single_bytes(name)
+
+
+@cache
+def _has_single_bytes(name: str) -> bool:
+    return len(_EVERY_BYTE.decode(name, "replace")) == len(_EVERY_BYTE)
 
 
 def to_utf8(data: bytes, encoding: str, *, path: str, offset: int) -> bytes:

@@ -65,7 +65,7 @@ def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:
     separator = options.line_separator
     if separator == "":
         raise InvalidArgument("line_separator must not be empty", operation="read_items")
-    encoding = codec_name(options.encoding) if raw and is_line_safe(options.encoding) else "utf-8"
+    encoding = codec_name(options.encoding) if raw and is_line_safe(options) else "utf-8"
     return LineEnds(None if separator is None else separator.encode(encoding))
 
 
@@ -128,7 +128,7 @@ class Decoding:
     def __init__(self, file: SourceFile, options: FormatOptions) -> None:
         self._path = file.key
         self._encoding = codec_name(options.encoding)
-        safe = is_line_safe(options.encoding)
+        safe = is_line_safe(options)
         self._transcoder = None if safe else Transcoder(self._encoding, file.key)
         self._position = 0
 

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,41 @@ async def same_rows(
         assert parts.rows == whole.rows
         assert parts.offsets == whole.offsets
         return whole.rows, whole.offsets
+
+
+@pytest.mark.parametrize(
+    ("encoding", "separator", "letter"),
+    [
+        ("shift_jis", "|", "ポ"),
+        ("gbk", "|", "亅"),
+        ("big5", "|", "四"),
+        ("gb18030", "9", "\u3400"),
+        ("cp932", "A", "ア"),
+    ],
+)
+async def test_a_separator_is_no_half_of_a_character(encoding: str, separator: str, letter: str) -> None:
+    words = [letter * 3, "xy", "", letter + "z", letter] * 9
+    data = separator.join(words).encode(encoding)
+    chosen: dict[str, Any] = {"encoding": encoding, "line_separator": separator}
+    async with new_operator(block_bytes=4096) as operator:
+        file = await put(operator, "a.txt", data)
+        found = await read(operator, file, pa.schema([("value", pa.string())]), **chosen)
+        assert [row["value"] for row in found.rows] == words
+        starts = [len(separator.join([*words[:place], ""]).encode(encoding)) for place in range(len(words))]
+        assert found.offsets == starts
+        assert not can_split(file, FormatOptions(**chosen))
+        assert can_split(file, FormatOptions(encoding=encoding))
+    assert can_split(SourceFile("a.txt", 9), FormatOptions(encoding="cp1252", line_separator=separator))
+    assert can_split(SourceFile("a.txt", 9), FormatOptions(line_separator=separator))
+
+
+async def test_a_quote_of_records_that_span_lines_is_no_half_of_a_character() -> None:
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    data = "ポ,|ポ\nx|\n1,2\n".encode("shift_jis")
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", data)
+        found = await read(operator, file, schema, encoding="shift_jis", quote="|", multi_line=True)
+        assert [list(row.values()) for row in found.rows] == [["ポ", "ポ\nx"], ["1", "2"]]
 
 
 @EXAMPLES
