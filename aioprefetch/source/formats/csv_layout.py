@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ def layout_of(
     """
     fields = split_record(quoting.doubled(first), options)
     if options.header:
-        return Layout(_unique(fields) if want is None else _known(_unique(fields), want, path), stop)
+        return Layout(_unique(fields) if want is None else _known(fields, want, path), stop)
     schema = None if want is None else want.known_fields
     numbered = [f"_c{index}" for index in range(len(fields))]
     if schema is None or (len(schema) and all(_NUMBERED.fullmatch(name) for name in schema.names)):
@@ -97,26 +98,51 @@ def ragged(expected: int, actual: int, *, path: str, offset: int) -> Exception:
     return corrupt(f"a record has {actual} fields, not {expected}{hint}", path=path, offset=offset)
 
 
-def _known(names: tuple[str, ...], want: Wanted, path: str) -> tuple[str, ...]:
+def _known(fields: Sequence[str], want: Wanted, path: str) -> tuple[str, ...]:
     """Names of a header, those that differ from one of the schema in case alone as the schema has them."""
     schema = want.known_fields
     try:
-        places = match_names(names, schema.names)
+        known = _places(fields, schema.names)
     except Error as error:
         error.add_context(path=path)
         raise
-    if len(want.schema) and all(place is None for place in places):
+    names = _unique(fields)
+    if len(want.schema) and not known:
         raise corrupt(
             f"the header has none of the columns of the schema: it is {shown(', '.join(names))}, the schema has "
             f"{shown(', '.join(schema.names))}; set the option header to false if the file has none",
             path=path,
             offset=0,
         )
-    known = {place: name for place, name in zip(places, schema.names, strict=True) if place is not None}
     return tuple(known.get(place, name) for place, name in enumerate(names))
+
+
+def _places(fields: Sequence[str], wanted: Sequence[str]) -> dict[int, str]:
+    """Which wanted name each column has: that in the header, else the one that it was given to be unique."""
+    found = match_names(_named(fields), wanted)
+    known = {place: name for place, name in zip(found, wanted, strict=True) if place is not None}
+    missing = [name for name, place in zip(wanted, found, strict=True) if place is None]
+    made = [(place, name) for place, name in enumerate(_unique(fields)) if name != fields[place] and place not in known]
+    if missing and made:
+        for name, index in zip(missing, match_names([name for _, name in made], missing), strict=True):
+            if index is not None:
+                known[made[index][0]] = name
+    return known
+
+
+def _named(fields: Sequence[str]) -> list[str]:
+    return [field or f"_c{index}" for index, field in enumerate(fields)]
 
 
 def _unique(fields: Sequence[str]) -> tuple[str, ...]:
     """Names as Spark makes them unique: a nameless column is ``_c<number>``, equal ones get their number behind."""
-    names = [field or f"_c{index}" for index, field in enumerate(fields)]
-    return tuple(name if names.count(name) == 1 else f"{name}{index}" for index, name in enumerate(names))
+    names = _named(fields)
+    counts = Counter(names)
+    for index, name in enumerate(names):
+        if counts[name] > 1:
+            made = f"{name}{index}"
+            while made in counts:
+                made += "_"
+            counts[made] = 1
+            names[index] = made
+    return tuple(names)

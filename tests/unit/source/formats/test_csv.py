@@ -186,6 +186,21 @@ async def test_names_of_a_header_match_exactly_first_and_then_in_any_case() -> N
     assert (error.path, "may be any of 'aA', 'Aa'" in str(error)) == ("dir/a.csv", True)
 
 
+async def test_a_name_that_a_header_has_twice_is_nobodys() -> None:
+    data = b"id,id,name,\n1,2,x,y\n"
+    error = await failure(data, pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    assert (error.path, "'id' may be any of 'id', 'id'" in str(error)) == ("dir/a.csv", True)
+    assert await rows_of(data, pa.schema([("name", pa.string())])) == [{"name": "x"}]
+    numbered = pa.schema([(name, pa.string()) for name in ("ID1", "_c3", "id0")])
+    assert await rows_of(data, numbered) == [{"ID1": "2", "_c3": "y", "id0": "1"}]
+    async with new_operator() as operator:
+        file = await put(operator, "a.csv", data)
+        found = await read(operator, file, pa.schema([("name", pa.string())]), header=True, unknown_fields="rescue")
+        assert found.unknown == ['{"id0":"1","id1":"2","_c3":"y"}']
+    taken = pa.schema([("a0", pa.int64()), ("a0_", pa.int64())])
+    assert await rows_of(b"a,a,a0\n1,2,3\n", taken) == [{"a0": 3, "a0_": 1}]
+
+
 async def test_a_header_with_none_of_the_names_is_an_error_that_has_both() -> None:
     error = await failure(b"1,x\n2,y\n", AB)
     assert "it is 1, x, the schema has a, b" in str(error)
