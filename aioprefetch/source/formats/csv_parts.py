@@ -20,7 +20,16 @@ from aioprefetch.source.formats.csv_records import first_record, record_spans, w
 from aioprefetch.source.formats.json_rows import unfit
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import count_lines, line_starts, only_batch, only_chunk, split_lines, starts_of
+from aioprefetch.source.formats.records import (
+    count_lines,
+    has_infinity,
+    is_narrow,
+    line_starts,
+    only_batch,
+    only_chunk,
+    split_lines,
+    starts_of,
+)
 from aioprefetch.source.formats.time_zones import instants, zone_of
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
@@ -96,6 +105,8 @@ class CsvParts:
             if pa.types.is_decimal(one.type):
                 texts = nulls_in(only_chunk(table.column(index)), self._options.null_value)
                 table = table.set_column(index, one.name, cast_plain(pc.ascii_trim_whitespace(texts), one.type))
+            elif is_narrow(one.type) and has_infinity(only_chunk(table.column(index))):
+                raise CannotCast(f"{one.name} has an infinity, or what is too large")
             elif pa.types.is_timestamp(one.type) and table.schema.field(index).type != one.type:
                 found = [instants(chunk, one.type, self._zone) for chunk in table.column(index).chunks]
                 table = table.set_column(index, one.name, pa.chunked_array(found, one.type))
@@ -153,19 +164,9 @@ class CsvParts:
         if _keeps_text(kind):
             return texts.cast(kind)
         texts = nulls_in(texts, self._options.null_value)
-        has_hex = pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, _HEX)).as_py()
-        if not pa.types.is_boolean(kind) and not has_hex:
-            try:
-                if pa.types.is_decimal(kind):
-                    return cast_plain(texts, kind)
-                if not pa.types.is_timestamp(kind) or kind.tz is None:
-                    return texts.cast(kind)
-                found = texts.cast(kind)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CannotCast):
-                pass
-            else:
-                self._zoned.add(field.name)  # All have an offset: the next part is read so at once.
-                return found
+        found = self._column_at_once(texts, field)
+        if found is not None:
+            return found
         values: list[Any] = []
         for index, text in enumerate(texts.to_pylist()):
             try:
@@ -173,6 +174,23 @@ class CsvParts:
             except NotConvertible as error:
                 raise unfit(error, path=self._path, offset=starts[index].as_py()) from error
         return pa.array(values, kind)
+
+    def _column_at_once(self, texts: pa.StringArray, field: pa.Field) -> pa.Array | None:
+        """As pyarrow casts it; ``None`` where that does not do, or takes a text for another value."""
+        kind = field.type
+        if pa.types.is_boolean(kind):
+            return None
+        if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, _HEX)).as_py():
+            return None
+        try:
+            found = cast_plain(texts, kind) if pa.types.is_decimal(kind) else texts.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CannotCast):
+            return None
+        if is_narrow(kind) and has_infinity(found):
+            return None
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            self._zoned.add(field.name)  # All have an offset: the next part is read so at once.
+        return found
 
     def _unparsable(self, lines: Lines, error: Exception) -> Exception:
         if self._ragged is None:

@@ -64,6 +64,19 @@ async def test_values(text: str, kind: pa.DataType, value: object) -> None:
     assert await rows_of(data, pa.schema([("a", kind)])) == [{"a": value}, {"a": None}]
 
 
+@pytest.mark.parametrize("neighbour", ["2020-01-01", "2020-1-1", "2020-01-01T00:00:00Z"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+async def test_an_hour_alone_is_a_time_whatever_its_neighbours_are(neighbour: str, zone: str) -> None:
+    data = f"a\n2020-01-01 10\n2020-01-01T10Z\n{neighbour}\n".encode()
+    rows = await rows_of(data, pa.schema([("a", INSTANT)]), time_zone=zone)
+    assert [row["a"].hour for row in rows[:2]] == [10 if zone == "UTC" else 9, 10]
+
+
+async def test_infinities_are_those_that_are_written() -> None:
+    rows = await rows_of(b"a\ninf\n-Infinity\n1e38\n", pa.schema([("a", pa.float32())]))
+    assert [row["a"] for row in rows[:2]] == [float("inf"), float("-inf")]
+
+
 async def test_offsets_of_some_times_and_none_of_others() -> None:
     data = b"a\n2020-01-01\n2020-01-01 00:00:00+01\n2020-01-01T00:00:00Z\n"
     rows = await rows_of(data, pa.schema([("a", INSTANT)]))
@@ -89,6 +102,7 @@ async def test_a_quoted_empty_field_is_an_empty_text_beside_other_types() -> Non
         ("yes", pa.bool_(), "yes"),
         ("1.255", pa.decimal128(10, 2), "1.255"),
         ("100000000", pa.decimal128(10, 2), "100000000"),
+        ("1e39", pa.float32(), "1e+39"),
         ("123456789012345678901234567890", pa.decimal128(38, 18), "123456789012345678901234567890"),
         ("2020-02-30", pa.date32(), "2020-02-30"),
         ("noon", INSTANT, "noon"),
