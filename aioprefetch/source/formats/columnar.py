@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +15,7 @@ from aioprefetch.errors import Unsupported
 from aioprefetch.ranges import Range
 from aioprefetch.source.columns.names import match_names
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.unknown_within import Unknown, unknown_of
 
 # Batches that a scan of one item decodes ahead: the window over items decodes others at the same time.
 READAHEAD_BATCHES = 2
@@ -27,38 +31,60 @@ def budget_bytes(want: Wanted) -> int:
 class WantedColumns:
     """Which columns of a file are read: those that are wanted, and all others where unknown fields matter.
 
-    ``Unsupported`` names unknown fields under ``unknown_fields="fail"``.
+    ``Unsupported`` names unknown fields under ``unknown_fields="fail"``, also those within columns.
     """
 
-    def __init__(self, found: Sequence[str], want: Wanted, *, path: str) -> None:
-        places = match_names(found, want.schema.names)
-        self.wanted = list(dict.fromkeys(found[place] for place in places if place is not None))
-        others = () if want.known is None else match_names(found, want.known.names)
-        known = {*self.wanted, *(found[place] for place in others if place is not None)}
-        self.unknown = list(dict.fromkeys(name for name in found if name not in known))
-        policy = want.options.unknown_fields
-        if policy == "fail" and self.unknown:
+    def __init__(self, found: pa.Schema, want: Wanted, *, path: str) -> None:
+        names, policy = found.names, want.options.unknown_fields
+        places = match_names(names, want.schema.names)
+        self.wanted = list(dict.fromkeys(names[place] for place in places if place is not None))
+        self._unknown = {} if policy == "ignore" else _unknown_columns(found, want.known_fields)
+        if policy == "fail" and self._unknown:
+            unknown = [name for column, one in self._unknown.items() for name in one.names(column)]
             raise Unsupported(
-                f"the file has {', '.join(map(repr, self.unknown))}, which the schema does not have: add it, or set"
+                f"the file has {', '.join(map(repr, unknown))}, which the schema does not have: add it, or set"
                 " unknown_fields to ignore or rescue",
                 operation="read_items",
                 path=path,
             )
-        self._is_rescuing = policy == "rescue" and bool(self.unknown)
-        self.read = self.wanted + self.unknown if self._is_rescuing else self.wanted
+        self.read = list(dict.fromkeys([*self.wanted, *self._unknown]))
 
     def found(self, batch: pa.RecordBatch, offsets: pa.Int64Array | None) -> FoundBatch:
         """A batch of the columns ``read`` as those who read items have it."""
-        if not self._is_rescuing:
+        if not self._unknown:
             return FoundBatch(batch, offsets)
-        unknown = batch.select(self.unknown)
-        texts = [
-            json.dumps({name: value for name, value in row.items() if value is not None}, default=str)
-            for row in unknown.to_pylist()
-        ]
-        return FoundBatch(
-            batch.select(self.wanted), offsets, pa.array([None if one == "{}" else one for one in texts], pa.string())
-        )
+        columns = {name: batch.column(batch.schema.names.index(name)).to_pylist() for name in self._unknown}
+        texts = [self._rescued(values) for values in zip(*columns.values(), strict=True)]
+        return FoundBatch(batch.select(self.wanted), offsets, pa.array(texts, pa.string()))
+
+    def _rescued(self, values: Sequence[Any]) -> str | None:
+        found = {name: one.of(value) for (name, one), value in zip(self._unknown.items(), values, strict=True)}
+        fields = {name: _as_json(value) for name, value in found.items() if value is not None}
+        return json.dumps(fields, default=str, allow_nan=False) if fields else None
+
+
+def _unknown_columns(found: pa.Schema, known: pa.Schema) -> dict[str, Unknown]:
+    places = match_names(found.names, known.names)
+    kinds = {place: field.type for place, field in zip(places, known, strict=True) if place is not None}
+    unknown = {}
+    for place, field in enumerate(found):
+        one = unknown_of(field.type, kinds[place]) if place in kinds else Unknown()
+        if one is not None:
+            unknown[field.name] = one
+    return unknown
+
+
+def _as_json(value: Any) -> Any:
+    """A value with texts for what JSON does not have: base64 of bytes, ``NaN`` and ``Infinity`` by their names."""
+    if isinstance(value, dict):
+        return {name: _as_json(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 class RowNumbers:

@@ -50,7 +50,7 @@ class LanceFormat:
         table = await _opened(operator, file, want.read)
         total = table.rows if isinstance(table, LanceFile) else table.count_rows()
         rows = total * item.start // file.size, total * item.stop // file.size
-        columns = WantedColumns(table.schema.names, want, path=file.key)
+        columns = WantedColumns(table.schema, want, path=file.key)
         if rows[0] == rows[1]:
             return
         request = scan_request(file.key, columns=columns.read, rows=rows, budget_bytes=budget_bytes(want))

@@ -53,7 +53,7 @@ class ParquetFormat:
             return
         footer = await pinned_footer(operator, file, want.read.open_file)
         groups = wanted_row_groups(footer, item)
-        columns = WantedColumns(footer.schema.names, want, path=file.key)
+        columns = WantedColumns(footer.schema, want, path=file.key)
         check_types(footer, columns.read)
         calendar = calendar_of(footer)
         rows = await _wanted_rows(footer, groups, columns.read, want)

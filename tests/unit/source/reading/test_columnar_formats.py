@@ -3,7 +3,9 @@
 import datetime as dt
 import io
 import itertools
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -146,6 +148,62 @@ async def test_unknown_columns_can_fail() -> None:
         assert await shelf.rows([good], task) == [{"n": 1}]
         with pytest.raises(Unsupported, match=r"bad\.parquet.*'m'"):
             await shelf.rows([bad], task)
+
+
+NESTED = pa.table(
+    {
+        "n": pa.array([1, 2, 3]),
+        "s": pa.array([{"A": 1, "b": 2}, None, {"A": 3, "b": None}]),
+        "l": pa.array([[{"x": {"y": 1, "z": 2.5}}, None], [], [{"x": None}]]),
+        "m": pa.array(
+            [[("k", {"a": 1, "q": b"\xff"})], None, []],
+            pa.map_(pa.string(), pa.struct([("a", pa.int64()), ("q", pa.binary())])),
+        ),
+        "d": pa.array([math.nan, -math.inf, None]),
+        "h": pa.array([b"\x00\xff", None, None]),
+    }
+)
+KNOWN = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("s", pa.struct([("a", pa.int64())])),
+        ("l", pa.list_(pa.struct([("x", pa.struct([("y", pa.int64())]))]))),
+        ("m", pa.map_(pa.string(), pa.struct([("a", pa.int64())]))),
+    ]
+)
+
+
+def lance_bytes(table: pa.Table, directory: Path) -> bytes:
+    """A file of Lance."""
+    lance_file = pytest.importorskip("lance.file")
+    path = directory / "one.lance"
+    with lance_file.LanceFileWriter(str(path), table.schema) as writer:
+        writer.write_batch(table)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "lance"])
+async def test_unknown_fields_within_columns_are_unknown_too(kind: str, tmp_path: Path) -> None:
+    table = NESTED if kind == "parquet" else NESTED.drop_columns(["m"])
+    data = parquet(table) if kind == "parquet" else lance_bytes(table, tmp_path)
+    known = pa.schema([field for field in KNOWN if field.name in table.column_names])
+    async with Shelf() as shelf:
+        file = await shelf.put(f"k.{kind}", data)
+        within = r"'s\.b', 'l\[\]\.x\.z', " + (r"'m\.value\.q', " if kind == "parquet" else "")
+        with pytest.raises(Unsupported, match=within + "'d', 'h', which the schema does not have"):
+            await shelf.rows([file], ReadTask(schema=known, url=URL, format=FormatOptions(unknown_fields="fail")))
+        for chosen in (known, known.remove(1)):
+            task = ReadTask(
+                schema=chosen.append(pa.field("_rescued", pa.string())),
+                url=URL,
+                format=FormatOptions(unknown_fields="rescue"),
+                known_schema=None if chosen is known else known,
+            )
+            rows = await shelf.rows([file], task)
+            first = {"s": {"b": 2}, "l": [{"x": {"z": 2.5}}, None], "d": "NaN", "h": "AP8="}
+            more = {"m": [["k", {"q": "/w=="}]]} if kind == "parquet" else {}
+            rescued = [one["_rescued"] and json.loads(one["_rescued"]) for one in rows]
+            assert rescued == [first | more, {"d": "-Infinity"}, None]
 
 
 async def test_another_size_is_another_version_where_there_are_no_etags() -> None:
