@@ -82,9 +82,11 @@ def starts_of(lines: Lines, starts: list[int]) -> pa.Int64Array:
     """Places in the data as places in the file."""
     if lines.length is len:
         return pa.array([lines.offset + start for start in starts], pa.int64())
+    if not starts:
+        return pa.array([], pa.int64())
     stops = [*starts[1:], len(lines.data)]
     sizes = (lines.length(lines.data[start:stop]) for start, stop in zip(starts, stops, strict=True))
-    places = accumulate(sizes, initial=lines.place(starts[0]) if starts else 0)
+    places = accumulate(sizes, initial=lines.place(starts[0]))
     return pa.array(list(places)[: len(starts)], pa.int64())
 
 

@@ -150,6 +150,14 @@ async def test_other_encodings() -> None:
             assert found.offsets == [max(place, mark) for place in places]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "cp1252"])
+async def test_offsets_of_blank_lines_alone_are_none(encoding: str) -> None:
+    for key in ("a.jsonl", "a.csv"):
+        async with new_operator() as operator:
+            file = await put(operator, key, "\n \n".encode(encoding))
+            assert (await read(operator, file, LONG, encoding=encoding)).rows == []
+
+
 async def test_types_do_not_depend_on_where_parts_end_and_records_may_be_long() -> None:
     records: list[dict[str, Any]] = [
         {"a": None, "s": "x" * 2_500_000},
