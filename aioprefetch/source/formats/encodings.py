@@ -119,6 +119,14 @@ class Transcoder:
         except UnicodeDecodeError as error:
             offset = self._position - held + error.start
             raise undecodable(error.object, error, self.encoding, path=self._path, offset=offset) from error
+        except UnicodeError as error:
+            raise corrupt(
+                f"the file does not begin with the byte order mark of {self.encoding}: set the option encoding to "
+                f"{self.encoding}-le or {self.encoding}-be, as its bytes are ordered",
+                path=self._path,
+                offset=0,
+                encoding=self.encoding,
+            ) from error
         if self._position == 0:
             text = text.removeprefix("\ufeff")
         self._position += len(piece)

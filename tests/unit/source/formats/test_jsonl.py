@@ -150,6 +150,14 @@ async def test_other_encodings() -> None:
             assert found.offsets == [max(place, mark) for place in places]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+async def test_the_order_of_bytes_is_told_by_a_mark_or_an_encoding(encoding: str) -> None:
+    data = '{"a":1}\n'.encode(f"{encoding}-le")
+    error = await failure(data, LONG, encoding=encoding)
+    assert f"set the option encoding to {encoding}-le or {encoding}-be" in str(error)
+    assert await rows_of(data, LONG, encoding=f"{encoding}-le") == [{"a": 1}]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "cp1252"])
 async def test_offsets_of_blank_lines_alone_are_none(encoding: str) -> None:
     for key in ("a.jsonl", "a.csv"):
