@@ -36,7 +36,7 @@ OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
 class Option:
     """An option. ``target`` is the field of its group that it sets; ``secret`` says that its value may be one.
 
-    ``scope`` says where it means anything.
+    ``scope`` and ``formats`` say where it means anything.
     """
 
     name: str
@@ -45,8 +45,11 @@ class Option:
     parse: Callable[[str, str], object]
     secret: bool = False
     scope: Scope = "all"
+    formats: tuple[str, ...] = FORMATS
 
 
+_LINES = ("jsonl", "csv", "text")
+_CSV = ("csv",)
 _on_failure = values.choice("fail", "skip", "quarantine")
 
 _OPTIONS = (
@@ -81,17 +84,19 @@ _OPTIONS = (
     Option("taskSlots", "partition", "slots", values.count),
     # formats
     Option("format", "format", "format", values.choice(*FORMATS, json="jsonl", binaryfile="binary")),
-    Option("compression", "format", "compression", values.choice(*COMPRESSIONS)),
-    Option("header", "format", "header", values.flag),
-    Option("sep", "format", "delimiter", values.character),
-    Option("delimiter", "format", "delimiter", values.character),
-    Option("quote", "format", "quote", values.optional_character),
-    Option("escape", "format", "escape", values.optional_character),
-    Option("nullValue", "format", "null_value", values.any_text),
-    Option("encoding", "format", "encoding", values.text),
-    Option("timeZone", "format", "time_zone", values.text),
-    Option("multiLine", "format", "multi_line", values.flag),
-    Option("lineSep", "format", "line_separator", values.separator),
+    Option("compression", "format", "compression", values.choice(*COMPRESSIONS), formats=_LINES),
+    Option("header", "format", "header", values.flag, formats=_CSV),
+    Option("sep", "format", "delimiter", values.character, formats=_CSV),
+    Option("delimiter", "format", "delimiter", values.character, formats=_CSV),
+    Option("quote", "format", "quote", values.optional_character, formats=_CSV),
+    Option("escape", "format", "escape", values.optional_character, formats=_CSV),
+    Option("nullValue", "format", "null_value", values.any_text, formats=_CSV),
+    Option("encoding", "format", "encoding", values.encoding, formats=_LINES),
+    Option("timeZone", "format", "time_zone", values.time_zone),
+    # Of Java's names some are nobody else's, which matters where there are times alone.
+    Option("sessionTimeZone", "format", "time_zone", values.text),
+    Option("multiLine", "format", "multi_line", values.flag, formats=_CSV),
+    Option("lineSep", "format", "line_separator", values.separator, formats=_LINES),
     Option("inferSampleFiles", "format", "sample_files", values.count),
     Option("inferSampleBytes", "format", "sample_bytes", values.size_bytes),
     Option("unknownFields", "format", "unknown_fields", values.choice("ignore", "fail", "rescue")),
@@ -206,6 +211,15 @@ def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
             f"{', '.join(wrong)}: only for {other}; leave out of a {use} what would mean nothing there",
             operation="configure",
         )
+
+
+def check_format(names: Iterable[str], chosen: str) -> None:
+    """``ConfigInvalid`` names options that mean nothing for the format that was chosen."""
+    found = (OPTIONS[name.lower()] for name in names)
+    wrong = sorted((option for option in found if chosen not in option.formats), key=lambda one: one.name)
+    if wrong:
+        what = "; ".join(f"{option.name} is for {', '.join(option.formats)}" for option in wrong)
+        raise ConfigInvalid(f"format={chosen} has no use for these options: {what}", operation="configure")
 
 
 def option_name(keyword: str) -> str:

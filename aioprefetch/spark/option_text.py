@@ -24,7 +24,7 @@ from aioprefetch.source.options import (
 )
 from aioprefetch.source.roots import path_below, would_be_read
 from aioprefetch.spark.hadoop import Found
-from aioprefetch.spark.option_names import OPEN_FILE_PREFIXES, OPTIONS, Option, find_option
+from aioprefetch.spark.option_names import OPEN_FILE_PREFIXES, OPTIONS, Option, check_format, find_option
 from aioprefetch.spark.places import Places
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl, directory_url, name_filter, source_url
@@ -105,7 +105,13 @@ def _parsed(given: Mapping[str, str]) -> Groups:
     groups: Groups = {option.group: {} for option in OPTIONS.values()}
     for name, value in given.items():
         option = find_option(name)
-        groups[option.group][option.target] = _value(option, value)
+        if name != "sessiontimezone" or "timezone" not in given:
+            groups[option.group][option.target] = _value(option, value)
+    formats = groups["format"]
+    if "format" in formats:
+        # These say what is so of any file that has no compression of its own.
+        without = {"compression"} if formats.get("compression") in ("auto", "none") else set()
+        check_format(given.keys() - without, formats["format"])
     return groups
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.redaction import printable, redact
+from aioprefetch.source.columns.zones import zone_named
+from aioprefetch.source.formats.encodings import codec_name
 
 Parse = Callable[[str, str], Any]
 
@@ -52,6 +54,26 @@ def any_text(option: str, value: str) -> str:
 def optional_text(option: str, value: str) -> str | None:
     """The text itself; ``None`` for an empty one."""
     return value or None
+
+
+def encoding(option: str, value: str) -> str:
+    """The name of an encoding of text."""
+    try:
+        codec_name(value)
+    except ConfigInvalid:
+        raise invalid(
+            option, value, "an encoding of text that Python has, such as utf-8, latin-1, cp1252 or utf-16"
+        ) from None
+    return value
+
+
+def time_zone(option: str, value: str) -> str:
+    """The name of a zone, or an offset."""
+    try:
+        zone_named(value)
+    except ConfigInvalid:
+        raise invalid(option, value, "a time zone such as Europe/Berlin, UTC or +02:00") from None
+    return value
 
 
 def size_bytes(option: str, value: str) -> int:

@@ -136,7 +136,7 @@ def _texts(
         except TypeError as error:
             raise ConfigInvalid(f"filters: {error}", operation="configure") from None
     zone = spark.conf.get("spark.sql.session.timeZone")
-    return {"path": url, **({"timeZone": zone} if zone else {}), **texts}
+    return {"path": url, **({"sessionTimeZone": zone} if zone else {}), **texts}
 
 
 def _text(name: str, value: Any) -> str:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 
 from aioprefetch.source.options import (
+    FORMATS,
     AdmissionOptions,
     FailureOptions,
     FormatOptions,
@@ -67,6 +68,13 @@ def test_values_that_are_listed_are_taken(row: list[str]) -> None:
     words = row[2].split(", ")
     if len(words) > 1 and all(word.startswith("`") for word in words) and option.name != "splitFiles":
         assert [option.parse(option.name, code(word)) for word in words] == [code(word) for word in words]
+
+
+@pytest.mark.parametrize("row", [row for _, row in ROWS], ids=lambda row: code(row[0]))
+def test_the_formats_that_an_option_is_for_are_named(row: list[str]) -> None:
+    option = BY_NAME[code(row[0])]
+    words = row[4].partition(":")[0].split(", ")
+    assert (tuple(words) if set(words) <= set(FORMATS) else FORMATS) == option.formats
 
 
 def test_prefixes_of_open_file() -> None:

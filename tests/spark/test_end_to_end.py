@@ -59,9 +59,11 @@ def test_a_stream_of_each_format(spark: SparkSession, tmp_path: Path) -> None:
     frames: list[DataFrame] = []
     for place, column in ((mixed, "id"), (text, "value"), (binary, "length")):
         reader = spark.readStream.format("aioprefetch").option("stateLocation", str(tmp_path / "state" / place.name))
-        reader = reader.option("listIntervalSeconds", "0").option("header", "true")
+        reader = reader.option("listIntervalSeconds", "0")
         reader = reader.option("openfile.option.fs.option.openfile.read.policy", "random")
-        reader = reader.schema(SCHEMA) if place is mixed else reader.option("format", place.name)
+        reader = (
+            reader.schema(SCHEMA).option("header", "true") if place is mixed else reader.option("format", place.name)
+        )
         value = f"cast({column} as string) as value"
         frames.append(reader.load(str(place)).selectExpr(f"'{place.name}' as kind", value))
     expected = {"mixed": [str(n) for n in range(8)], "text": ["one", "two"], "binary": ["3"]}

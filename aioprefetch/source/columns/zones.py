@@ -8,18 +8,19 @@ from zoneinfo import ZoneInfo
 
 from aioprefetch.errors import ConfigInvalid
 
+_UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?")
 
 
 def zone_named(name: str | None) -> dt.tzinfo:
     """A zone by its name, or by an offset such as ``+02:00``; UTC without one. ``ConfigInvalid`` for an unknown one."""
-    if name is None or name in ("UTC", "Z"):
+    if name is None or name.lower() in _UTC_NAMES:
         return dt.UTC
     offset = _OFFSET.fullmatch(name)
     try:
         if offset is not None:
             away = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
-            return dt.timezone(-away if offset[1] == "-" else away)
+            return dt.timezone(-away if offset[1] == "-" else away) if away else dt.UTC
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError) as error:  # An unknown one is a ``KeyError``.
         raise ConfigInvalid(f"there is no time zone {name!r}", operation="configure") from error

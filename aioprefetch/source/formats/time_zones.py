@@ -6,8 +6,7 @@ comes twice, it is the earlier one. Both is the offset that was in force before,
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timezone, tzinfo
-from functools import cache
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow.compute as pc
 from aioprefetch.source.columns.zones import zone_named
 from aioprefetch.source.options import FormatOptions
 
-_UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
 # Files of time zones list transitions up to 2037. For later times they have a rule, which pyarrow may not know, nor
 # is it asked for times before there were standard ones.
 _LISTED = (datetime(1902, 1, 1), datetime(2037, 1, 1))
@@ -26,15 +24,7 @@ _ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 
 def zone_of(options: FormatOptions) -> tzinfo:
     """The zone of times that have none; ``datetime.UTC`` for all names of it. ``ConfigInvalid`` for an unknown one."""
-    return _zone(options.time_zone)
-
-
-@cache
-def _zone(name: str) -> tzinfo:
-    if name.lower() in _UTC_NAMES:
-        return UTC
-    zone = zone_named(name)
-    return UTC if isinstance(zone, timezone) and not zone.utcoffset(None) else zone
+    return zone_named(options.time_zone)
 
 
 def instant(local: datetime, zone: tzinfo) -> datetime:

@@ -116,11 +116,48 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("stateLocation", "s3://bucket/*/state", "wildcard"),
         ("followSymlinks", "true", "means nothing for s3"),
         ("secretHeaders", "X", "JSON object"),
+        ("encoding", "utf-99", "an encoding of text that Python has"),
+        ("encoding", "base64", "an encoding of text that Python has"),
+        ("timeZone", "Mars/Olympus", r"Europe/Berlin, UTC or \+02:00"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(name: str, value: str, named: str) -> None:
     with pytest.raises(ConfigInvalid, match=named):
         parsed(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (
+            {"format": "parquet", "header": "true", "sep": ";"},
+            "format=parquet has no use .*header is for csv; sep is for",
+        ),
+        ({"format": "binaryFile", "lineSep": "x"}, "format=binary .*lineSep is for jsonl, csv, text"),
+        ({"format": "json", "quote": "'"}, "format=jsonl .*quote is for csv"),
+        ({"format": "parquet", "compression": "gzip"}, "compression is for jsonl, csv, text"),
+        ({"format": "lance", "encoding": "latin-1"}, "encoding is for"),
+        ({"FORMAT": "text", "MultiLine": "false"}, "multiLine is for csv"),
+    ],
+)
+def test_options_that_a_format_has_no_use_for(options: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigInvalid, match=named):
+        parsed(**options)
+    without = {name: value for name, value in options.items() if name.lower() != "format"}
+    assert parsed(**without).formats.format is None
+
+
+def test_options_that_every_format_has_a_use_for() -> None:
+    for name in ("parquet", "jsonl", "csv", "text", "binary", "lance"):
+        for compression in ("auto", "none"):
+            options = {"timeZone": "+02:00", "inferSampleFiles": "3", "unknownFields": "fail"}
+            assert parsed(format=name, compression=compression, **options).formats.time_zone == "+02:00"
+
+
+def test_the_zone_of_the_session_is_looked_up_where_there_are_times() -> None:
+    assert parsed(sessionTimeZone="PST", format="binary").formats.time_zone == "PST"
+    assert parsed(sessionTimeZone="PST", timeZone="UTC").formats.time_zone == "UTC"
+    assert parsed(timeZone="utc").formats.time_zone == "utc"
 
 
 def test_two_names_of_one_option() -> None:
