@@ -64,20 +64,37 @@ def directory_url(text: str, *, option: str) -> str:
         raise ConfigInvalid(
             f"the option {option} is empty; it names a URL such as s3://bucket/prefix", operation="configure"
         )
+    if _has_credentials(text):
+        # Spark shows paths in plans and logs, and what stands there may be a bearer's.
+        raise ConfigInvalid(
+            f"the option {option} has a user or a query in its URL; give credentials as options",
+            operation="configure",
+        )
     if "://" in text:
         scheme, rest = split_uri(text)
-        if scheme in ("http", "https") and ("@" in rest.partition("/")[0] or "?" in rest):
-            # Spark shows paths in plans and logs, and what stands there may be a bearer's.
-            raise ConfigInvalid(
-                f"the option {option} has a user or a query in its URL; give credentials as options",
-                operation="configure",
-            )
         return f"{scheme}://{rest}"
     if _SCHEME.match(text) and not text.startswith("file:"):
         shown = printable(redact(text))
         raise ConfigInvalid(f"{option}={shown!r} is neither a URL with :// nor a local path", operation="configure")
     path = os.path.abspath(text.removeprefix("file:"))
     return f"file://{path}/" if text.endswith("/") and path != "/" else f"file://{path}"
+
+
+def _has_credentials(text: str) -> bool:
+    """Whether a user, or over HTTP a query, is in a URL of any scheme, also one that is not written to the end."""
+    url = _SCHEME.match(text)
+    if url is None:
+        return False
+    scheme, rest = url[0].lower(), text[url.end() :].removeprefix("//")
+    authority = rest.partition("/")[0]
+    if scheme == "file:" and not text[url.end() :].startswith("//"):
+        return False
+    # A secret may have a slash in it, and no name of a bucket has a colon.
+    return (
+        "@" in authority
+        or ("@" in rest and ":" in authority and scheme in ("s3:", "s3a:", "s3n:") and not authority.startswith("arn:"))
+        or ("?" in rest and scheme in ("http:", "https:"))
+    )
 
 
 def name_filter(glob: str | None, file_name: str) -> str:

@@ -33,6 +33,13 @@ def test_the_literal_directory_and_the_glob(text: str, expected: SourceUrl) -> N
     assert source_url(text) == expected
 
 
+@pytest.mark.parametrize(
+    "text", ["s3://b/a@b:c/x", "s3://arn:aws:s3:x/a@b", "/data/a@b:c/x", "file:/a@b/x", "file:///a@b"]
+)
+def test_signs_of_users_in_paths_are_none(text: str) -> None:
+    assert "a@b" in source_url(text).root
+
+
 def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     assert source_url("data/*.csv") == SourceUrl("file:///data", "*.csv")
@@ -50,6 +57,11 @@ def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch) -> No
         ("s3://b/{a,b}/*.csv", "braces"),
         ("https://user:pass@host/x", "user or a query"),
         ("https://host/x?sig=abc", "user or a query"),
+        ("s3://AKIAUSER:pass@bucket/x", "user or a query"),
+        ("S3A://AKIAUSER:pass/abc@bucket/x", "user or a query"),
+        ("s3://pass@bucket/x", "user or a query"),
+        ("gs://user:pass@bucket/x", "user or a query"),
+        ("s3:user:pass@bucket/x", "user or a query"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, named: str) -> None:
