@@ -127,10 +127,10 @@ def choice(*values: str, **other_names: str) -> Parse:
 
 
 def character(option: str, value: str) -> str:
-    r"""One character; ``\t`` stands for a tab."""
+    r"""One character of ASCII; ``\t`` stands for a tab."""
     value = {"\\t": "\t", "\\\\": "\\"}.get(value, value)
-    if len(value) != 1:
-        raise invalid(option, value, "one character")
+    if len(value) != 1 or not value.isascii() or value in "\r\n":
+        raise invalid(option, value, "one character of ASCII that ends no line")
     return value
 
 

@@ -100,6 +100,8 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("onCorrupt", "ignore", "quarantine"),
         ("listIntervalSeconds", "nan", "seconds"),
         ("sep", "||", "one character"),
+        ("sep", "ä", "of ASCII"),
+        ("quote", "\n", "ends no line"),
         ("columns", "a,,b", "list of names"),
         ("columns", "a,a", "different names"),
         ("filters", "id > 3", "JSON"),
