@@ -122,6 +122,8 @@ def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Arr
         [found.field(place).name for place in range(found.num_fields)], [field.name for field in fields]
     )
     mask = array.is_null() if array.null_count else None
+    # Below a struct that is null a dictionary may have indices that mean nothing.
+    found_children = [array.field(place) for place in range(found.num_fields)] if mask is None else array.flatten()
     children = []
     for place, field in zip(places, fields, strict=True):
         name = f"{column}.{field.name}"
@@ -134,7 +136,7 @@ def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Arr
                 )
             children.append(pa.nulls(len(array), field.type))
             continue
-        child = conform_array(array.field(place), below, name)
+        child = conform_array(found_children[place], below, name)
         if mask is not None and not field.nullable:
             _check_under(child, mask, name)
         children.append(child)

@@ -338,6 +338,16 @@ def test_lists_of_fixed_length_and_nulls_within() -> None:
         one(array, pa.list_(pa.field("element", pa.int64(), nullable=False)))
 
 
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("rows", [[None], [None, {"a": None}], [None, {"a": "x"}, None], [{"a": None}, None]])
+def test_a_dictionary_below_a_struct_that_is_null(rows: list[Any], start: int) -> None:
+    array = pa.array(rows, pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]))
+    assert one(array[start:], pa.struct([("a", pa.string())])) == rows[start:]
+    deep = pa.StructArray.from_arrays([array], names=["s"])
+    wanted = pa.struct([("s", pa.struct([("a", pa.string())]))])
+    assert one(deep[start:], wanted) == [{"s": row} for row in rows[start:]]
+
+
 def test_fields_of_structs_that_must_not_be_null() -> None:
     required = pa.struct([pa.field("a", pa.int64(), nullable=False)])
     assert one(pa.array([{"a": 1}, None]), required) == [{"a": 1}, None]
