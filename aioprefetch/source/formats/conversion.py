@@ -158,14 +158,22 @@ def _from_json_text(value: str, kind: pa.DataType, name: str, zone: tzinfo) -> A
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text, numbers as they were written. ``RecursionError`` where it is nested too deeply."""
+    """A JSON value as text, numbers as they were written. ``RecursionError`` where it is nested too deeply.
+
+    NaN and infinities, which JSON does not have, are texts in objects and lists.
+    """
     if isinstance(value, (Number, Integer)):
         return value.text
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json_text(name)}:{json_text(one)}" for name, one in value.items()) + "}"
+        return "{" + ",".join(f"{json_text(name)}:{_inner_text(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(json_text, value)) + "]"
+        return "[" + ",".join(map(_inner_text, value)) + "]"
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _inner_text(value: Any) -> str:
+    text = json_text(value)
+    return f'"{text}"' if text in ("NaN", "Infinity", "-Infinity") else text
 
 
 def _text(value: Any, kind: pa.DataType, name: str) -> str:

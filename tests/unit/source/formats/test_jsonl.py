@@ -200,6 +200,10 @@ async def test_numbers_keep_their_digits_in_rescued_fields_and_nan_comes_as_text
         file = await put(operator, "a.jsonl", b'{"a":1,"b":{"x":12345678901234567890.123456789,"y":[1.50,-0]}}\n')
         found = await read(operator, file, LONG, unknown_fields="rescue")
     assert found.unknown == ['{"b":{"x":12345678901234567890.123456789,"y":[1.50,-0]}}']
+    async with new_operator() as operator:
+        file = await put(operator, "a.jsonl", b'{"a":1,"b":NaN,"c":[-Infinity,1e999,"NaN"]}\n')
+        found = await read(operator, file, LONG, unknown_fields="rescue")
+    assert found.unknown == ['{"b":"NaN","c":["-Infinity",1e999,"NaN"]}']
     rows = await rows_of(b'{"a":"NaN"}\n{"a":1}\n', pa.schema([("a", pa.float64())]))
     assert math.isnan(rows[0]["a"])
     assert rows[1] == {"a": 1.0}
