@@ -222,8 +222,25 @@ def _than(column: pc.Expression, kind: pa.DataType, operator: str, value: Any) -
         return _COMPARISONS[operator](column, pa.scalar(value, kind))
     if is_nan(value):
         return _than_nan(pc.is_nan(column), operator)
+    if pa.types.is_decimal(kind) and isinstance(value, decimal.Decimal):
+        return _than_decimal(column, kind, operator, value)
     found = _COMPARISONS[operator](column, value)
     return found | pc.is_nan(column) if operator in (">", ">=") and pa.types.is_floating(kind) else found
+
+
+def _than_decimal(column: pc.Expression, kind: pa.DataType, operator: str, value: decimal.Decimal) -> pc.Expression:
+    """By a value that the column can have: pyarrow wants a type with room for both, and may have none."""
+    exact = decimal.Context(prec=2 * kind.precision)
+    most = exact.scaleb(decimal.Decimal(10**kind.precision - 1), -kind.scale)
+    if value.copy_abs() > most:
+        is_all = operator == "!=" or operator.startswith("<" if value > 0 else ">")
+        return column.is_valid() if is_all else pc.scalar(False)
+    below = value.quantize(decimal.Decimal(1).scaleb(-kind.scale), rounding=decimal.ROUND_FLOOR, context=exact)
+    if below != value:
+        if operator in ("=", "==", "!="):
+            return column.is_valid() if operator == "!=" else pc.scalar(False)
+        operator = "<=" if operator.startswith("<") else ">"
+    return _COMPARISONS[operator](column, pa.scalar(below, kind))
 
 
 def _than_nan(nan: pc.Expression, operator: str) -> pc.Expression:

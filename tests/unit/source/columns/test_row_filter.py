@@ -2,15 +2,20 @@
 
 import datetime as dt
 import math
+import operator as op
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.source.columns.row_filter import RowFilter
 
 NAN = math.nan
+COMPARISONS = {"=": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
 BATCH = pa.RecordBatch.from_pydict(
     {
         "row": pa.array(range(5)),
@@ -76,9 +81,9 @@ def test_null_is_no_value_to_compare_with(clause: tuple[str, str, Any]) -> None:
 )
 def test_values_of_another_type_are_refused_with_column_type_and_value(column: str, value: Any) -> None:
     kind = str(BATCH.schema.field(column).type)
-    for operator, given in (("=", value), ("in", [value])):
+    for comparison, operand in (("=", value), ("in", [value])):
         with pytest.raises(InvalidArgument) as caught:
-            rows((column, operator, given))
+            rows((column, comparison, operand))
         text = str(caught.value)
         assert repr(column) in text
         assert kind in text
@@ -91,6 +96,24 @@ def test_numbers_of_other_types_compare_by_value() -> None:
     assert rows(("c", ">", 2)) == [2, 4]
     assert rows(("c", "in", [1, "3"])) == [0, 2]
     assert rows(("d", "in", list(range(50_000)))) == [0, 2, 4]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))),
+    st.decimals(allow_nan=False, places=6) | st.integers(-(10**40), 10**40) | st.just(Decimal("1e-99")),
+    st.sampled_from(["=", "!=", "<", "<=", ">", ">="]),
+    st.data(),
+)
+def test_decimals_compare_with_any_number(
+    size: tuple[int, int], value: Decimal | int, comparison: str, data: st.DataObject
+) -> None:
+    digits, scale = size
+    whole = data.draw(st.lists(st.integers(1 - 10**digits, 10**digits - 1), max_size=4))
+    values = [Decimal(one).scaleb(-scale, Context(prec=99)) for one in whole]
+    batch = pa.RecordBatch.from_pydict({"x": pa.array([*values, None], pa.decimal128(digits, scale))})
+    found = RowFilter([("x", comparison, value)], batch.schema).apply(batch)["x"].to_pylist()
+    assert found == [one for one in values if COMPARISONS[comparison](one, value)]
 
 
 def test_times_without_a_zone_are_of_the_zone_that_is_meant() -> None:
