@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
@@ -35,6 +36,7 @@ from aioprefetch.source.formats.time_zones import instants, zone_of
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 # pyarrow reads these as integers.
 _HEX = r"0[xX]"
+_PIECE_BYTES = 64 << 10
 _RAGGED = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
@@ -255,8 +257,15 @@ class CsvParts:
 
 
 def _may_have_hex(data: bytes) -> bool:
-    """One byte is found many times as fast as two."""
-    return (b"x" in data and b"0x" in data) or (b"X" in data and b"0X" in data)
+    """Whether there is ``0x`` or ``0X``. numpy finds two bytes many times as fast as ``in``, but for memory that is new.
+
+    So piece by piece, each with the first byte of the next one.
+    """
+    if b"x" not in data and b"X" not in data:
+        return False
+    found = np.frombuffer(data, np.uint8)
+    pieces = (found[start : start + _PIECE_BYTES + 1] for start in range(0, len(data), _PIECE_BYTES))
+    return any(((piece[:-1] == ord("0")) & ((piece[1:] | 0x20) == ord("x"))).any() for piece in pieces)
 
 
 def nulls_in(texts: pa.StringArray, null_value: str) -> pa.StringArray:
