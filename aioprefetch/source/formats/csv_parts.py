@@ -257,7 +257,7 @@ class CsvParts:
 
 
 def _may_have_hex(data: bytes) -> bool:
-    """Whether there is ``0x`` or ``0X``. numpy finds two bytes many times as fast as ``in``, but for memory that is new.
+    """Whether there is ``0x`` or ``0X``. numpy finds two bytes many times as fast as ``in``, but not in new memory.
 
     So piece by piece, each with the first byte of the next one.
     """
