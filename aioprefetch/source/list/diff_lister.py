@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.operator import Operator
+from aioprefetch.services.fs.threads import settled
 from aioprefetch.source.cursor import Cursor, Diff
 from aioprefetch.source.feed import FoundPage
 from aioprefetch.source.files import Change, SourceFile
@@ -159,6 +160,7 @@ class DiffLister:
             pages = ReadAhead(self._operator, request, self._options.ahead_pages, self._count_request)
             expected = 0 if self._filter is None else len(self._filter)
             self._listing = _Listing(pages, BloomFilter(max(10_000, expected + expected // 4)))
+            self._overrun = Overrun()
         return self._listing
 
     def _count_request(self) -> None:
@@ -190,12 +192,16 @@ class DiffLister:
         """A page of the listing, each key looked up unless it is certainly new."""
         entries = await listing.pages.next()
         files = [file_of(entry) for entry in entries if self._selection.takes(entry.path)]
-        await self._remember(listing, entries)
-        if self._until_ms is not None and entries:
-            self._progress.listed(len(entries), entries[-1].path)
         until_ms = self._until_ms
         old = files if until_ms is None else [file for file in files if not is_young(file, until_ms)]
-        changes = await self._looked_up(old)
+        try:
+            await self._remember(listing, entries)
+            changes = await self._looked_up(old)
+        except BaseException:
+            self._drop()  # The page is not told, and its token leads to the next one.
+            raise
+        if until_ms is not None and entries:
+            self._progress.listed(len(entries), entries[-1].path)
         keys = [change.file.key for change in changes]
         for one in (listing.filter, self._filter):
             if one is not None:
@@ -215,7 +221,8 @@ class DiffLister:
     async def _remember(self, listing: _Listing, entries: list[Entry]) -> None:
         keys = [entry.path for entry in entries]
         if listing.listed.is_full:
-            await self._operator.runtime().run_blocking(listing.listed.add, keys)
+            # To its end even if nobody waits any more: the runs must not be closed under the thread.
+            await settled(self._operator.runtime().run_blocking(listing.listed.add, keys))
         else:
             listing.listed.add(keys)
 
@@ -230,7 +237,11 @@ class DiffLister:
         """Some known files, compared with what was listed; after the last ones the listing has ended."""
         known = await self._known.page(after, count=KNOWN_FILES)
         keys = [one.file.key for one in known]
-        absent = await self._operator.runtime().run_blocking(listing.listed.missing, keys)
+        try:
+            absent = await settled(self._operator.runtime().run_blocking(listing.listed.missing, keys))
+        except BaseException:
+            self._drop()  # What was merged up to these keys comes no more: without it files would seem to be gone.
+            raise
         listing.filter.update(keys)
         if len(known) == KNOWN_FILES:
             listing.compared = keys[-1]

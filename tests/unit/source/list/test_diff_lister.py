@@ -1,13 +1,16 @@
 """Listing a store without order: every key looked up, deletions by comparison at the end of a listing."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
 from aioprefetch.source.cursor import Diff, TailAndSweep
+from aioprefetch.source.known import KnownFile
 from aioprefetch.source.list import DiffLister
 from aioprefetch.source.list.key_spill import KeySpill
 from aioprefetch.source.options import ListOptions
@@ -182,3 +185,73 @@ def test_what_is_missing_among_keys_in_sorted_runs() -> None:
         assert missing == keys - listed
         spill.close()
         spill.close()
+
+
+async def _sleepless() -> None:
+    await asyncio.sleep(0)
+
+
+class FailingKnown(DictKnown):
+    """One look-up fails, counted from the beginning."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
+        """As ``Known`` has it."""
+        self.at -= 1
+        if self.at == 0:
+            raise Unavailable("no", operation="read")
+        return await super().find(keys)
+
+
+@pytest.mark.parametrize("at", [2, 4])
+async def test_a_page_whose_look_up_failed_is_told_later(bucket: SimulatedBucket, operator: Operator, at: int) -> None:
+    """In a run that is to end too, and of the last page, behind which the store has nothing more."""
+    for number in range(12):
+        bucket.put(f"k{number:02}")
+    known = FailingKnown(at)
+    lister = DiffLister(operator, "", EAGER, known)
+    lister._pace.wait = _sleepless  # type: ignore[method-assign]
+    one = Consumer(lister, known)
+    lister.finish_by(10**9)
+    with pytest.raises(Unavailable):
+        await one.trigger()
+    await one.trigger()
+    assert one.is_idle
+    assert len(one.delivered) == one.delivered.total() == 12
+
+
+async def test_a_cancelled_comparison_tells_nothing_to_be_gone(
+    bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The temporary files stay open until the thread is done with them."""
+    for number in range(12):
+        bucket.put(f"k{number:02}")
+    one = consumer(operator)
+    await one.through()
+    begun, go_on, closed_within = threading.Event(), threading.Event(), []
+    missing, close = KeySpill.missing, KeySpill.close
+
+    def slow(self: KeySpill, keys: Sequence[str]) -> set[str]:
+        found = missing(self, keys)
+        begun.set()
+        go_on.wait(10)
+        return found
+
+    def watched(self: KeySpill) -> None:
+        closed_within.append(not go_on.is_set())
+        close(self)
+
+    monkeypatch.setattr(KeySpill, "missing", slow)
+    monkeypatch.setattr(KeySpill, "close", watched)
+    trigger = asyncio.create_task(one.through())
+    await asyncio.to_thread(begun.wait, 10)
+    trigger.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await trigger
+    assert await one.through() == []
+    assert not any(closed_within)
