@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable
 
 from aioprefetch.errors import Error, StateConflict
-from aioprefetch.source.state.compaction import Compactor, Kept
+from aioprefetch.source.state.compaction import Base, Compactor, Kept
 from aioprefetch.source.state.live import LiveState
+from aioprefetch.source.state.snapshot import read_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Compactions:
         self._task: asyncio.Task[None] | None = None
         self._failures: list[Exception] = []
         self._is_first = True
+        # Between the beginning of a compaction and its answer, and from then on if that never comes.
+        self._is_uncertain = False
 
     async def committed(self, seq: int) -> None:
         """See ``SourceState.committed``."""
@@ -89,19 +92,47 @@ class Compactions:
         live = self._live
         live.check_writable()
         async with self._turn:
-            last, delta, now_ms = live.head, live.known.view.delta, self._clock_ms()
+            if self._is_uncertain:
+                await self._look_again()
+            assert live.head is not None
+            if live.head.record.seq > live.through_seq or self._is_worthwhile():
+                await self._compact()
             assert live.base is not None
-            assert last is not None
-            if last.record.seq > live.through_seq or self._is_worthwhile():
-                kept = Kept(live.work_between(-1, last.record.seq), live.committed_seq)
-                changes = delta.up_to(last.record.seq)
-                try:
-                    base = await self._compactor.write(live.base, changes, last, kept, now_ms=now_ms)
-                except StateConflict as error:
-                    live.lost = error
-                    raise
-                live.compacted(base)
             await self._compactor.clean(live.base)
+
+    async def _compact(self) -> None:
+        base: Base | None = None
+        while base is None:
+            self._is_uncertain = True
+            try:
+                base = await self._write()
+            except StateConflict as error:
+                # Our own snapshot, that of an earlier try, may have come so late.
+                if not await self._look_again():
+                    self._live.lost = error
+                    raise
+        self._live.compacted(base)
+        self._is_uncertain = False
+
+    async def _write(self) -> Base:
+        live = self._live
+        last, delta, now_ms = live.head, live.known.view.delta, self._clock_ms()
+        assert live.base is not None
+        assert last is not None
+        kept = Kept(live.work_between(-1, last.record.seq), live.committed_seq)
+        changes = delta.up_to(last.record.seq)
+        return await self._compactor.write(live.base, changes, last, kept, now_ms=now_ms)
+
+    async def _look_again(self) -> bool:
+        """Go on from a snapshot of this writer that is in force, and whose answer never came; whether there is one."""
+        live = self._live
+        assert live.base is not None
+        found = await read_snapshot(live.store, live.meta.uuid)
+        self._is_uncertain = False
+        if found is None or found[0].writer != live.store.writer or found[1] == live.base.version:
+            return False
+        live.compacted(Base(*found))
+        return True
 
     async def aclose(self) -> None:
         """End the one that is under way."""

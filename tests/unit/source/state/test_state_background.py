@@ -10,6 +10,7 @@ import pytest
 
 from aioprefetch.errors import Unavailable
 from aioprefetch.source.state.background import FAILURES_MAX
+from aioprefetch.source.state.store import StateStore, Versioned
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import SMALL, add, compacted, memory, next_record, opened
 
@@ -45,6 +46,52 @@ async def test_closing_ends_a_compaction_and_loses_nothing() -> None:
     await state.committed(1)
     again = await opened(base)
     assert set(await again.known.find(["a"])) == {"a"}
+
+
+async def test_a_snapshot_whose_answer_was_lost_does_not_end_its_writer() -> None:
+    """Neither was it to be seen right after that."""
+    base = memory()
+    state = await opened(base)
+    await add(state, "a")
+    plan = (
+        Injection(operation="write", path="state/snapshot.json", at="reply", error=Unavailable),
+        Injection(operation="stat", path="state/snapshot.json", error=Unavailable),
+    )
+    state._live.store.operator = base.layer(FaultLayer(plan))
+    with pytest.raises(Unavailable):
+        await state.compact()
+    await add(state, "b")
+    await state.compact()
+    await add(state, "c")
+    again = await opened(base)
+    assert set(await again.known.find(["a", "b", "c"])) == {"a", "b", "c"}
+
+
+async def test_a_snapshot_that_comes_late_does_not_end_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = memory()
+    state = await opened(base)
+    await add(state, "a")
+    late: list[tuple[str, bytes, Versioned | None]] = []
+    replace_snapshot = StateStore.replace
+
+    async def slow(self: StateStore, name: str, data: bytes, before: Versioned | None) -> Versioned:
+        if not late:
+            late.append((name, data, before))
+            raise Unavailable("no answer", operation="write")
+        if late[0][0]:
+            await replace_snapshot(self, *late[0])
+            late[0] = ("", b"", None)
+        return await replace_snapshot(self, name, data, before)
+
+    monkeypatch.setattr(StateStore, "replace", slow)
+    with pytest.raises(Unavailable):
+        await state.compact()
+    await add(state, "b")
+    await state.compact()
+    await add(state, "c")
+    monkeypatch.undo()
+    again = await opened(base)
+    assert set(await again.known.find(["a", "b", "c"])) == {"a", "b", "c"}
 
 
 async def test_a_record_has_what_others_need_to_read_it() -> None:
