@@ -151,8 +151,9 @@ class FileSource:
         """The offset after the next batch, which is durable then; ``start`` itself when there is none now.
 
         Batches that were planned after ``start`` already, by this process or one before it, come first, one at a time
-        and unchanged. Otherwise one is planned within ``limit`` and the limits of the source; a ``limit`` that bounds
-        nothing asks for all there is, up to ``plan_files_max``. Listing is bounded by time and pages.
+        and unchanged, whatever ``limit`` says. Otherwise one is planned within ``limit`` and the limits of the source;
+        a ``limit`` that bounds nothing asks for all there is, up to ``plan_files_max``. Listing is bounded by time and
+        pages.
 
         Raises ``StateConflict`` when ``start`` is another state's, or another writer has taken over;
         ``UntrustedMetadata`` for a ``start`` beyond the log; ``NotFound`` when the records after it were compacted;
@@ -165,7 +166,7 @@ class FileSource:
             await self._planner.settle()
             # An engine asks what comes after ``start`` when the batch that ended there is committed.
             await self._state.committed(start.seq)
-            record = await self._recorded_after(start.seq, limits.items_max if everything else 1)
+            record = await self._recorded_after(start.seq)
             if record is None:
                 record = await self._planner.plan(limits, everything=everything)
             return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
@@ -206,19 +207,12 @@ class FileSource:
         """End background work and close the state. Nothing durable depends on it."""
         await self._resources.aclose()
 
-    async def _recorded_after(self, seq: int, files_max: int) -> Record | None:
-        """The last of the next records with work after ``seq`` that have ``files_max`` items together, at least one."""
-        found: Record | None = None
-        files = 0
+    async def _recorded_after(self, seq: int) -> Record | None:
+        """The next record with work after ``seq``: batches that were planned before come as they were."""
         for number in self._state.work_seqs(seq):
             (record,) = await self._state.work(number - 1, number)
-            files += len(record.items)
-            if found is not None and files > files_max:
-                break
-            found = record
-            if files >= files_max:
-                break
-        return found
+            return record
+        return None
 
     async def _check(self, offset: Offset) -> None:
         """Refuse an offset that does not go with the state; see ``SourceState.check_offset``."""
