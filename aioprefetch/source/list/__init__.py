@@ -2,7 +2,8 @@
 
 from aioprefetch.source.list.bloom_filter import BloomFilter
 from aioprefetch.source.list.diff_lister import DiffLister
-from aioprefetch.source.list.follower import Followed, Follower
+from aioprefetch.source.list.followed import Followed
+from aioprefetch.source.list.follower import Follower
 from aioprefetch.source.list.lister import Lister
 from aioprefetch.source.list.selection import Selection, file_of, literal_prefix
 

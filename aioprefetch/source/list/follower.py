@@ -8,51 +8,22 @@ which also tells what is gone. It asks the bucket for nothing, and takes only wh
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from aioprefetch.errors import Error, InvalidArgument, NotFound, StateConflict
+from aioprefetch.errors import Error, InvalidArgument, StateConflict
 from aioprefetch.source.cursor import Cursor, Follow
 from aioprefetch.source.feed import FoundPage
-from aioprefetch.source.files import Change
+from aioprefetch.source.files import Change, SourceFile
 from aioprefetch.source.known import Known, KnownFile
 from aioprefetch.source.list.comparison import Changes, compare, kind_of
+from aioprefetch.source.list.followed import Followed, FollowedRecords
 from aioprefetch.source.list.pace import Pace
 from aioprefetch.source.list.selection import Selection
 from aioprefetch.source.options import ListOptions
-from aioprefetch.source.record import Record
-from aioprefetch.source.state.delta import carried_files, changes_of
+from aioprefetch.source.state.delta import Changes as Decided
 
 KNOWN_FILES = 1000
-RECORDS = 16
-
-
-class Followed(Protocol):
-    """What a follower needs of the other's ``SourceState``, which is opened for reading."""
-
-    @property
-    def uuid(self) -> str:
-        """The id of the state."""
-        ...
-
-    @property
-    def head(self) -> Record | None:
-        """The newest record that was seen."""
-        ...
-
-    @property
-    def known(self) -> Known:
-        """All files up to the head, or some record after it."""
-        ...
-
-    async def newest(self) -> Record | None:
-        """Look at the log again; the head is then the newest record."""
-        ...
-
-    async def records(self, after: int, through: int) -> list[Record]:
-        """Some records. ``StateConflict`` or ``NotFound`` when they were removed."""
-        ...
 
 
 class Follower:
@@ -71,6 +42,7 @@ class Follower:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._state = state
+        self._records = FollowedRecords(state)
         self._known = known
         self._selection = Selection("", options.glob, hidden_files=options.hidden_files)
         self._pace = Pace(options.interval_seconds, clock)
@@ -78,7 +50,7 @@ class Follower:
         # What this trigger was told, and does not know yet; as long as each page was taken whole.
         self._told: dict[str, KnownFile] = {}
         self._after: Follow | None = None
-        self._is_finishing = False
+        self._finish_ms: int | None = None
         self._finish_seq: int | None = None
 
     def first(self) -> Follow:
@@ -92,7 +64,7 @@ class Follower:
 
     def finish_by(self, modified_ms: int | None) -> None:
         """Be idle for good after the record that is the newest one then: it is the other's lister that knows times."""
-        self._is_finishing = modified_ms is not None
+        self._finish_ms = modified_ms
         self._finish_seq = None
         self._pace.wake()
 
@@ -149,9 +121,9 @@ class Follower:
         """The record to go to, and whether the log was asked just now: in a run that is to end, at its beginning."""
         if self._finish_seq is not None:
             return self._finish_seq, True
-        head = self._state.head
+        head, is_finishing = self._state.head, self._finish_ms is not None
         come = max(cursor.seq, cursor.through)
-        is_newest = head is None or head.seq <= come or self._is_finishing
+        is_newest = head is None or head.seq <= come or is_finishing
         if is_newest:
             head = await self._state.newest()
         end = -1 if head is None else head.seq
@@ -161,7 +133,7 @@ class Follower:
                 " put back to an older copy",
                 operation="list",
             )
-        if self._is_finishing:
+        if is_finishing:
             self._finish_seq = end
         return end, is_newest
 
@@ -205,50 +177,33 @@ class Follower:
 
     async def _followed(self, cursor: Follow, end: int) -> FoundPage:
         """What the next records decided on, as it compares with what is known here."""
-        through = min(end, cursor.seq + RECORDS)
-        records = await self._records(cursor.seq, through)
-        if records is None:
+        decided = await self._records.after(cursor.seq, end, self._selection.takes, files_max=KNOWN_FILES)
+        if decided is None:
             return FoundPage((), replace(cursor, through=end, backfill_key=""), 0, is_idle=False)
-        carried = carried_files(records[0].carry) if cursor.seq >= 0 else frozenset()
-        following = records[1:] if cursor.seq >= 0 else records
-        decided: list[tuple[int, dict[str, KnownFile | int]]] = []
-        count = 0
-        for record in following:
-            changes = {key: now for key, now in changes_of(record, carried).items() if self._selection.takes(key)}
-            carried = carried_files(record.carry)
-            decided.append((record.seq, changes))
-            count += len(changes)
-            if count >= KNOWN_FILES:
-                break
         keys = sorted({key for _, changes in decided for key in changes})
-        before = dict(await self._known.find(keys))
+        theirs = await self._state.known.find(keys) if keys else {}
+        before = dict(await self._known.find(keys)) if keys else {}
         before |= {key: self._told[key] for key in keys if key in self._told}
         pairs: Changes = []
         for seq, changes in decided:
-            told = _told(changes, before)
+            told = _told(changes, before, theirs)
             pairs += [(change, replace(cursor, seq=seq - 1)) for change in told[:-1]]
             pairs += [(change, replace(cursor, seq=seq)) for change in told[-1:]]
             self._told |= {change.file.key: before[change.file.key] for change in told}
         after = replace(cursor, seq=decided[-1][0])
         return FoundPage(tuple(pairs), after, 0, is_idle=after.seq >= end)
 
-    async def _records(self, seq: int, through: int) -> list[Record] | None:
-        """The record ``seq``, for what it carried over, and those up to ``through``; ``None``: some were removed."""
-        first = max(seq, 0)
-        try:
-            records = await self._state.records(first - 1, through)
-        except (StateConflict, NotFound):
-            return None
-        return records if [one.seq for one in records] == list(range(first, through + 1)) else None
 
+def _told(changes: Decided, before: dict[str, KnownFile], theirs: Mapping[str, KnownFile]) -> list[Change]:
+    """What one record changes; ``before`` is brought up to date with it.
 
-def _told(changes: dict[str, KnownFile | int], before: dict[str, KnownFile]) -> list[Change]:
-    """What one record changes; ``before`` is brought up to date with it."""
+    ``theirs`` is what later records made of it: a version that they replaced, or missed, can be read no more.
+    """
     told: list[Change] = []
     for key, now in changes.items():
         known = before.get(key)
         if isinstance(now, KnownFile):
-            kind = kind_of(now.file, known)
+            kind = kind_of(now.file, known) if _is_there(now.file, theirs.get(key)) else None
             if kind is not None:
                 told.append(Change(kind, now.file))
                 before[key] = now
@@ -256,6 +211,10 @@ def _told(changes: dict[str, KnownFile | int], before: dict[str, KnownFile]) -> 
             told.append(Change("gone", known.file))
             before[key] = replace(known, gone_ms=now)
     return told
+
+
+def _is_there(file: SourceFile, now: KnownFile | None) -> bool:
+    return now is not None and now.gone_ms is None and file.is_same_version(now.file)
 
 
 def _up_to(known: Sequence[KnownFile], through: str | None) -> Sequence[KnownFile]:

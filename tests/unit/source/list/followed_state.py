@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from aioprefetch.errors import StateConflict
+from aioprefetch.errors import NotFound
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.known import KnownFile
@@ -79,7 +79,7 @@ class FollowedState:
         """As ``SourceState`` has it."""
         found = [self.log[seq] for seq in range(after + 1, through + 1)]
         if REMOVED in found:
-            raise StateConflict("removed", operation="records")
+            raise NotFound("removed", operation="records")
         return found
 
 

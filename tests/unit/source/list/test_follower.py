@@ -11,6 +11,7 @@ from aioprefetch.source.cursor import Follow, TailAndSweep
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.list import Follower
 from aioprefetch.source.options import ListOptions
+from aioprefetch.source.record import Record
 from aioprefetch.testing import run_virtual
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.unit.source.list.followed_state import FollowedState
@@ -90,14 +91,60 @@ async def test_gone_and_returned_files_are_told() -> None:
 
 async def test_what_is_gone_in_the_same_trigger_is_told_gone() -> None:
     state = FollowedState()
+    one = Follower(state, EAGER, DictKnown())
+    state.append([FetchItem(state.file(f"k{number}")) for number in range(40)])
+    one.begin_trigger()
+    page = await one.page(one.first())
+    assert len(page.changes) == 40
+    state.append(gone=["k3"])
+    page = await one.page(page.after)
+    assert told([change for change, _ in page.changes]) == [("gone", "k3")]
+
+
+async def test_what_is_replaced_or_gone_by_now_is_not_told() -> None:
+    """A follower that lags behind would plan what nobody can read."""
+    state = FollowedState()
     one = follower(state)
     await one.until_idle()
-    for number in range(40):
-        state.append([FetchItem(state.file(f"k{number}"))])
-    state.append(gone=["k3"])
-    found = await until_idle(one)
-    assert found[-1] == ("gone", "k3")
-    assert len(found) == 41
+    state.append([FetchItem(state.file(key)) for key in "xyz"])
+    state.append([FetchItem(state.file("x"))], gone=["y"])
+    last = state.append([FetchItem(state.file("x"))])
+    assert await until_idle(one) == [("new", "z"), ("new", "x")]
+    assert one.known.files["x"].file == last.items[0].file
+
+
+async def test_a_name_that_was_gone_in_between_is_told_as_new() -> None:
+    state = FollowedState()
+    state.append([FetchItem(state.file("x"))])
+    one = follower(state)
+    await one.until_idle()
+    state.append(gone=["x"])
+    state.append([FetchItem(state.file("x"))])
+    state.append(gone=["x"])
+    state.append([FetchItem(state.file("x"))])
+    assert await until_idle(one) == [("gone", "x"), ("new", "x")]
+
+
+async def test_records_are_read_once_and_no_more_than_a_page_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioprefetch.source.list.follower.KNOWN_FILES", 20)
+    state = FollowedState()
+    one = follower(state)
+    await one.until_idle()
+    for number in range(60):
+        files = 1 if number < 30 else 15
+        state.append([FetchItem(state.file(f"{number:02}-{more:02}")) for more in range(files)])
+    reads: list[int] = []
+    records = state.records
+
+    async def counted(after: int, through: int) -> list[Record]:
+        reads.append(through - after)
+        return await records(after, through)
+
+    state.records = counted  # type: ignore[method-assign]
+    assert len(await one.until_idle()) == 30 + 30 * 15
+    assert sum(reads) == 61  # And the one that the first of them follows, for what it carried over.
+    assert len(reads) < 50
+    assert max(reads[-20:]) == 1
 
 
 async def test_records_that_were_removed_are_made_up_for_by_what_is_known() -> None:
