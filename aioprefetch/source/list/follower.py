@@ -63,9 +63,13 @@ class Follower:
         self._told.clear()
 
     def finish_by(self, modified_ms: int | None) -> None:
-        """Be idle for good after the record that is the newest one then: it is the other's lister that knows times."""
+        """Be idle for good after the record that is the newest one then: it is the other's lister that knows times.
+
+        Whoever goes back to an earlier cursor calls this again with the same time, and the end stays where it was.
+        """
+        if modified_ms != self._finish_ms:
+            self._finish_seq = None
         self._finish_ms = modified_ms
-        self._finish_seq = None
         self._pace.wake()
 
     async def page(self, cursor: Cursor) -> FoundPage:

@@ -197,8 +197,11 @@ async def test_a_run_that_is_to_end_goes_to_the_record_that_is_the_newest_one() 
     state.append([FetchItem(state.file("c"))])
     assert await until_idle(one, room=1) == [("new", "b")]
     assert one.is_idle
+    one.feed.finish_by(0)  # As a planner does that goes back to an earlier cursor.
+    state.append([FetchItem(state.file("d"))])
+    assert await until_idle(one) == []
     one.feed.finish_by(None)
-    assert await until_idle(one) == [("new", "c")]
+    assert await until_idle(one) == [("new", "c"), ("new", "d")]
 
 
 async def test_other_states_and_older_copies_are_refused() -> None:
