@@ -7,13 +7,26 @@ import asyncio
 from aioprefetch.errors import NotFound, StateConflict, UntrustedMetadata
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.record import Record
-from aioprefetch.source.state.layout import log_name
+from aioprefetch.source.state.layout import META, log_name
 from aioprefetch.source.state.live import LiveState
 from aioprefetch.source.state.loading import load
-from aioprefetch.source.state.log import LoggedRecord, check_chain, check_own, decode, encode, log_seqs, read_records
+from aioprefetch.source.state.log import (
+    CALLS_AT_ONCE,
+    LoggedRecord,
+    check_chain,
+    check_own,
+    decode,
+    encode,
+    log_seqs,
+    read_records,
+)
+from aioprefetch.source.state.meta import load_meta
 from aioprefetch.source.state.restoring import restore_own
 from aioprefetch.source.state.sealed import damaged
 from aioprefetch.source.state.snapshot import read_snapshot
+
+# A reader that finds more new ones than these asks first whether they were compacted: each may have many files.
+RECORDS_FEW = 8
 
 
 class Journal:
@@ -83,36 +96,75 @@ class Journal:
     async def reload(self) -> None:
         """Read everything again, for a reader whose snapshot is no longer in force."""
         async with self._turn:
-            self._live.adopt(await load(self._store, self._live.meta.uuid))
+            await self._load()
+
+    async def _load(self) -> None:
+        await self._check_same_state()
+        self._live.adopt(await load(self._store, self._live.meta.uuid))
+
+    async def _check_same_state(self) -> None:
+        """For a reader: ``StateConflict`` when the state that it has opened is there no more."""
+        meta = await load_meta(self._store)
+        uuid = self._live.meta.uuid
+        if meta is None or meta.uuid != uuid:
+            now = "nothing is there now" if meta is None else f"there is another one now, {meta.uuid}"
+            raise StateConflict(
+                f"the state {uuid} at {self._store.url} was deleted while it was read, and {now}: whoever reads or"
+                " follows it must begin anew, with a state and a checkpoint of its own that are new",
+                operation="read_state",
+                path=self._store.path(META),
+            )
 
     async def _catch_up(self) -> None:
         """Take in the records that are in the log after the head."""
         live = self._live
-        seqs = await log_seqs(self._store, after=live.newest_seq)
-        if not live.is_writer and (await self._is_behind(seqs)):
-            live.adopt(await load(self._store, live.meta.uuid))
-            return
+        if live.is_writer:
+            seqs = await log_seqs(self._store, after=live.newest_seq)
+        else:
+            # From the head on, which is there unless it was compacted, or the state is another one.
+            seqs = await log_seqs(self._store, after=live.newest_seq - 1)
+            if await self._is_behind(seqs):
+                await self._load()
+                return
+            seqs = seqs[1:]
+        for start in range(0, len(seqs), CALLS_AT_ONCE):
+            if not await self._take_in(seqs[start : start + CALLS_AT_ONCE]):
+                return  # A compaction is shortening the log; the next look begins at its snapshot.
+        self._is_uncertain = False
+
+    async def _take_in(self, seqs: list[int]) -> bool:
+        """Some records after the head. ``False``: a reader finds that one of them was removed."""
+        live = self._live
         for seq, logged in zip(seqs, await read_records(self._store, seqs), strict=True):
             if logged is not None and live.is_writer and logged.record.writer != self._store.writer:
                 self._refuse(logged)
             if logged is None or seq != live.newest_seq + 1:
                 if live.is_writer:
                     raise damaged("a record is missing from the log", self._store.path(log_name(live.newest_seq + 1)))
-                return  # A compaction is shortening the log; the next look begins at its snapshot.
+                return False
             assert live.head is not None
+            if not live.is_writer and logged.previous != live.head.crc32:
+                await self._check_same_state()
             check_chain([logged], live.head.crc32, store=self._store)
             live.apply(logged)
-        self._is_uncertain = False
+        return True
 
     async def _is_behind(self, seqs: list[int]) -> bool:
-        """Whether a reader must begin at the snapshot: it has nothing yet, the log was shortened, or it holds much."""
+        """Whether a reader must begin at the snapshot; ``seqs`` are the records in the log from its head on.
+
+        It has nothing yet, or the log was shortened; or it would hold much that is in the snapshot by now.
+        """
         live = self._live
-        if live.base is None or live.head is None or (seqs and seqs[0] != live.newest_seq + 1):
+        if live.base is None or live.head is None or seqs[:1] != [live.newest_seq]:
             return True
-        if len(live.known.view.delta) <= 2 * live.options.compact_entries_for(live.base.snapshot.rows):
+        come = len(seqs) - 1
+        if come and seqs[1] != live.newest_seq + 1:
+            return True
+        holds_much = len(live.known.view.delta) > 2 * live.options.compact_entries_for(live.base.snapshot.rows)
+        if not holds_much and come <= RECORDS_FEW:
             return False
         found = await read_snapshot(self._store, live.meta.uuid)
-        return found is not None and found[0].through_seq > live.through_seq
+        return found is not None and found[0].through_seq > (live.through_seq if holds_much else live.newest_seq)
 
     async def records(self, after: int, through: int) -> list[Record]:
         """See ``SourceState.records``."""

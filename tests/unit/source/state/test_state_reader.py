@@ -1,0 +1,66 @@
+"""A state that one process writes and another one reads, for long: what it loads, and what it must notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from aioprefetch.errors import StateConflict
+from aioprefetch.operator import Operator
+from aioprefetch.source.state.journal import RECORDS_FEW
+from aioprefetch.source.state.log import LoggedRecord, read_records
+from aioprefetch.source.state.store import StateStore
+from tests.unit.source.state.stores import SMALL, add, memory, opened
+
+
+async def wiped(operator: Operator) -> None:
+    async with operator.list("state/", recursive=True) as entries:
+        for path in [entry.path async for entry in entries]:
+            await operator.delete(path)
+
+
+@pytest.mark.parametrize("records", [0, 2, 5, 8])
+async def test_a_state_that_was_deleted_and_made_anew_is_another_one(records: int) -> None:
+    """With fewer records than were read, with as many, and with more."""
+    base = memory()
+    state = await opened(base)
+    for key in "abcd":
+        await add(state, key)
+    reader = await opened(base, writer=False)
+    await state.aclose()
+    await wiped(base)
+    if records == 0:
+        with pytest.raises(StateConflict, match="nothing is there now"):
+            await reader.newest()
+        return
+    anew = await opened(base)
+    for number in range(records):
+        await add(anew, f"n{number}")
+    with pytest.raises(StateConflict, match=anew.uuid):
+        await reader.newest()
+
+
+async def test_a_reader_that_was_away_begins_at_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads what was compacted meanwhile in one piece, not record by record."""
+    base = memory()
+    state = await opened(base, options=replace(SMALL, keep_records=100))
+    reader = await opened(base, writer=False, options=replace(SMALL, keep_records=100))
+    for number in range(3 * RECORDS_FEW):
+        await add(state, f"k{number:02}")
+    await state.compact()
+    await add(state, "last")
+    read: list[int] = []
+
+    async def counted(store: StateStore, seqs: list[int]) -> list[LoggedRecord | None]:
+        read.extend(seqs)
+        return await read_records(store, seqs)
+
+    monkeypatch.setattr("aioprefetch.source.state.journal.read_records", counted)
+    monkeypatch.setattr("aioprefetch.source.state.loading.read_records", counted)
+    assert await reader.newest() == state.head
+    assert len(read) == 2
+    assert len(await reader.known.page("", count=100)) == 3 * RECORDS_FEW + 1
+    await add(state, "one more")
+    assert await reader.newest() == state.head
+    assert len(read) == 3
