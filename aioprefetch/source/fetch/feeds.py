@@ -16,6 +16,8 @@ from aioprefetch.source.state import SourceIdentity, SourceState
 
 logger = logging.getLogger(__name__)
 
+HIDDEN = "hidden_files"
+
 
 @dataclass(frozen=True, slots=True)
 class StateLocation:
@@ -31,7 +33,8 @@ async def open_followed(
     """The state of the source whose lister is followed, for reading, by one over ``url``.
 
     ``NotFound`` where there is none, ``StateConflict`` where it lists another directory, or passes over what its glob
-    does not match and the follower's ``options`` do not exclude. ``ConfigInvalid`` where the follower is to clean.
+    does not match, or hidden files, and the follower's ``options`` do not exclude. ``ConfigInvalid`` where the follower
+    is to clean.
     """
     if mode != "off":
         raise ConfigInvalid(
@@ -53,6 +56,12 @@ def _check_followed(other: SourceIdentity, url: str, options: ListOptions) -> No
         raise StateConflict(
             f"the source over {url} cannot follow one over {other.url}: give both the same directory, and a glob to"
             " the one that is to have only some of its files",
+            operation="attach",
+        )
+    if options.hidden_files and other.options.get(HIDDEN) != _text(True):
+        raise StateConflict(
+            f"the source over {url} would never find hidden files: the one that it follows leaves out keys with a part"
+            " that begins with _ or '.'. Follow one with hidden_files, or do without them",
             operation="attach",
         )
     if other.glob is None or other.glob == options.glob:
@@ -95,15 +104,23 @@ def is_unordered(operator: Operator) -> bool:
     return operator.info.name.endswith("--x-s3") or not operator.capability.list_start_after
 
 
-def lasting_options(first: Cursor) -> dict[str, str]:
-    """What must stay as it is from run to run beside the URL and the glob: the way of finding files."""
+def lasting_options(first: Cursor, *, hidden_files: bool = False) -> dict[str, str]:
+    """What must stay as it is from run to run beside the URL and the glob: the way of finding files, and what it skips.
+
+    A follower looks here for what the one that it follows leaves out.
+    """
     match first:
         case Follow(state=state):
-            return {"listing": f"follows {state}"}
+            listing = f"follows {state}"
         case Diff():
-            return {"listing": "compares full listings"}
+            listing = "compares full listings"
         case TailAndSweep():
-            return {"listing": "tail and sweep"}
+            listing = "tail and sweep"
+    return {"listing": listing, HIDDEN: _text(hidden_files)}
+
+
+def _text(flag: bool) -> str:
+    return "true" if flag else "false"
 
 
 def feed_for(

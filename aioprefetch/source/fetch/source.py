@@ -110,7 +110,11 @@ class FileSource:
             state = await SourceState.open(
                 state_operator,
                 state_directory,
-                SourceIdentity(url=url, glob=list_options.glob, options=lasting_options(first)),
+                SourceIdentity(
+                    url=url,
+                    glob=list_options.glob,
+                    options=lasting_options(first, hidden_files=list_options.hidden_files),
+                ),
                 first=first,
                 clock_ms=clock_ms or now_ms,
                 options=state_options or StateOptions(forget_after_seconds=list_options.forget_after_seconds),

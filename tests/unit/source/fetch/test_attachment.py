@@ -66,6 +66,26 @@ async def test_f9_a_follower_that_would_miss_files_is_refused(scene: Scene, capl
     assert "files that both match" in caplog.text
 
 
+async def test_f9_a_follower_that_would_miss_hidden_files_is_refused(scene: Scene) -> None:
+    scene.put("_x/a", "b")
+    await leader(scene)
+    with pytest.raises(StateConflict, match="would never find hidden files"):
+        await scene.open("f/", list_options=looking_for(None, hidden_files=True), attach_to=location(scene))
+    one = await scene.open("all/", list_options=looking_for(None, hidden_files=True))
+    await batches_of(one, one.initial_offset())
+    both = StateLocation(scene.state_operator, "all/")
+    all_of_them = await scene.open("g/", list_options=looking_for(None, hidden_files=True), attach_to=both)
+    assert await batches_of(all_of_them, all_of_them.initial_offset()) == [["_x/a", "b"]]
+    some = await scene.open("h/", attach_to=both)
+    assert await batches_of(some, some.initial_offset()) == [["b"]]
+
+
+async def test_whether_hidden_files_are_taken_stays_as_it_was(scene: Scene) -> None:
+    await scene.open()
+    with pytest.raises(StateConflict, match="'hidden_files' was 'false' and is 'true'"):
+        await scene.open(list_options=looking_for(None, hidden_files=True))
+
+
 async def test_a_follower_does_not_clean(scene: Scene) -> None:
     await leader(scene)
     with pytest.raises(ConfigInvalid, match="does not go with attach_to"):
