@@ -8,6 +8,9 @@ from typing import Protocol
 from aioprefetch.source.cursor import Cursor
 from aioprefetch.source.files import Change
 
+# Changes that wait longer than this are listed again: an old page plans versions that are there no more.
+REST_SECONDS_MAX = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class FoundPage:

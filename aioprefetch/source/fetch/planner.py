@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aioprefetch.errors import Error
-from aioprefetch.source.feed import Feed, FoundPage
+from aioprefetch.source.feed import REST_SECONDS_MAX, Feed, FoundPage
 from aioprefetch.source.fetch.admission import Admission, BatchLimits, CanSplit
 from aioprefetch.source.fetch.draft import Draft, is_repeated, passes
 from aioprefetch.source.fetch.policies import judge, to_remember
@@ -20,9 +20,6 @@ from aioprefetch.source.record import Record
 __all__ = ["PlanOptions", "Planner"]
 
 logger = logging.getLogger(__name__)
-
-# Changes that wait longer than this are listed again: an old page plans versions that are there no more.
-REST_SECONDS_MAX = 60.0
 
 
 class Log(Protocol):

@@ -18,14 +18,14 @@ from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.operator import Operator
 from aioprefetch.services.fs.threads import settled
 from aioprefetch.source.cursor import Cursor, Diff
-from aioprefetch.source.feed import FoundPage
+from aioprefetch.source.feed import REST_SECONDS_MAX, FoundPage
 from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.known import Known
+from aioprefetch.source.known import Known, KnownFile
 from aioprefetch.source.list.bloom_filter import BloomFilter
 from aioprefetch.source.list.comparison import is_young, kind_of
 from aioprefetch.source.list.finishing import Overrun
 from aioprefetch.source.list.key_spill import KeySpill
-from aioprefetch.source.list.pace import Pace
+from aioprefetch.source.list.pace import Pace, loop_seconds
 from aioprefetch.source.list.progress import Progress
 from aioprefetch.source.list.read_ahead import ReadAhead
 from aioprefetch.source.list.selection import Selection, file_of
@@ -61,12 +61,14 @@ class DiffLister:
         self._options = options
         self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
         self._known = known
+        self._clock = clock or loop_seconds
         self._pace = Pace(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._progress = Progress(operator.info.url, clock)
         self._filter: BloomFilter | None = None  # Made by the first listing, which looks every key up.
         self._listing: _Listing | None = None
         self._dropped: list[ReadAhead] = []
         self._held: FoundPage | None = None
+        self._held_since = 0.0
         self._requests = 0
         self._until_ms: int | None = None
         self._overrun = Overrun()
@@ -103,7 +105,7 @@ class DiffLister:
                 f"a lister without order goes on from a cursor of its own kind, not from {cursor!r:.200}",
                 operation="list",
             )
-        rest = self._rest_of_page(cursor)
+        rest = await self._rest_of_page(cursor)
         if rest is not None:
             return rest
         if self._pace.is_resting or self._is_idle():
@@ -128,18 +130,39 @@ class DiffLister:
 
     # --- where it stands ----------------------------------------------------------------------------------------
 
-    def _rest_of_page(self, cursor: Diff) -> FoundPage | None:
-        """What was not taken of the last page; ``None``: nothing. A cursor that does not follow on ends the listing."""
+    async def _rest_of_page(self, cursor: Diff) -> FoundPage | None:
+        """What was not taken of the last page, as it compares with what is known now; ``None``: nothing.
+
+        A cursor that does not follow on ends the listing. What has waited for long is told by the next listing, which
+        looks at it again; but a run that is to end does not look twice.
+        """
         held = self._held
         if held is None or cursor == held.after:
             return None
-        for number, (_, after) in enumerate(held.changes):
-            if isinstance(after, Diff) and after.taken == cursor.taken + 1:
-                self._found = True
-                self._held = replace(held, changes=held.changes[number:], requests=0)
-                return self._held
-        self._drop()
-        return None
+        numbers = [after.taken for _, after in held.changes if isinstance(after, Diff)]
+        if cursor.taken + 1 not in numbers:
+            self._drop()
+            return None
+        if self._until_ms is None and self._clock() - self._held_since > REST_SECONDS_MAX:
+            self._held = None
+            return None
+        rest = [change for change, _ in held.changes[numbers.index(cursor.taken + 1) :]]
+        known = await self._known.find([change.file.key for change in rest])
+        changes = [now for change in rest if (now := _compared_again(change, known.get(change.file.key))) is not None]
+        self._found = True
+        assert isinstance(held.after, Diff)
+        return self._hold(cursor, changes, held.after, is_idle=self._is_idle())
+
+    def _hold(self, cursor: Diff, changes: list[Change], after: Diff, *, is_idle: bool) -> FoundPage:
+        """A page of changes, each with its number, which is also kept until all of it is taken."""
+        after = replace(after, taken=cursor.taken + len(changes))
+        pairs = tuple(
+            (change, after if number == len(changes) else replace(cursor, taken=cursor.taken + number))
+            for number, change in enumerate(changes, 1)
+        )
+        requests, self._requests = self._requests, 0
+        self._held = FoundPage(pairs, after, requests, is_idle)
+        return self._held
 
     def _is_idle(self) -> bool:
         if self._until_ms is not None:
@@ -174,19 +197,13 @@ class DiffLister:
             after, changes = await self._listed(listing, cursor)
         else:
             after, changes = await self._compared(listing, cursor, listing.compared)
-        after = replace(after, taken=cursor.taken + len(changes))
-        pairs = tuple(
-            (change, after if number == len(changes) else replace(cursor, taken=cursor.taken + number))
-            for number, change in enumerate(changes, 1)
-        )
         self._found = self._found or bool(changes)
         self._left -= not changes
         is_idle = self._is_idle()
         if is_idle and not self._found:
             self._pace.rest()
-        requests, self._requests = self._requests, 0
-        self._held = FoundPage(pairs, after, requests, is_idle)
-        return self._held
+        self._held_since = self._clock()
+        return self._hold(cursor, changes, after, is_idle=is_idle)
 
     async def _listed(self, listing: _Listing, cursor: Diff) -> tuple[Diff, list[Change]]:
         """A page of the listing, each key looked up unless it is certainly new."""
@@ -252,3 +269,12 @@ class DiffLister:
             self._ended = True
             self._done = self._until_ms is not None
         return cursor, [Change("gone", one.file) for one in known if one.file.key in absent and one.gone_ms is None]
+
+
+def _compared_again(change: Change, known: KnownFile | None) -> Change | None:
+    """A change that was told before; what was taken since may be of the same key, listed twice."""
+    if change.kind != "gone":
+        kind = kind_of(change.file, known)
+        return None if kind is None else Change(kind, change.file)
+    is_there = known is not None and known.gone_ms is None and known.file.is_same_version(change.file)
+    return change if is_there else None

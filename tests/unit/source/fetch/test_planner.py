@@ -10,9 +10,9 @@ import pytest
 
 from aioprefetch.errors import ObjectChanged, Unavailable
 from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.feed import FoundPage
+from aioprefetch.source.feed import REST_SECONDS_MAX, FoundPage
 from aioprefetch.source.fetch.admission import BatchLimits
-from aioprefetch.source.fetch.planner import REST_SECONDS_MAX, Planner, PlanOptions
+from aioprefetch.source.fetch.planner import Planner, PlanOptions
 from aioprefetch.source.files import Change, SourceFile
 from aioprefetch.source.record import Record
 from tests.unit.source.fetch.fakes import FakeFeed, FakeState, file_of

@@ -4,12 +4,15 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
 from aioprefetch.source.cursor import Diff, TailAndSweep
+from aioprefetch.source.feed import REST_SECONDS_MAX
+from aioprefetch.source.files import Change
 from aioprefetch.source.known import KnownFile
 from aioprefetch.source.list import DiffLister
 from aioprefetch.source.list.key_spill import KeySpill
@@ -255,3 +258,45 @@ async def test_a_cancelled_comparison_tells_nothing_to_be_gone(
         await trigger
     assert await one.through() == []
     assert not any(closed_within)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_what_waits_of_a_page_for_long_is_looked_at_again(
+    bucket: SimulatedBucket, operator: Operator, ends: bool
+) -> None:
+    """By the next listing: an old page plans versions that are there no more. A run that is to end does not."""
+    for number in range(3):
+        bucket.put(f"k{number}")
+    known, now = DictKnown(), 0.0
+    one = Consumer(DiffLister(operator, "", EAGER, known, clock=lambda: now), known)
+    if ends:
+        one.feed.finish_by(10**9)
+    await one.trigger(room=1)
+    old = {key: found.etag for key, found in bucket.objects.items()}
+    for number in range(3):
+        bucket.put(f"k{number}")
+    now += REST_SECONDS_MAX + 1
+    await (one.until_idle() if ends else one.through())
+    planned_anew = {key for key, etag in one.delivered if etag != old[key]}
+    assert len(planned_anew) == (0 if ends else 3)
+    assert len(one.delivered) == (3 if ends else 4)
+
+
+async def test_the_rest_of_a_page_is_compared_with_what_was_taken_meanwhile(
+    bucket: SimulatedBucket, operator: Operator
+) -> None:
+    """A listing without order may show a key twice, in two versions; what is gone may be there again."""
+    bucket.put("a")
+    bucket.put("b")
+    known = DictKnown()
+    lister = DiffLister(operator, "", EAGER, known)
+    page = await lister.page(lister.first())
+    (first, at), (second, _) = page.changes
+    known.apply(first)
+    known.apply(Change("new", replace(second.file, etag="another")))
+    again = await lister.page(at)
+    assert [(change.kind, change.file.key) for change, _ in again.changes] == [("overwritten", second.file.key)]
+    known.apply(second)
+    empty = await lister.page(at)
+    assert empty.changes == ()
+    assert empty.after.taken == at.taken == 1  # type: ignore[union-attr]
