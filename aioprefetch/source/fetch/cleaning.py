@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from aioprefetch.errors import ConfigInvalid, Error, NotFound, StateConflict, Unavailable
+from aioprefetch.errors import AlreadyExists, ConfigInvalid, Error, NotFound, StateConflict, Unavailable
 from aioprefetch.operator import Operator
 from aioprefetch.source.fetch.cleaning_notes import MARKER_NAME, DeadLists, MarkerFile, Progress, version_of
+from aioprefetch.source.fetch.moving import copy_to_absent
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import CleanSource
 from aioprefetch.source.record import Record
@@ -104,7 +105,8 @@ class Cleaner:
 
     A file is touched only while it is the version that was read. Between that look and the deletion lies one request:
     stores have no conditional delete. One of which a task noted that it left a part out (``dead/`` beside the state)
-    is left alone. Nothing is touched once another writer has taken the state over.
+    is left alone, and so is one that would be moved to where another file is. Nothing is touched once another writer
+    has taken the state over.
 
     What a killed process left is cleaned by the next one, on its first commit. Files that could not be cleaned are
     tried again, with a later commit and by later runs. ``counts`` has ``cleaned``, ``changed``, ``missing``, ``failed``
@@ -201,7 +203,7 @@ class Cleaner:
             return found
 
     async def _clean_files(self, files: Sequence[SourceFile]) -> list[SourceFile]:
-        """Returns those that failed."""
+        """Returns those that failed, and may not the next time: whose place is taken is for people to look at."""
         if not files:
             return []
         await self._records.newest()  # Raises if another writer has taken over: these files are its own to plan.
@@ -211,7 +213,7 @@ class Cleaner:
         async def clean(file: SourceFile) -> None:
             async with slots:
                 result = await self._clean_one(file)
-                self.counts[result] += 1
+                self.counts["failed" if result == "taken" else result] += 1
                 if result == "failed":
                     self._attempts[file] += 1
                     failed.append(file)
@@ -228,12 +230,15 @@ class Cleaner:
             if self._options.mode == "move":
                 assert self._options.operator is not None
                 source = f"{self._options.source_directory}{file.key}"
-                await self._options.operator.copy(source, f"{self._options.target_directory}{file.key}")
+                await copy_to_absent(self._options.operator, source, f"{self._options.target_directory}{file.key}")
                 if not await self._is_still(file):  # The copy took time; what came meanwhile is not ours to delete.
                     return "changed"
             await self._operator.delete(file.key)
         except NotFound:
             return "missing"
+        except AlreadyExists as error:
+            logger.warning("the source file %r was not cleaned: %s", file.key, error)
+            return "taken"
         except Error as error:
             logger.warning("the source file %r was not cleaned: %s", file.key, error)
             return "failed"

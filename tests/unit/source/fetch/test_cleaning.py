@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,6 +74,38 @@ async def test_files_are_moved_with_their_path() -> None:
     await scene.commit(1)
     assert scene.keys() == ["done/x/a"]
     assert await scene.root.read("done/x/a") == b"moved"
+
+
+async def test_a_file_is_not_moved_over_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    """Of one size or of two. It is not tried again either: somebody must look at them."""
+    for data in (b"second", b"third one"):
+        scene = Scene("move")
+        await scene.plan(FetchItem(await scene.put("x/a", b"first.")))
+        await scene.commit(1)
+        await scene.plan(FetchItem(await scene.put("x/a", data)), FetchItem(await scene.put("b")))
+        await scene.commit(2)
+        await scene.commit(2)
+        assert scene.keys() == ["done/b", "done/x/a", "in/x/a"]
+        assert await scene.root.read("done/x/a") == b"first."
+        assert scene.cleaner.counts == {"cleaned": 2, "failed": 1}
+        assert "'in/x/a': it is not moved to 'done/x/a', where another file is" in caplog.text
+
+
+async def test_a_move_that_was_killed_after_the_copy_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy may have another ETag, or the same one."""
+    monkeypatch.setattr("aioprefetch.source.fetch.moving.PIECE_BYTES", 3)
+    for etag in (None, "e"):
+        scene = Scene("move")
+        file = await scene.put("x/a", b"first.")
+        await scene.root.copy("in/x/a", "done/x/a")
+        if etag is not None:
+            objects = scene.service.store.objects
+            found = objects["done/x/a"]
+            objects["done/x/a"] = replace(found, metadata=replace(found.metadata, etag=file.etag))
+        await scene.plan(FetchItem(file))
+        await scene.commit(1)
+        assert scene.keys() == ["done/x/a"]
+        assert scene.cleaner.counts == {"cleaned": 1}
 
 
 async def test_a_newer_version_stays() -> None:
