@@ -156,15 +156,15 @@ class Cleaner:
                 # All of them at once: a batch that ends with ``wanted`` may have begun many records before.
                 progress.dead |= await self._dead.files(progress.through, wanted)
                 while progress.through < wanted:
-                    await self._clean_records(progress, min(progress.through + RECORDS_AT_ONCE, wanted))
+                    await self._clean_records(progress, *await self._next_records(progress.through, wanted))
         except StateConflict as error:
             logger.warning("source files are cleaned no more: %s", error)
         except Error as error:
             self.counts["failed"] += 1
             logger.warning("cleaning of source files stopped; it is tried again with the next commit: %s", error)
 
-    async def _clean_records(self, progress: Progress, until: int) -> None:
-        files = finished_files(await self._records_between(progress.through, until))
+    async def _clean_records(self, progress: Progress, records: Sequence[Record], until: int) -> None:
+        files = finished_files(records)
         whole = [file for file in files if version_of(file) not in progress.dead]
         failed = await self._clean_files(whole)
         if len(progress.failed) + len(failed) > FAILED_MAX:
@@ -187,20 +187,35 @@ class Cleaner:
             progress.failed = [file for file in progress.failed if file in failed or file not in due]
             await self._marker.write(progress)
 
-    async def _records_between(self, after: int, through: int) -> list[Record]:
-        """Those that are still there; the oldest ones are removed first."""
+    async def _next_records(self, after: int, wanted: int) -> tuple[list[Record], int]:
+        """Some records, and the last one that they go up to. The oldest ones, which were removed, are passed over."""
+        until = min(after + RECORDS_AT_ONCE, wanted)
         try:
-            return await self._records.records(after, through)
+            return await self._records.records(after, until), until
         except NotFound as error:
             found: list[Record] = []
-            removed = through
-            for seq in range(after + 1, through + 1):
+            removed = after
+            for seq in range(after + 1, until + 1):
                 try:
                     found += await self._records.records(seq - 1, seq)
                 except NotFound:
                     removed = seq
+            if removed == until:
+                until = removed = await self._removed_through(until, wanted)
             logger.warning("records %d to %d are compacted; their files are not cleaned: %s", after + 1, removed, error)
-            return found
+            return found, until
+
+    async def _removed_through(self, low: int, high: int) -> int:
+        """The last record between two that was removed, the first of which was."""
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                await self._records.records(middle, middle + 1)
+            except NotFound:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     async def _clean_files(self, files: Sequence[SourceFile]) -> list[SourceFile]:
         """Returns those that failed, and may not the next time: whose place is taken is for people to look at."""

@@ -195,6 +195,28 @@ async def test_records_that_are_gone_do_not_stop_it(caplog: pytest.LogCaptureFix
     assert "their files are not cleaned" in caplog.text
 
 
+async def test_a_long_part_of_the_log_that_is_gone_is_passed_over_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    for number in range(300):
+        await scene.plan(FetchItem(await scene.put(f"{number:03}")))
+    records, calls = scene.state.records, 0
+
+    async def compacted(after: int, through: int) -> list[Record]:
+        nonlocal calls
+        calls += 1
+        if after < min(through, 297):
+            raise NotFound("removed")
+        return await records(after, through)
+
+    scene.state.records = compacted  # type: ignore[method-assign]
+    await scene.commit(300)
+    assert len(scene.keys()) == 297
+    assert scene.cleaner.counts == {"cleaned": 3}
+    assert calls < 40
+    assert scene.root.statistics["object_put_request"] <= 3
+    assert [record.message[:36] for record in caplog.records] == ["records 0 to 297 are compacted; thei"]
+
+
 async def test_a_damaged_marker_begins_anew() -> None:
     scene = Scene()
     await scene.plan(FetchItem(await scene.put("a")))
