@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioprefetch.errors import ObjectChanged
-from aioprefetch.source.fetch.source import FileSource
+from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.source.state import StateOptions
@@ -105,3 +105,24 @@ async def test_l9_a_name_that_was_seen_to_be_gone_is_another_file_when_it_comes_
     scene.put("latest")
     objects["latest"] = kept
     assert await one.drain() == []
+
+
+@pytest.mark.parametrize("overwrites", ["ignore", "reread", "fail"])
+async def test_an_emptied_file_is_no_work_for_a_follower_either(scene: Scene, overwrites: Overwrites) -> None:
+    """The size under which it is remembered means something to the state alone."""
+    scene.put("a", "b")
+    one = Engine(await scene.open("a/", list_options=options("ignore")))
+    await one.drain()
+    attached = StateLocation(scene.state_operator, "a/")
+    early = Engine(await scene.open("early/", list_options=options(overwrites), attach_to=attached))
+    assert await early.drain() == [("a", 10), ("b", 10)]
+    scene.put("a", size=0)
+    scene.put("c")
+    await one.drain()
+    late = Engine(await scene.open("late/", list_options=options(overwrites), attach_to=attached))
+    assert await late.drain() == [("b", 10), ("c", 10)]
+    if overwrites == "fail":
+        with pytest.raises(ObjectChanged):
+            await early.drain()
+    else:
+        assert await early.drain() == [("c", 10)]
