@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aioprefetch.source.files import SourceFile
@@ -15,11 +15,17 @@ EMPTIED_BYTES = -1
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """The version of a key that was planned last, by the record ``seq``; ``gone_ms`` since it is no longer listed."""
+    """The version of a key that was planned last, by the record ``seq``; ``gone_ms`` since it is no longer listed.
+
+    ``since`` is the record by which the name was new last: the first one, or one after it was seen to be gone. Of a
+    change that is not in a run yet it is an earlier one's, of the run, if it ``continues`` what is there.
+    """
 
     file: SourceFile
     seq: int
     gone_ms: int | None = None
+    since: int = field(default=-1, compare=False)
+    continues: bool = field(default=True, compare=False)
 
 
 class Known(Protocol):

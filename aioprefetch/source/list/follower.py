@@ -152,13 +152,15 @@ class Follower:
             through = ours[-1].file.key
         theirs, ours = _up_to(theirs, through), self._with_told(_up_to(ours, through), after, through)
         later = {one.file.key for one in theirs if one.seq > cursor.through}
+        # Names that were gone since the last record that was followed, whatever came in their place.
+        anew = {one.file.key for one in theirs if cursor.seq < one.since <= cursor.through}
         takes = self._selection.takes
         files = [
             one.file for one in theirs if one.gone_ms is None and one.file.key not in later and takes(one.file.key)
         ]
         changes: Changes = [
-            (change, replace(cursor, backfill_key=change.file.key))
-            for change in compare(files, [one for one in ours if one.file.key not in later])
+            (_anew(change, anew), replace(cursor, backfill_key=change.file.key))
+            for change in compare(files, [one for one in ours if one.file.key not in later - anew])
         ]
         self._told |= {
             change.file.key: KnownFile(change.file, cursor.through, 0 if change.kind == "gone" else None)
@@ -196,6 +198,10 @@ class Follower:
             self._told |= {change.file.key: before[change.file.key] for change in told}
         after = replace(cursor, seq=decided[-1][0])
         return FoundPage(tuple(pairs), after, 0, is_idle=after.seq >= end)
+
+
+def _anew(change: Change, anew: set[str]) -> Change:
+    return replace(change, kind="new") if change.kind == "overwritten" and change.file.key in anew else change
 
 
 def _told(changes: Decided, before: dict[str, KnownFile], theirs: Mapping[str, KnownFile]) -> list[Change]:

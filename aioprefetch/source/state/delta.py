@@ -33,23 +33,28 @@ def changes_of(record: Record, carried: frozenset[SourceFile]) -> Changes:
     for item in (*record.items, *record.carry):
         file = item.file
         if file not in carried:
-            changes[file.key] = KnownFile(file, seq)
+            changes[file.key] = KnownFile(file, seq, since=seq)
     for file in record.known:
-        changes[file.key] = KnownFile(file, seq)
+        changes[file.key] = KnownFile(file, seq, since=seq)
     return changes
 
 
 def fold(entries: Changes, changes: Mapping[str, KeyChange]) -> None:
     """Add later changes to earlier ones. Who is gone already stays gone since the first time."""
     for key, change in changes.items():
-        if isinstance(change, KnownFile):
-            entries[key] = change
-            continue
         before = entries.get(key)
-        if before is None:
+        if isinstance(change, KnownFile):
+            entries[key] = change if before is None else _in_place_of(before, change)
+        elif before is None:
             entries[key] = change
         elif isinstance(before, KnownFile):
             entries[key] = with_gone(before, change)
+
+
+def _in_place_of(before: KeyChange, change: KnownFile) -> KnownFile:
+    if isinstance(before, int) or before.gone_ms is not None:
+        return replace(change, continues=False)
+    return replace(change, since=before.since, continues=before.continues)
 
 
 def with_gone(known: KnownFile, gone_ms: int) -> KnownFile:
@@ -126,8 +131,11 @@ class Delta:
     def apply(self, key: str, row: KnownFile | None) -> KnownFile | None:
         """What is known of a key that is in the runs as ``row``."""
         change = self.entries.get(key)
-        if change is None or isinstance(change, KnownFile):
-            return row if change is None else change
+        if change is None:
+            return row
+        if isinstance(change, KnownFile):
+            is_new = row is None or row.gone_ms is not None or not change.continues
+            return change if is_new or row is None else replace(change, since=row.since)
         return None if row is None else with_gone(row, change)
 
 

@@ -85,11 +85,23 @@ def merge_rows(
         if not rows.num_rows or rows.column("key")[-1].as_py() < changed.column("key")[0].as_py():
             rows = pa.concat_tables([rows, changed])
         else:
-            stays = pc.invert(pc.is_in(rows.column("key"), value_set=changed.column("key")))
-            rows = pa.concat_tables([rows.filter(stays), changed])
+            goes = pc.is_in(rows.column("key"), value_set=changed.column("key"))
+            changed = _with_since(changed, decided, rows.filter(goes))
+            rows = pa.concat_tables([rows.filter(pc.invert(goes)), changed])
             rows = rows.take(pc.sort_indices(rows.column("key")))
     gone = rows.column("gone_ms")
     return rows.filter(pc.or_(pc.is_null(gone), pc.greater_equal(pc.fill_null(gone, 0), forget_before_ms)))
+
+
+def _with_since(changed: pa.Table, decided: Sequence[KnownFile], before: pa.Table) -> pa.Table:
+    """Changed rows, of which those that go on from a row before, which was not gone, are as long new as that one."""
+    place = pc.index_in(changed.column("key").combine_chunks(), value_set=before.column("key").combine_chunks())
+    was_there = pc.and_(pc.is_valid(place), pc.is_null(before.column("gone_ms").take(place)))
+    goes_on = pc.and_(was_there, pa.array([one.continues for one in decided], pa.bool_()))
+    since = pc.subtract(before.column("seq"), before.column("new_ago")).take(place)
+    ago = pc.if_else(goes_on, pc.subtract(changed.column("seq"), since), changed.column("new_ago"))
+    number = SCHEMA.get_field_index("new_ago")
+    return changed.set_column(number, SCHEMA.field(number), ago)
 
 
 def _with_gone(rows: pa.Table, gone: Mapping[str, int]) -> pa.Table:

@@ -33,6 +33,8 @@ SCHEMA = pa.schema(
         pa.field("modified_ms", pa.int64()),
         pa.field("seq", pa.int64(), nullable=False),
         pa.field("gone_ms", pa.int64()),
+        # How many records before ``seq`` the name was new: mostly none, which takes no room.
+        pa.field("new_ago", pa.int64(), nullable=False),
     ]
 )
 
@@ -88,6 +90,7 @@ def table_of(files: Sequence[KnownFile]) -> pa.Table:
         [one.file.modified_ms for one in files],
         [one.seq for one in files],
         [one.gone_ms for one in files],
+        [one.seq - one.since for one in files],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
@@ -97,8 +100,10 @@ def files_of(table: pa.Table) -> list[KnownFile]:
     """The files of a run's rows."""
     columns = (column.to_pylist() for column in table.columns)
     return [
-        KnownFile(SourceFile(_text(key) or "", size, _text(etag), _text(version), modified_ms), seq, gone_ms)
-        for key, size, etag, version, modified_ms, seq, gone_ms in zip(*columns, strict=True)
+        KnownFile(
+            SourceFile(_text(key) or "", size, _text(etag), _text(version), modified_ms), seq, gone_ms, seq - new_ago
+        )
+        for key, size, etag, version, modified_ms, seq, gone_ms, new_ago in zip(*columns, strict=True)
     ]
 
 
@@ -118,7 +123,7 @@ def encode_run(table: pa.Table, name: str, *, group_rows: int) -> tuple[bytes, R
         write_statistics=False,
         column_encoding={
             "key": "DELTA_BYTE_ARRAY",
-            **dict.fromkeys(("size", "modified_ms", "seq", "gone_ms"), _DELTA),
+            **dict.fromkeys(("size", "modified_ms", "seq", "gone_ms", "new_ago"), _DELTA),
         },
     )
     data = sink.getvalue()

@@ -126,3 +126,25 @@ async def test_an_emptied_file_is_no_work_for_a_follower_either(scene: Scene, ov
             await early.drain()
     else:
         assert await early.drain() == [("c", 10)]
+
+
+async def test_a_follower_that_was_away_for_long_takes_another_file_of_a_name_for_new(scene: Scene) -> None:
+    """The records that told that the first one was gone have been removed."""
+    small = StateOptions(keep_records=2, compact_records=4, compact_entries=1)
+    one = Engine(await scene.open("a/", state_options=small))
+    scene.put("k", "other")
+    await one.drain()
+    attached = StateLocation(scene.state_operator, "a/")
+    two = Engine(await scene.open("b/", attach_to=attached))
+    assert await two.drain() == [("k", 10), ("other", 10)]
+    scene.bucket.store.remove("k")
+    await one.drain()
+    scene.put("k", size=77)
+    scene.put("other", size=78)
+    assert await one.drain() == [("k", 77)]
+    for number in range(12):
+        scene.put(f"n{number:02}")
+        await one.drain()
+    await one.source.state.compact()
+    assert ("k", 77) in await two.drain()
+    assert ("other", 78) not in two.got

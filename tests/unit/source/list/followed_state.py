@@ -7,7 +7,7 @@ from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.known import KnownFile
 from aioprefetch.source.record import Record
-from aioprefetch.source.state.delta import KeyChange, carried_files, changes_of, with_gone
+from aioprefetch.source.state.delta import Changes, KeyChange, carried_files, changes_of, fold, with_gone
 from tests.model.source_listing.dict_known import DictKnown
 
 
@@ -56,7 +56,9 @@ class FollowedState:
     def _apply(self, key: str, change: KeyChange) -> None:
         files = self.known.files
         if isinstance(change, KnownFile):
-            files[key] = change
+            changed: Changes = {key: files[key]} if key in files else {}
+            fold(changed, {key: change})
+            files |= {key: one for key, one in changed.items() if isinstance(one, KnownFile)}
         elif key in files:
             files[key] = with_gone(files[key], change)
 

@@ -163,6 +163,22 @@ async def test_records_that_were_removed_are_made_up_for_by_what_is_known() -> N
     assert await until_idle(one) == [("new", "h")]
 
 
+async def test_a_name_that_was_gone_meanwhile_is_new_although_the_records_were_removed() -> None:
+    """Whatever became of it later, while it is back-filled included; one that was there all the time is overwritten."""
+    state = FollowedState()
+    state.append([FetchItem(state.file(key)) for key in "abcd"])
+    one = follower(state)
+    await one.until_idle()
+    state.append(gone=["b", "c", "d"])
+    state.append([FetchItem(state.file(key)) for key in "abcd"])
+    state.append([FetchItem(state.file("c"))])
+    state.compact()
+    found = told(list(await one.trigger(room=1)))
+    state.append([FetchItem(state.file("d"))])
+    found += await until_idle(one, room=1)
+    assert found == [("overwritten", "a"), ("new", "b"), ("new", "c"), ("gone", "d"), ("new", "d")]
+
+
 async def test_more_known_files_than_are_looked_at_at_once() -> None:
     """On both sides, on one, and with nothing left on the other."""
     state = FollowedState()
