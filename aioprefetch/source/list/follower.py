@@ -152,8 +152,9 @@ class Follower:
             through = ours[-1].file.key
         theirs, ours = _up_to(theirs, through), self._with_told(_up_to(ours, through), after, through)
         later = {one.file.key for one in theirs if one.seq > cursor.through}
-        # Names that were gone since the last record that was followed, whatever came in their place.
-        anew = {one.file.key for one in theirs if cursor.seq < one.since <= cursor.through}
+        # Names that were gone since the last record that was followed, whatever came in their place. Of the one after
+        # that a part may have been followed; a name that it has anew was seen to be gone before it.
+        anew = {one.file.key for one in theirs if cursor.seq + 1 < one.since <= cursor.through}
         takes = self._selection.takes
         files = [
             one.file for one in theirs if one.gone_ms is None and one.file.key not in later and takes(one.file.key)

@@ -179,6 +179,17 @@ async def test_a_name_that_was_gone_meanwhile_is_new_although_the_records_were_r
     assert found == [("overwritten", "a"), ("new", "b"), ("new", "c"), ("gone", "d"), ("new", "d")]
 
 
+async def test_a_record_that_was_followed_in_part_and_removed_then_is_not_followed_twice() -> None:
+    state = FollowedState()
+    one = follower(state)
+    await one.until_idle()
+    state.append([FetchItem(state.file(key)) for key in "abc"])
+    assert told(list(await one.trigger(room=2))) == [("new", "a"), ("new", "b")]
+    state.append([FetchItem(state.file(key)) for key in "abc"])
+    state.compact()
+    assert await until_idle(one) == [("overwritten", "a"), ("overwritten", "b"), ("new", "c")]
+
+
 async def test_more_known_files_than_are_looked_at_at_once() -> None:
     """On both sides, on one, and with nothing left on the other."""
     state = FollowedState()
