@@ -17,8 +17,9 @@ EMPTIED_BYTES = -1
 class KnownFile:
     """The version of a key that was planned last, by the record ``seq``; ``gone_ms`` since it is no longer listed.
 
-    ``since`` is the record by which the name was new last: the first one, or one after it was seen to be gone. Of a
-    change that is not in a run yet it is an earlier one's, of the run, if it ``continues`` what is there.
+    ``since`` is the record by which the name was new last: the first one, or one after it was seen to be gone. Pages
+    tell it; of what was looked up it may be too late. A change that no run has yet ``continues`` the file of that name
+    in a run, if there is one: then ``since`` is that one's.
     """
 
     file: SourceFile

@@ -146,7 +146,10 @@ class SourceState:
         await self._compactions.keep_up()
 
     async def newest(self) -> Record | None:
-        """The newest record, looked for in the log. ``StateConflict`` for a writer that finds another one's."""
+        """The newest record, looked for in the log.
+
+        ``StateConflict`` for a writer that finds another one's, and for a reader whose state was deleted or made anew.
+        """
         return await self._journal.newest()
 
     async def records(self, after: int, through: int) -> list[Record]:
