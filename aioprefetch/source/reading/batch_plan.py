@@ -54,7 +54,7 @@ async def plan_batch(
     filters: Any = None,
     open_file: Mapping[str, str] | None = None,
 ) -> list[list[FetchItem]]:
-    """The work of each task: about two partitions for each slot, alike in bytes, none of them empty.
+    """The work of each task: a partition for each slot, or two where there is much, alike in bytes, none of them empty.
 
     A target below ``PARTITION_BYTES_MIN`` is kept to instead. ``files`` in place of a listing of what is below
     ``prefix``. ``filters`` are on ``schema``; without a schema they leave nothing out. Settings of ``openFile`` reach
@@ -101,7 +101,9 @@ def partition_count(items: Sequence[FetchItem], options: PartitionOptions) -> in
     if options.target_bytes < PARTITION_BYTES_MIN:
         wanted = min(-(-size // options.target_bytes), _SMALL_TARGETS_MAX)
         return max(1, min(wanted, options.partitions_max or wanted))
-    wanted = max(min(2 * options.slots, -(-weight // PARTITION_BYTES_MIN)), -(-size // _bytes_max(options)))
+    # A second task for each slot evens out what the first ones leave uneven; below this it costs more than that.
+    tasks = options.slots * (1 if weight <= options.slots * options.target_bytes else 2)
+    wanted = max(min(tasks, -(-weight // PARTITION_BYTES_MIN)), -(-size // _bytes_max(options)))
     return max(1, min(wanted, options.partitions_max or wanted))
 
 

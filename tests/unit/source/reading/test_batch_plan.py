@@ -53,15 +53,17 @@ async def test_partitions_cover_every_byte_once_and_are_alike(
         assert max(loads) - min(loads) <= largest
 
 
-def test_partitions_are_about_two_a_slot_and_worth_their_cost() -> None:
+def test_partitions_are_one_or_two_a_slot_and_worth_their_cost() -> None:
     def count(sizes: Sequence[int], most: int | None = None) -> int:
         items = [FetchItem(SourceFile(f"{n}", size)) for n, size in enumerate(sizes)]
         return partition_count(items, PartitionOptions(slots=4, partitions_max=most))
 
     assert count([2000]) == 1
     assert count([2000] * 50) == 1
-    assert count([2000] * 4000) == 8
-    assert count([16 * MIB]) == 5
+    assert count([2000] * 4000) == 4
+    assert count([8 * MIB]) == 3
+    assert count([511 * MIB]) == 4
+    assert count([512 * MIB]) == 8
     assert count([1 << 30]) == 8
     assert count([1 << 40]) == (1 << 40) // (512 * MIB)
     assert count([1 << 40], 100) == 100
@@ -129,7 +131,7 @@ async def test_f1_large_files_are_cut_between_row_groups(monkeypatch: pytest.Mon
         parts = await plan_batch(shelf.operator, ListOptions(glob="[ab].parquet"), options, FormatOptions())
         items = [item for part in parts for item in part]
         assert all(item.row_groups for item in items) == (split is not False)
-        assert len(parts) == (2 if split is False else 8)
+        assert len(parts) == (2 if split is False else 4)
         assert await numbers_of(shelf, parts) == sorted([*range(40_000)] * 2)
         loads = [sum(item.bytes for item in part) for part in parts]
         assert max(loads) < 1.5 * min(loads)
@@ -143,6 +145,6 @@ async def test_lines_are_cut_anywhere_and_read_once(monkeypatch: pytest.MonkeyPa
     async with Shelf() as shelf:
         await shelf.put("a.jsonl", jsonl([{"n": number} for number in range(3000)]))
         await shelf.put("b.jsonl", jsonl([{"n": number} for number in range(3000, 3100)]))
-        parts = await plan_batch(shelf.operator, ListOptions(), PartitionOptions(slots=2), FormatOptions())
+        parts = await plan_batch(shelf.operator, ListOptions(), PartitionOptions(slots=4), FormatOptions())
         assert len(parts) == 4
         assert await numbers_of(shelf, parts) == list(range(3100))
