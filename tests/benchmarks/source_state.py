@@ -1,7 +1,8 @@
-"""What the state of a source with many files costs: bytes, time, memory. Run by hand.
+"""What a stream of many files costs its driver: memory, time, bytes of state. Run by hand.
 
-``python -m tests.benchmarks.source_state [--files 10000000] [--directory DIR]`` plans that many files in batches, as a
-query would that lists a growing bucket, then opens the state in a fresh process and looks into it.
+``python -m tests.benchmarks.source_state [--files 10000000] [--directory DIR]`` lists that many objects of a store that
+exists by arithmetic alone, plans and commits them in batches of 10,000, then goes on in a fresh process and looks into
+what is known.
 """
 
 from __future__ import annotations
@@ -14,95 +15,112 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aioprefetch.operator import Operator
 from aioprefetch.services import Fs
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.fetch.source import FileSource
+from aioprefetch.source.files import FetchItem
+from aioprefetch.source.list import file_of
+from aioprefetch.source.offset import Offset
+from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.source.record import Record
-from aioprefetch.source.state import SourceIdentity, SourceState
+from aioprefetch.values import Entry
 from tests.benchmarks.process_usage import memory_bytes
+from tests.model.source_listing.arithmetic_store import ArithmeticStore
 
-IDENTITY = SourceIdentity("s3://bucket/landing", "*.jsonl", {"format": "jsonl"})
-BATCH_FILES = 10_000
+BATCH = AdmissionOptions(files_max=10_000)
 PAGE_KEYS = 1000
+OFFSET_BYTES_MAX = 300
 
 
-def key_of(number: int) -> str:
-    """The key of a file; they sort as numbers do."""
-    return f"2026/{number // 200_000:05}/{number // 5000 % 40:02}/part-{number:010}.jsonl"
+@dataclass
+class Landing(ArithmeticStore):
+    """Objects of all sizes, with digests for ETags, which cannot be compressed."""
+
+    def entry(self, number: int) -> Entry:
+        """The object of that number."""
+        digest = hashlib.md5(number.to_bytes(8, "big")).hexdigest()
+        return replace(super().entry(number), size=100_000 + number * 7919 % 90_000, etag=digest)
 
 
-def file_of(number: int) -> SourceFile:
-    """One of the files, with a digest that cannot be compressed for an ETag."""
-    digest = hashlib.md5(number.to_bytes(8, "big")).hexdigest()
-    return SourceFile(key_of(number), 100_000 + number * 7919 % 90_000, digest, None, 1_790_000_000_000 + number * 250)
+async def opened(store: Landing, state: Operator) -> FileSource:
+    """The source over a store, as Spark's reader opens it."""
+    return await FileSource.open(
+        operator=Operator(store), state_operator=state, state_directory="", url="s3://bucket/landing"
+    )
+
+
+async def take_batch(source: FileSource, before: Offset) -> Offset:
+    """One batch, as an engine takes it; ``before`` itself when there is none."""
+    after = await source.latest_offset(before, BATCH)
+    if after is not before:
+        assert len(json.dumps(after.to_json())) < OFFSET_BYTES_MAX
+        parts = await source.partitions(before, after)
+        assert sum(len(part) for part in parts) == after.files - before.files
+        await source.commit(after)
+    return after
 
 
 async def grow(directory: Path, files: int) -> dict[str, float]:
-    """Plan the files, committing each batch; what it cost."""
+    """List, plan and commit all; what it cost."""
     found: dict[str, float] = {}
     resident_bytes, started = memory_bytes("VmRSS"), time.perf_counter()
     async with Operator(Fs(directory)) as operator:
-        state = await SourceState.open(operator, "", IDENTITY, first=TailAndSweep())
-        slowest_seconds = 0.0
-        for start in range(0, files, BATCH_FILES):
-            items = tuple(FetchItem(file_of(number)) for number in range(start, min(files, start + BATCH_FILES)))
+        source = await opened(Landing(files), operator)
+        offset, slowest_seconds = source.initial_offset(), 0.0
+        while offset.files < files:
             begun = time.perf_counter()
-            head = state.head
-            assert head is not None
-            record = Record(
-                seq=head.seq + 1,
-                writer=state.writer,
-                cursor=TailAndSweep(items[-1].file.key),
-                items=items,
-                files=head.files + len(items),
-                bytes=head.bytes + sum(item.bytes for item in items),
-            )
-            await state.append(record)
-            await state.committed(record.seq)
+            offset = await take_batch(source, offset)
             slowest_seconds = max(slowest_seconds, time.perf_counter() - begun)
         found["grow_seconds"] = time.perf_counter() - started
-        found["slowest_append_seconds"] = slowest_seconds
+        found["slowest_batch_seconds"] = slowest_seconds
         started = time.perf_counter()
-        await state.compact()
+        await source.state.compact()
         found["last_compaction_seconds"] = time.perf_counter() - started
-        await state.aclose()
+        await source.aclose()
     found["grow_memory_bytes"] = memory_bytes("VmHWM") - resident_bytes
+    (directory.parent / "offset.json").write_text(json.dumps(offset.to_json()))
     return found
 
 
 async def look(directory: Path, files: int) -> dict[str, float]:
-    """Open the state anew and look into it; what it cost."""
+    """Go on from the last offset when a file has come, then look into what is known; what it cost."""
     found: dict[str, float] = {}
+    offset = Offset.from_json(json.loads((directory.parent / "offset.json").read_text()))
     resident_bytes, started = memory_bytes("VmRSS"), time.perf_counter()
     async with Operator(Fs(directory)) as operator:
-        state = await SourceState.open(operator, "", IDENTITY, first=TailAndSweep())
+        store = Landing(files + 1)
+        source = await opened(store, operator)
+        state = source.state
         found["open_seconds"] = time.perf_counter() - started
         found["open_memory_bytes"] = memory_bytes("VmHWM") - resident_bytes
+        offset = await take_batch(source, offset)
+        assert offset.files == files + 1
+        found["restart_to_first_batch_seconds"] = time.perf_counter() - started
         started = time.perf_counter()
         known = 0
         for start in range(0, files, PAGE_KEYS):
-            last = key_of(min(files, start + PAGE_KEYS) - 1)
-            known += len(await state.known.between(key_of(start - 1) if start else "", last))
+            last = store.key(min(files, start + PAGE_KEYS) - 1)
+            known += len(await state.known.between(store.key(start - 1) if start else "", last))
         assert known == files, (known, files)
         found["sweep_seconds"] = time.perf_counter() - started
         started = time.perf_counter()
-        wanted = [key_of(number * 7919 % files) for number in range(100)]
+        wanted = [store.key(number * 7919 % files) for number in range(100)]
         assert len(await state.known.find(wanted)) == len(set(wanted))
         found["find_100_scattered_seconds"] = time.perf_counter() - started
         head = state.head
         assert head is not None
         # One change in each range of keys: everything is written anew.
-        changed = tuple(FetchItem(file_of(number)) for number in range(0, files, 50_000))
+        changed = tuple(FetchItem(file_of(store.entry(number))) for number in range(0, files, 50_000))
         record = Record(head.seq + 1, state.writer, head.cursor, changed, files=head.files, bytes=head.bytes)
         await state.append(record)
         await state.committed(record.seq)
         started = time.perf_counter()
         await state.compact()
         found["compaction_of_all_seconds"] = time.perf_counter() - started
-        await state.aclose()
+        await source.aclose()
     found["look_memory_bytes"] = memory_bytes("VmHWM") - resident_bytes
     return found
 
@@ -141,7 +159,9 @@ def main() -> None:
         print(json.dumps(asyncio.run(part(given.directory, given.files))))
         return
     with tempfile.TemporaryDirectory() as temporary:
-        for name, value in measure(given.directory or Path(temporary), given.files).items():
+        directory = (given.directory or Path(temporary)) / "state"
+        directory.mkdir(parents=True)
+        for name, value in measure(directory, given.files).items():
             print(f"{name:28} {value:,.2f}" if "seconds" in name else f"{name:28} {value / 1e6:,.1f} MB")
 
 
