@@ -30,8 +30,9 @@ test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not spark" $(ARGS) $(OR_NONE)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m spark tests/spark tests/examples $(ARGS) $(OR_NONE)
 
-test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step (half an hour)
-	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest tests/spark/crash $(ARGS)
+test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step, then thousands without a JVM (half an hour)
+	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)
+	AIOPREFETCH_CRASH_MATRIX=full $(BIN)/python -m pytest -n auto --dist load tests/model/source_crashes $(ARGS) $(OR_NONE)
 
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from aioprefetch.spark.java import use_java
 from tests.spark.crash.file_sets import add_late_files, make_file_set
-from tests.spark.crash.kill_points import JVM, MARKER, POINT
+from tests.spark.crash.kill_points import JVM, KILLED, MARKER, POINT
 from tests.tidy.source_tree import ROOT
 
 RUN_SECONDS_MAX = 240
@@ -73,7 +73,7 @@ def crash(row: Row, directory: Path, *, restarts: int = 1) -> Outcome:
     }
     (directory / "config.json").write_text(json.dumps(config))
     killed = run(directory, point=row.point)
-    assert list(directory.glob("marker.*")), f"nobody came by {row.point}:\n{killed.stdout[-3000:]}"
+    assert (directory / "marker").with_suffix(KILLED).exists(), f"nobody was killed:\n{killed.stdout[-3000:]}"
     assert (killed.returncode == 0) is row.query_survives, killed.stdout[-3000:]
     files = add_late_files(files, row.shape)
     for _ in range(restarts):

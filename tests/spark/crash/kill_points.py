@@ -13,6 +13,8 @@ from pathlib import Path
 
 # Variables that the harness sets for a pipeline and all processes it starts.
 POINT, MARKER, JVM = "CRASH_POINT", "CRASH_MARKER", "CRASH_JVM"
+# What the marker's name ends with once somebody is about to be killed.
+KILLED = ".killed"
 
 POINTS = (
     "before-record",  # the planned batch is not durable yet
@@ -30,6 +32,7 @@ def reached(point: str, *, nth: int = 1) -> None:
     """Die here if this is where the pipeline is to be killed, at the ``nth`` time that any process comes by."""
     if os.environ.get(POINT) != point or not _is_turn(nth):
         return
+    Path(os.environ[MARKER]).with_suffix(KILLED).touch()
     if point == "executor-in-file":
         os.kill(_parent(os.getppid()), signal.SIGKILL)  # worker, its daemon, the executor's JVM
     elif point != "worker-in-file":
