@@ -42,11 +42,11 @@ def session() -> SparkSession:
 
 
 def readings(spark: SparkSession, url: str, work: Path) -> DataFrame:
-    """What lands below ``url``, in two formats, as one stream. Each source has a state of its own."""
+    """What lands below ``url``, in two formats, as one stream. Each source has its own state below the checkpoint."""
     lines = aioprefetch.spark.stream(
         spark,
         f"{url}/*.jsonl",
-        checkpoint=str(work / "lines"),
+        checkpoint=str(work / "checkpoint" / "lines"),
         schema=READING,
         format="jsonl",
         maxFilesPerTrigger=4,
@@ -55,7 +55,7 @@ def readings(spark: SparkSession, url: str, work: Path) -> DataFrame:
     tables = aioprefetch.spark.stream(
         spark,
         f"{url}/*.parquet",
-        checkpoint=str(work / "tables"),
+        checkpoint=str(work / "checkpoint" / "tables"),
         schema=READING,
         format="parquet",
         maxFilesPerTrigger=4,
