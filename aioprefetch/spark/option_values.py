@@ -51,11 +51,6 @@ def any_text(option: str, value: str) -> str:
     return value
 
 
-def optional_text(option: str, value: str) -> str | None:
-    """The text itself; ``None`` for an empty one."""
-    return value or None
-
-
 def encoding(option: str, value: str) -> str:
     """The name of an encoding of text."""
     try:

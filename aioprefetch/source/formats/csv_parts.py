@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from aioprefetch.source.columns.casts import CannotCast, cast_plain
 from aioprefetch.source.formats.conversion import NotConvertible, from_text, json_text
 from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.csv_layout import Layout, ragged
-from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.csv_quoting import PIECE_BYTES, Quoting
 from aioprefetch.source.formats.csv_records import first_record, record_spans, without_blank
 from aioprefetch.source.formats.json_rows import unfit
 from aioprefetch.source.formats.lines import LineEnds, Lines
@@ -36,8 +35,6 @@ from aioprefetch.source.formats.time_zones import instants, zone_of
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 # pyarrow reads these as integers.
 _HEX = r"0[xX]"
-_PIECE_BYTES = 64 << 10
-_RAGGED = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
 class CsvParts:
@@ -264,7 +261,7 @@ def _may_have_hex(data: bytes) -> bool:
     if b"x" not in data and b"X" not in data:
         return False
     found = np.frombuffer(data, np.uint8)
-    pieces = (found[start : start + _PIECE_BYTES + 1] for start in range(0, len(data), _PIECE_BYTES))
+    pieces = (found[start : start + PIECE_BYTES + 1] for start in range(0, len(data), PIECE_BYTES))
     return any(((piece[:-1] == ord("0")) & ((piece[1:] | 0x20) == ord("x"))).any() for piece in pieces)
 
 

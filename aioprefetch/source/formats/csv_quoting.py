@@ -10,7 +10,8 @@ import numpy.typing as npt
 # Where something begins and ends.
 Span = tuple[int, int]
 
-_PIECE_BYTES = 64 << 10
+# What numpy looks through at once: the memory for it is not new each time.
+PIECE_BYTES = 64 << 10
 
 
 class Quoting:
@@ -136,8 +137,8 @@ class Quoting:
 def _places(data: npt.NDArray[np.uint8], bytes_wanted: bytes) -> npt.NDArray[np.int64]:
     """Where these bytes are. Piece by piece: memory that is new each time costs more than the search."""
     found = [np.zeros(0, np.int64)]
-    for start in range(0, len(data), _PIECE_BYTES):
-        piece = data[start : start + _PIECE_BYTES]
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
         is_there = piece == bytes_wanted[0]
         for byte in bytes_wanted[1:]:
             is_there |= piece == byte

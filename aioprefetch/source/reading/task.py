@@ -60,11 +60,6 @@ class ReadTask:
             raise ConfigInvalid("a policy is quarantine, and there is nowhere to write to", operation="read_items")
 
     @property
-    def is_rescuing(self) -> bool:
-        """Whether unknown fields are wanted as text."""
-        return self.format.unknown_fields == "rescue" and RESCUED_COLUMN in self.schema.names
-
-    @property
     def data_schema(self) -> pa.Schema:
         """What is read of the files, filter columns included: the rest of the schema is not theirs."""
         fields = [one for one in self.schema if not self._is_added(one.name)]

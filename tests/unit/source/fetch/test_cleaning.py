@@ -119,9 +119,6 @@ async def test_a_newer_version_stays() -> None:
 
 
 async def test_a_version_that_comes_during_the_copy_stays() -> None:
-    class Overtaken(Memory):
-        pass
-
     scene = Scene("move")
     await scene.plan(FetchItem(await scene.put("a")))
     copy = scene.root.copy
