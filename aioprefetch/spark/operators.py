@@ -17,10 +17,6 @@ from aioprefetch.spark import worker
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl, literal_glob
 
-BLOCK_BYTES = 8 << 20
-# A budget holds at least so many blocks, whatever the worker's share is: fewer, and prefetching cannot begin.
-BLOCKS_MIN = 4
-
 
 def source_operator(settings: SourceSettings, root: str | None = None) -> Operator:
     """The operator at the root of a source, or at ``root``."""
@@ -42,7 +38,7 @@ def state_operator(settings: SourceSettings) -> Operator:
 def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
     """The operator of this process for a root and options of ``Operator.from_uri``."""
     key = hashlib.sha256(pickle.dumps((root, sorted(options.items())))).digest()
-    return worker.warm_operator(key, lambda: Operator.from_uri(root, **_with_memory(options))).operator
+    return worker.warm_operator(key, lambda: Operator.from_uri(root, **worker.with_memory(options))).operator
 
 
 @contextlib.contextmanager
@@ -66,10 +62,3 @@ async def locate(settings: SourceSettings) -> SourceUrl:
     except (NotFound, IsADirectory, NotADirectory, PermissionDenied):
         return location
     return location if found.kind == "directory" else SourceUrl(location.parent, literal_glob(location.name))
-
-
-def _with_memory(options: Mapping[str, Any]) -> dict[str, Any]:
-    if options.get("memory_bytes") is not None:
-        return dict(options)
-    block_bytes = options.get("block_bytes") or BLOCK_BYTES
-    return {**options, "memory_bytes": max(worker.memory_budget_bytes(), BLOCKS_MIN * block_bytes)}

@@ -26,9 +26,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # The parameter by which a decorated function gets its operator.
 OPERATOR = "operator"
-BLOCK_BYTES = 8 << 20
-# A budget holds at least so many blocks, whatever the worker's share is: fewer, and prefetching cannot begin.
-BLOCKS_MIN = 4
 
 
 class WarmOperator:
@@ -97,11 +94,7 @@ class _Settings:
         Operator(service, **options)  # to have its options checked where they were written
 
     def operator(self) -> Operator:
-        options = dict(self._options)
-        if options.get("memory_bytes") is None:
-            block_bytes = options.get("block_bytes") or BLOCK_BYTES
-            options["memory_bytes"] = max(worker.memory_budget_bytes(), BLOCKS_MIN * block_bytes)
-        return Operator(self.service, **options)
+        return Operator(self.service, **worker.with_memory(self._options))
 
 
 def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callable[..., Any]]:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from aioprefetch.operator import Operator
 from aioprefetch.runtime import fork_generation
@@ -24,6 +25,10 @@ ARROW_CPU_THREADS = 1
 ARROW_IO_THREADS = 2
 # Operators that a worker keeps. Each may fill its budget, so those that were not asked for lately are closed.
 OPERATORS_MAX = 8
+# That of an Operator by default.
+BLOCK_BYTES = 8 << 20
+# A budget holds at least so many blocks, whatever the worker's share is: fewer, and prefetching cannot begin.
+BLOCKS_MIN = 4
 
 
 def is_worker() -> bool:
@@ -69,6 +74,14 @@ def memory_budget_bytes() -> int:
     if worker.budget_bytes is None:
         worker.budget_bytes = budget_bytes(os.environ, _task_properties())
     return worker.budget_bytes
+
+
+def with_memory(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an Operator, which gets this worker's share of memory unless they have ``memory_bytes``."""
+    if options.get("memory_bytes") is not None:
+        return dict(options)
+    block_bytes = options.get("block_bytes") or BLOCK_BYTES
+    return {**options, "memory_bytes": max(memory_budget_bytes(), BLOCKS_MIN * block_bytes)}
 
 
 def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
