@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
@@ -55,14 +56,7 @@ def read(
     register(spark)
     texts = _texts(spark, url, columns, filters, format, options)
     check_scope(texts, "batch")
-    reader = spark.read.format(NAME)
-    settings = parse_options(texts, _registered[spark])
-    if schema is not None:
-        everything = _struct(schema)
-        reader = reader.schema(with_metadata(narrowed(everything, columns), settings))
-        if texts.pop("columns", None) is not None:
-            texts["fileSchema"] = everything.json()
-    return reader.options(**texts).load()
+    return _load(spark.read, texts, _registered[spark], schema, columns)
 
 
 def stream(
@@ -92,19 +86,30 @@ def stream(
     location = f"{checkpoint.rstrip('/')}/aioprefetch"
     texts = _texts(spark, url, columns, filters, format, {**options, "stateLocation": location})
     check_scope(texts, "stream")
-    reader = spark.readStream.format(NAME)
-    settings = parse_options(texts, _registered[spark])
+    return _load(spark.readStream, texts, _registered[spark], schema, columns)
+
+
+def _data_source(found: Found) -> type[AioPrefetchDataSource]:
+    """A class of its own, which is pickled by value, and what was found with it."""
+    return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"found": found})
+
+
+def _load(
+    reader: DataFrameReader | DataStreamReader,
+    texts: dict[str, str],
+    found: Found,
+    schema: StructType | str | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """Where ``columns`` are chosen from a ``schema``, all that the files have goes along as ``fileSchema``."""
+    settings = parse_options(texts, found)
+    reader = reader.format(NAME)
     if schema is not None:
         everything = _struct(schema)
         reader = reader.schema(with_metadata(narrowed(everything, columns), settings))
         if texts.pop("columns", None) is not None:
             texts["fileSchema"] = everything.json()
     return reader.options(**texts).load()
-
-
-def _data_source(found: Found) -> type[AioPrefetchDataSource]:
-    """A class of its own, which is pickled by value, and what was found with it."""
-    return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"found": found})
 
 
 def _struct(schema: StructType | str) -> StructType:
