@@ -119,14 +119,27 @@ class World:
 
     async def trigger(self, room: int) -> None:
         requests, failed = len(self.bucket.requests), self.failed
+        frontier, told = self.frontier, self.one.told.total()
         try:
             await self.one.trigger(room)
         except Throttled:
             assert self.failed > failed
-        pages = -(-len(self.bucket.objects) // self.page_entries) + 1
-        share = self.options.sweep_pages + 2 * self.options.ahead_pages
-        assert len(self.bucket.requests) - requests <= pages + share + self.failed - failed
+        if self.kind is Lister:
+            passed = sum(frontier < key <= self.frontier for key in self.bucket.objects)
+            pages = -(-passed // self.page_entries) + 1 + self.options.sweep_pages + 2 * self.options.ahead_pages
+        else:
+            news = self.one.told.total() - told
+            pages = news + max(1, self.options.sweep_pages) + self.options.ahead_pages
+        assert len(self.bucket.requests) - requests <= pages + self.failed - failed
         self.check()
+
+    @property
+    def frontier(self) -> str:
+        """All keys up to it were listed once: of a lister that has no such key, all there are."""
+        cursor = self.one.cursor
+        if cursor is None:
+            return ""
+        return cursor.frontier if isinstance(cursor, TailAndSweep) else "~"
 
     def check(self) -> None:
         """What holds at any time."""
@@ -136,10 +149,8 @@ class World:
             # A key that was seen to be gone is that of another file when it comes back.
             counts = Counter(key for key, _ in delivered)
             assert all(count <= 1 + self.one.lost[key] for key, count in counts.items())
-        cursor = self.one.cursor
-        frontier = cursor.frontier if isinstance(cursor, TailAndSweep) else "~"
         self.check_delivered(
-            [key for key, since in self.since.items() if key <= frontier and self.one.passes > since + 1]
+            [key for key, since in self.since.items() if key <= self.frontier and self.one.passes > since + 1]
         )
 
     def check_delivered(self, which: Any) -> None:
