@@ -16,6 +16,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidArgument, StateConflict, Un
 from aioprefetch.source.state.sealed import seal
 from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
 from aioprefetch.spark.data_source import AioPrefetchDataSource
+from aioprefetch.spark.operators import source_operator
 from aioprefetch.spark.stream_reader import FILES_MAX_DEFAULT, StreamReader
 from tests.spark.files import records, write_jsonl, write_parquet
 
@@ -281,13 +282,15 @@ def test_a_plan_without_partitions_reads_nothing(source: Path) -> None:
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_an_iterator_that_is_left_early_closes_the_files(source: Path) -> None:
-    reader = data_source(source, batchRows="1").reader(schema=IDS)
-    (partition,) = reader.partitions()
-    batches = reader.read(partition)
+def test_an_iterator_that_is_left_early_closes_the_files(tmp_path: Path) -> None:
+    (tmp_path / "large.jsonl").write_bytes(b'{"id": 1}\n' * 300_000)
+    reader = data_source(tmp_path, batchRows="1", bytesInFlight="64k").reader(schema=IDS)
+    batches = reader.read(reader.partitions()[0])
     assert next(batches).num_rows == 1
+    operator = source_operator(reader._settings)
+    assert operator.statistics["stream_read_closed"] < operator.statistics["stream_read_opened"]
     batches.close()  # type: ignore[attr-defined]
-    assert next(batches, None) is None
+    assert operator.statistics["stream_read_closed"] == operator.statistics["stream_read_opened"]
 
 
 def test_filters_are_pushed_from_the_first_safe_version_on(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
