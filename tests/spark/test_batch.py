@@ -14,7 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.operator import Operator
 from aioprefetch.spark import read
+from aioprefetch.sync import BlockingOperator
+from aioprefetch.testing import CountingS3Server
 from tests.spark.files import (
     SCHEMA,
     expected,
@@ -164,11 +167,30 @@ def test_non_utf8_text_is_an_error_that_names_the_file(spark: SparkSession, tmp_
     assert rows(read(spark, str(tmp_path), header=True, encoding="latin-1")) == [(1, "été")]
 
 
-def test_limit_leaves_a_long_read_early(spark: SparkSession, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "a.parquet", records(0, 20_000), row_group_size=500)
-    frame = read(spark, str(tmp_path), batch_rows=100)
+def test_limit_leaves_a_long_read_early(
+    spark: SparkSession, s3_server: CountingS3Server, random_name: Callable[[], str]
+) -> None:
+    """Files enough to fill all that is between a task and Spark, of which one is read at a time."""
+    bucket, files = random_name(), 24
+    keys = {"access_key_id": "AKID", "secret_access_key": "KEY"}
+    options = {"endpoint_url": s3_server.endpoint_url, "region": "us-east-1", **keys}
+    s3_server.create_bucket(bucket)
+    store = BlockingOperator(Operator.from_uri(f"s3://{bucket}", **options))
+    with store:
+        for number in range(files):
+            store.write(f"{number:02}.jsonl", f'{{"text": "{"x" * 1000}"}}\n'.encode() * 1000)
+    frame = read(
+        spark, f"s3://{bucket}", schema="text string", max_partitions=1, files_in_flight=1, batch_rows=100, **options
+    )
+
+    def read_files() -> int:
+        return len({one.path for one in s3_server.requests if one.method == "GET" and one.path.endswith(".jsonl")})
+
+    s3_server.reset()
     assert len(frame.limit(1).collect()) == 1
-    assert frame.count() == 20_000
+    assert 1 <= read_files() < files
+    assert frame.count() == files * 1000
+    assert read_files() == files
 
 
 def test_filters_of_spark_stay_with_the_query_that_has_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -276,14 +298,14 @@ def assert_read_alike(path: Path) -> None:
 def test_plans_show_no_secret(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     options = {
         "accessKeyId": SECRET, "secretAccessKey": SECRET, "sessionToken": SECRET, "sseCustomerSecretKey": SECRET,
-        "authToken": SECRET, "secretHeaders": f'{{"x": "{SECRET}"}}', "proxiesUrl": f'{{"http": "http://u:{SECRET}@p"}}',
-        "endpointUrl": "http://127.0.0.1:1",
+        "proxiesUrl": f'{{"http": "http://u:{SECRET}@p"}}', "endpointUrl": "http://127.0.0.1:1",
     }  # fmt: skip
-    options = {name: value for name, value in options.items() if name not in ("authToken", "secretHeaders")}
+    of_http = {"authToken": SECRET, "secretHeaders": f'{{"x": "{SECRET}"}}'}
     batch = spark.read.format("aioprefetch").schema("id int").options(**options).load("s3://bucket/x")
     stream = spark.readStream.format("aioprefetch").schema("id int").options(**options)
     streamed = stream.option("stateLocation", "s3://bucket/_state").load("s3://bucket/x")
-    for frame in (batch, streamed):
+    web = spark.read.format("aioprefetch").schema("id int").options(**of_http).load("https://127.0.0.1:1/x.jsonl")
+    for frame in (batch, streamed, web):
         frame.explain("extended")
         frame.explain("formatted")
         sys.stdout.write(frame._jdf.queryExecution().toString())
