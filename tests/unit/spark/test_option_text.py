@@ -41,7 +41,7 @@ def test_every_group_gets_its_options() -> None:
     settings = parsed(
         format="CSV", sep="\\t", quote="", nullValue="NA", lineSep="\\r\\n", header="false", multiLine="true",
         onMissing="quarantine", stateLocation="s3://bucket/state", unknownFields="rescue", overwrites="reread",
-        sweepPagesPerTrigger="0",
+        sweepPagesPerTrigger="0", listAheadPages="7", taskSlots="3",
         splitFiles="false", assign="size", targetPartitionBytes="1k", batchRows="5", metadataColumns="_mtime, _file",
         columns="id, name", cleanSource="move", **{"cleanSource.moveDestination": "s3://bucket/done"},
     )  # fmt: skip
@@ -49,9 +49,10 @@ def test_every_group_gets_its_options() -> None:
     assert (formats.format, formats.delimiter, formats.quote, formats.null_value) == ("csv", "\t", None, "NA")
     assert (formats.line_separator, formats.header, formats.multi_line) == ("\r\n", False, True)
     assert (settings.failures.on_missing, formats.unknown_fields) == ("quarantine", "rescue")
-    assert (settings.listing.overwrites, settings.listing.sweep_pages) == ("reread", 0)
+    assert (settings.listing.overwrites, settings.listing.sweep_pages, settings.listing.ahead_pages) == ("reread", 0, 7)
     assert (settings.partitioning.split_files, settings.partitioning.assign) == (False, "size")
     assert (settings.partitioning.target_bytes, settings.reading.batch_rows) == (1024, 5)
+    assert settings.partitioning.slots == 3
     assert settings.metadata_columns == ("_mtime", "_file")
     assert settings.columns == ("id", "name")
     assert (settings.clean, settings.clean_destination) == ("move", "s3://bucket/done")
@@ -93,6 +94,8 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("quxx", "1", "docs/spark-options.md"),
         ("maxFilesPerTrigger", "0", "at least 1"),
         ("maxFilesPerTrigger", "1.5", "integer"),
+        ("taskSlots", "0", "at least 1"),
+        ("listAheadPages", "-1", "at least 0"),
         ("maxBytesPerTrigger", "10 parsecs", "64m"),
         ("maxBytesPerTrigger", "0", "above 0"),
         ("header", "maybe", "true or false"),
@@ -284,6 +287,7 @@ def test_the_session_stands_behind_the_options() -> None:
         "region": "eu-central-1",
     }
     assert settings.partitioning.slots == 48
+    assert parsed(SESSION, taskSlots="3").partitioning.slots == 3
     assert parse_options({"path": "s3a://own/x"}, SESSION).operator == {"anonymous": True}
     assert parse_options({"path": "/data/x", "stateLocation": "s3://own/x"}, SESSION).operator == {}
     assert parse_options({"path": "/data/x", "stateLocation": "s3://own/x"}, SESSION).state_operator == {
