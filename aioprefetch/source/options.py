@@ -41,7 +41,7 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOptions:
-    """How much one batch takes at most. Rows are estimated: ``row_bytes`` is the size of one in the store.
+    """How much one batch takes at most. Rows are estimated by bytes; see ``admission.ROW_BYTES_GUESS``.
 
     A batch takes at least one item. ``plan_files_max`` holds even where an engine asks for all there is.
     """
@@ -49,7 +49,6 @@ class AdmissionOptions:
     files_max: int | None = None
     bytes_max: int | None = None
     rows_max: int | None = None
-    row_bytes: float | None = None
     plan_files_max: int = 100_000
 
 

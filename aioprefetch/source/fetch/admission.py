@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,8 +11,8 @@ from aioprefetch.source.options import AdmissionOptions
 
 CanSplit = Callable[[SourceFile], bool]
 
-# What a row takes in the store where nobody has measured it.
-ROW_BYTES_GUESS = 128.0
+# What a row takes in the store, for a limit of rows: nobody has measured it when a batch is planned.
+ROW_BYTES_GUESS = 128
 
 # A file is not cut for less than this at the end of a batch: each cut costs a request to find the next record.
 CUT_BYTES_MIN = 64 << 10
@@ -34,13 +33,13 @@ class BatchLimits:
 
 def limits_of(options: AdmissionOptions) -> BatchLimits:
     """The limits that options mean. ``ConfigInvalid`` names one that lets nothing pass."""
-    for name in ("files_max", "bytes_max", "rows_max", "row_bytes", "plan_files_max"):
+    for name in ("files_max", "bytes_max", "rows_max", "plan_files_max"):
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise ConfigInvalid(f"{name} must be above 0, not {value!r}", operation="plan_batch")
     sizes = [] if options.bytes_max is None else [options.bytes_max]
     if options.rows_max is not None:
-        sizes.append(max(1, math.floor(options.rows_max * (options.row_bytes or ROW_BYTES_GUESS))))
+        sizes.append(options.rows_max * ROW_BYTES_GUESS)
     files_max = options.plan_files_max if options.files_max is None else options.files_max
     return BatchLimits(min(files_max, options.plan_files_max), min(sizes, default=None))
 
@@ -60,7 +59,6 @@ def narrowed(own: AdmissionOptions, asked: AdmissionOptions | None) -> Admission
         files_max=_least(own.files_max, asked.files_max),
         bytes_max=_least(own.bytes_max, asked.bytes_max),
         rows_max=_least(own.rows_max, asked.rows_max),
-        row_bytes=asked.row_bytes or own.row_bytes,
         plan_files_max=plan_files_max,
     )
 

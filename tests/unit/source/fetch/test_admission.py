@@ -28,8 +28,7 @@ limits = st.builds(
     AdmissionOptions,
     files_max=st.none() | st.integers(1, 6),
     bytes_max=st.none() | st.integers(1, 500),
-    rows_max=st.none() | st.integers(1, 100),
-    row_bytes=st.none() | st.floats(0.5, 20),
+    rows_max=st.none() | st.integers(1, 5),
     plan_files_max=st.integers(1, 8),
 )
 
@@ -105,9 +104,8 @@ def test_a_newer_version_takes_the_place_of_what_waits() -> None:
 
 
 def test_rows_count_as_bytes() -> None:
-    assert limits_of(AdmissionOptions(rows_max=10, row_bytes=2.5)).bytes_max == 25
     assert limits_of(AdmissionOptions(rows_max=10)).bytes_max == 10 * ROW_BYTES_GUESS
-    assert limits_of(AdmissionOptions(rows_max=10, row_bytes=2.5, bytes_max=7)).bytes_max == 7
+    assert limits_of(AdmissionOptions(rows_max=10, bytes_max=7)).bytes_max == 7
 
 
 def test_the_limit_of_the_engine_holds_beside_those_of_the_source() -> None:
@@ -119,7 +117,7 @@ def test_the_limit_of_the_engine_holds_beside_those_of_the_source() -> None:
     assert (everything.files_max, everything.bytes_max, everything.plan_files_max) == (None, None, 50)
 
 
-@pytest.mark.parametrize("name", ["files_max", "bytes_max", "rows_max", "row_bytes", "plan_files_max"])
+@pytest.mark.parametrize("name", ["files_max", "bytes_max", "rows_max", "plan_files_max"])
 def test_a_limit_that_lets_nothing_pass_is_refused(name: str) -> None:
     with pytest.raises(ConfigInvalid, match=f"{name} must be above 0, not 0"):
         limits_of(AdmissionOptions(**{name: 0}))
