@@ -1,6 +1,8 @@
 """Lower never imports higher, pure modules stay pure, and an import stands at the top of its file."""
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,22 @@ def test_the_check_bites() -> None:
     assert is_misplaced(found("reader/window.py", "aioprefetch.ranges", in_function=True))
     assert not is_misplaced(found("parquet/scan.py", "pyarrow.parquet", in_function=True))
     assert "pyarrow" not in sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("extra", "folders"), [("spark", ("spark", "source")), ("lance", ("lance",)), ("parquet", ("parquet",))]
+)
+def test_an_extra_brings_what_its_packages_import_first(extra: str, folders: tuple[str, ...]) -> None:
+    """A fresh environment has nothing else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    brought = {re.split(r"[^\w.-]", requirement)[0] for requirement in listed}
+    needed = {
+        (one.module.partition(".")[0], one.where)
+        for folder in folders
+        for path in python_files(PACKAGE / folder)
+        for one in imports_of(path)
+        if not one.in_function
+    }
+    known = {*sys.stdlib_module_names, "aioprefetch", *brought}
+    assert sorted(one for one in needed if one[0] not in known) == []
