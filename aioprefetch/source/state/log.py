@@ -60,7 +60,7 @@ def decode(data: bytes, seq: int, *, path: str) -> LoggedRecord:
 
 
 def _decompressed(data: bytes, path: str) -> bytes:
-    """In pieces: Arrow makes room for all that is asked for before it knows how much comes."""
+    """In pieces: pyarrow makes room for all that is asked for before it knows how much comes."""
     sealed = bytearray()
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:

@@ -110,13 +110,13 @@ def fork(*_):
     pid = os.fork()
     if pid:
         children.append(pid)
+        loop_thread().loop.call_soon_threadsafe(forked.set)
 signal.signal(signal.SIGUSR1, fork)
+forked = asyncio.Event()
 async def hang():
     os.kill(parent, signal.SIGUSR1)
-    for _ in range(400):
-        await asyncio.sleep(0.01)
-        if children:
-            return "done"
+    await forked.wait()
+    return "done"
 try:
     result = run(hang())
 except Closed as error:
