@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.tidy.source_tree import PACKAGE, ROOT, parse, project_files, python_files
 
 FUNCTION_LINES_MAX = 70
-MODULE_LINES_MAX = 400
+MODULE_LINES_MAX = 600
 NAMELESS = {"utils", "util", "helpers", "common", "core", "misc"}
 MACHINE_PATH = re.compile(rb"(?<![\w.:/*}])/(?:work|root)/")
 
@@ -51,7 +51,7 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_are_short() -> None:
-    """A module has one subject."""
+    """A module has one subject; one class is not cut in two to stay short."""
     sizes = {path: len(path.read_text("utf-8").splitlines()) for path in ALL_FILES}
     assert [f"{name_of(path, size)}" for path, size in sizes.items() if size > MODULE_LINES_MAX] == []
 
