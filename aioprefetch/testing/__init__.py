@@ -4,6 +4,7 @@
 * :func:`content`, :func:`assert_same_bytes`, :class:`ReaderModel`: an oracle that shares no code with the library.
 * :class:`FaultLayer`, :class:`Injection`: a layer that misbehaves on script.
 * :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
+* :class:`LoopLag`: finds callbacks that hold an event loop, by CPU time of its thread.
 * :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
 * :class:`RcloneS3Server`: `rclone serve s3` as a child process.
 * :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that misbehaves to the byte, on script.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from aioprefetch.testing.fault_layer import FaultLayer, Injection
     from aioprefetch.testing.fault_server import FaultServer
     from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
+    from aioprefetch.testing.loop_lag import HeldLoop, LoopLag
     from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
     from aioprefetch.testing.rclone_server import RcloneS3Server
     from aioprefetch.testing.reader_suite import ReaderSuite
@@ -33,7 +35,9 @@ __all__ = [
     "Fault",
     "FaultLayer",
     "FaultServer",
+    "HeldLoop",
     "Injection",
+    "LoopLag",
     "RcloneS3Server",
     "ReaderModel",
     "ReaderSuite",
@@ -58,6 +62,8 @@ _MODULES = {
     "Deadlock": "aioprefetch.testing.clock",
     "Fault": "aioprefetch.testing.faults",
     "FaultServer": "aioprefetch.testing.fault_server",
+    "HeldLoop": "aioprefetch.testing.loop_lag",
+    "LoopLag": "aioprefetch.testing.loop_lag",
     "RcloneS3Server": "aioprefetch.testing.rclone_server",
     "ReceivedRequest": "aioprefetch.testing.faults",
     "RecordedRequest": "aioprefetch.cli.s3_server",

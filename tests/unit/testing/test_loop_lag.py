@@ -1,0 +1,111 @@
+"""The watch on event loops: it finds the package's code that holds a loop, and nobody else's."""
+
+import asyncio
+import gc
+import importlib.util
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aioprefetch.testing import LoopLag
+
+LIMIT_SECONDS = 0.02
+SOURCE = """
+import asyncio, time
+
+def burn(cpu_seconds=0.2):
+    end = time.thread_time() + cpu_seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+async def burn_awaited():
+    burn()
+
+async def burn_in_turns():
+    for _ in range(40):
+        burn(0.005)
+        await asyncio.sleep(0)
+
+async def call(function):
+    function()
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Any:
+    """A module outside of the tests that is watched in place of the package."""
+    path = tmp_path / "watched.py"
+    path.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("watched", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def held(tmp_path: Path, main: Callable[[], Any]) -> LoopLag:
+    """What the watch finds while a coroutine function runs on a loop."""
+    with LoopLag(LIMIT_SECONDS, tmp_path) as lag:
+        asyncio.run(main())
+    return lag
+
+
+def test_a_coroutine_that_burns_cpu_is_found_with_its_stack(package: Any, tmp_path: Path) -> None:
+    (found,) = held(tmp_path, package.burn_awaited).held
+    assert found.cpu_seconds > 0.1
+    assert found.stack[-1][2] in {"burn", "burn_awaited"}
+    assert "burn_awaited" in str(found)
+
+
+def test_work_in_short_turns_is_fine(package: Any, tmp_path: Path) -> None:
+    assert held(tmp_path, package.burn_in_turns).held == []
+
+
+def test_a_callback_of_the_package_is_found(package: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(package.burn)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    assert len(held(tmp_path, main).held) == 1
+
+
+def test_who_calls_a_plain_function_on_a_loop_answers_for_it(package: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        package.burn()
+
+    assert held(tmp_path, main).held == []
+
+
+def test_what_a_caller_does_itself_is_not_counted(package: Any, tmp_path: Path) -> None:
+    def burn_here() -> None:
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            sum(range(1000))
+
+    async def main() -> None:
+        burn_here()
+        await package.call(burn_here)
+
+    assert held(tmp_path, main).held == []
+
+
+def test_collecting_garbage_is_not_counted(package: Any, tmp_path: Path) -> None:
+    heap = [[number] for number in range(500_000)]
+
+    async def main() -> None:
+        await package.call(gc.collect)
+
+    assert held(tmp_path, main).held == []
+    assert len(heap) == 500_000
+
+
+def test_the_list_is_taken_once(package: Any, tmp_path: Path) -> None:
+    with LoopLag(LIMIT_SECONDS, tmp_path) as lag:
+        asyncio.run(package.burn_awaited())
+        assert len(lag.take()) == 1
+        assert lag.take() == []
