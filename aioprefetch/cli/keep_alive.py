@@ -82,15 +82,19 @@ class KeepAliveHandler(MotoRequestHandler):
 
 
 class KeepAliveServer(ThreadedWSGIServer):
-    """Serves a WSGI application on a free loopback port, one thread per connection, until `stop`."""
+    """Serves a WSGI application on a free loopback port, one thread per connection, until `stop`.
+
+    `on_connection` is called for each connection, before anything is read from it.
+    """
 
     daemon_threads = True  # a test run that is killed must not hang on an idle connection
 
-    def __init__(self, app: WSGIApp, *, name: str) -> None:
+    def __init__(self, app: WSGIApp, *, name: str, on_connection: Callable[[], None] = lambda: None) -> None:
         super().__init__("127.0.0.1", 0, cast(Any, app), handler=KeepAliveHandler)
         self._name = name
         self._lock = threading.Lock()
         self._connections: dict[threading.Thread, socket.socket] = {}
+        self._on_connection = on_connection
         self._acceptor = threading.Thread(target=self._accept, name=f"{name}-accept", daemon=True)
 
     @property
@@ -123,6 +127,7 @@ class KeepAliveServer(ThreadedWSGIServer):
         )
         with self._lock:
             self._connections[thread] = request
+        self._on_connection()
         thread.start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

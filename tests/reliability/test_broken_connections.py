@@ -196,7 +196,7 @@ async def test_s67_a_server_that_closes_after_every_answer(serve: Serve) -> None
     async with serve(always(Fault(connection_close=True))) as scripted:
         for number in range(20):
             await scripted.read(number, 100)
-        assert scripted.server.count("GET") == scripted.server.connections_made == 20
+        assert scripted.server.count("GET") == scripted.server.connections == 20
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])

@@ -212,5 +212,5 @@ async def test_s44_certificates_are_checked(kind: Service, name: str, tmp_path: 
                 assert type(caught.value) is ConfigInvalid
                 assert caught.value.status == "permanent"
                 assert server.requests == []
-                assert server.connections_made <= 1
+                assert server.connections <= 1
         await server.wait_until_idle()

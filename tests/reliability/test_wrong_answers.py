@@ -149,7 +149,7 @@ async def test_s57_a_chunked_part_has_its_length_from_content_range(serve: Serve
             await scripted.read()
             await scripted.read(0, SIZE)
         scripted.server.assert_requests(*["GET"] * 10)
-        assert scripted.server.connections_made <= 2
+        assert scripted.server.connections <= 2
 
 
 async def test_s57_a_whole_object_without_a_length(serve_http: Serve) -> None:

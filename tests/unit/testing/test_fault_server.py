@@ -99,7 +99,7 @@ async def test_conditions_come_before_ranges() -> None:
         assert (await client.get(If_Match=etag_of(DATA), Range="bytes=0-0"))[0] == 206
         server.objects["bucket/key"] = b"new"
         assert (await client.get(If_Match=etag_of(DATA)))[0] == 412
-        assert server.connections_made == 1
+        assert server.connections == 1
 
 
 async def test_head_empty_missing_and_odd_keys() -> None:

@@ -118,3 +118,43 @@ def test_rclone_serves_files_put_into_its_root_and_stops(random_name: Callable[[
         assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == DATA
         client.close()
     assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    "make", [CountingS3Server, lambda: RcloneS3Server(count_connections=True)], ids=["moto", "rclone"]
+)
+def test_connections_are_counted(make: Callable[[], Any]) -> None:
+    """What a client keeps counts once, whatever it asks on it; each that it opens counts."""
+    before = set(threading.enumerate())
+    with make() as server:
+        url = urlsplit(server.endpoint_url)
+        kept = [http.client.HTTPConnection(url.hostname or "", url.port, timeout=10) for _ in range(3)]
+        for opened, connection in enumerate(kept, 1):
+            for _ in range(3):
+                connection.request("GET", "/")
+                connection.getresponse().read()
+            assert server.connections == opened
+    for connection in kept:
+        connection.close()
+    assert set(threading.enumerate()) <= before
+
+
+def test_the_count_of_connections_begins_again_with_the_record(random_name: Callable[[], str]) -> None:
+    """A reset forgets connections as it forgets requests; what the server opens itself is no client's."""
+    with CountingS3Server() as server:
+        server.create_bucket(random_name())
+        assert server.connections == 0
+        url = urlsplit(server.endpoint_url)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=10)
+        for expected in (1, 0):
+            connection.request("GET", "/")
+            connection.getresponse().read()
+            assert server.connections == expected
+            server.reset()
+        connection.close()
+
+
+def test_rclone_counts_only_when_asked_to() -> None:
+    """Without the relay there is no count, and the error says how to get one."""
+    with pytest.raises(RuntimeError, match="count_connections=True"):
+        _ = RcloneS3Server().connections

@@ -87,6 +87,11 @@ class RawServer:
         return Origin("http", "127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     @property
+    def connections(self) -> int:
+        """How many connections were opened."""
+        return len(self.peers)
+
+    @property
     def requests(self) -> int:
         """How many requests came, on all connections."""
         return sum(len(peer.requests) for peer in self.peers)

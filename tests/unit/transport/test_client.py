@@ -25,7 +25,7 @@ async def test_a_connection_serves_many_requests(body: bytes) -> None:
     async with RawServer(answering(reply(body))) as server, client_of() as client:
         for _ in range(5):
             assert await get(client, server.target(), b"Range: bytes=0-\r\n") == body
-        assert (len(server.peers), server.requests, client.connections) == (1, 5, 1)
+        assert (server.connections, server.requests, client.connections) == (1, 5, 1)
         assert counted(client, "transport_connections_opened") == 1
         assert server.peers[0].requests[0].startswith(b"GET /k HTTP/1.1\r\n")
         assert server.peers[0].requests[0].endswith(b"\r\nRange: bytes=0-\r\n\r\n")
@@ -44,7 +44,7 @@ async def test_other_answers_keep_the_connection_too(sent: bytes) -> None:
     async with RawServer(answering(sent)) as server, client_of() as client:
         for _ in range(3):
             assert await get(client, server.target()) == b"hello"
-        assert len(server.peers) == 1
+        assert server.connections == 1
 
 
 async def test_head_has_no_body() -> None:
@@ -54,7 +54,7 @@ async def test_head_has_no_body() -> None:
         for _ in range(2):
             await client.fetch(server.target(method="HEAD"), b"", taker)
         assert (taker.heads[0].fields[b"content-length"], taker.content()) == (b"100000", b"")
-        assert len(server.peers) == 1
+        assert server.connections == 1
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ async def test_some_answers_end_the_connection(sent: bytes, body: bytes) -> None
         for number in range(3):
             assert await get(client, server.target()) == body
             await eventually(lambda: client.connections == 0)
-            assert len(server.peers) == number + 1
+            assert server.connections == number + 1
         assert counted(client, "transport_stale_connections") == 0
 
 
@@ -132,7 +132,7 @@ async def test_it_is_replaced_once_and_by_a_new_one(how: str) -> None:
         with pytest.raises(Unavailable) as caught:
             await get(client, server.target())
         assert not isinstance(caught.value, StaleConnection)
-        assert (len(server.peers), server.requests) == (4, 5)
+        assert (server.connections, server.requests) == (4, 5)
         await eventually(lambda: client.connections == 2)
 
 
@@ -179,7 +179,7 @@ async def test_a_server_that_hangs_up_at_once() -> None:
         for _ in range(40):
             with pytest.raises(Unavailable):
                 await get(client, server.target())
-        assert len(server.peers) == 40
+        assert server.connections == 40
         await eventually(lambda: client.connections == 0)
 
 
@@ -221,7 +221,7 @@ async def test_bytes_after_a_body_belong_to_nobody(body: bytes) -> None:
     async with RawServer(answering(reply(body) + reply(b"smuggled"))) as server, client_of() as client:
         for number in range(5):
             assert await get(client, server.target()) == body
-            assert len(server.peers) == number + 1
+            assert server.connections == number + 1
         await eventually(lambda: client.connections == 0)
 
 
@@ -329,5 +329,5 @@ async def test_old_connections_are_not_used_again() -> None:
     async with RawServer(answering(reply(SMALL))) as server, client_of(age_seconds_max=0.0) as client:
         for number in range(3):
             assert await get(client, server.target()) == SMALL
-            assert len(server.peers) == number + 1
+            assert server.connections == number + 1
         await eventually(lambda: client.connections == 0)

@@ -46,7 +46,7 @@ async def test_limit_of_one_host() -> None:
     async with RawServer(answering(reply(LARGE))) as server, client_of(connections_per_host_max=2) as client:
         bodies = await asyncio.gather(*(get(client, server.target()) for _ in range(20)))
         assert set(bodies) == {LARGE}
-        assert server.open_max == len(server.peers) == 2
+        assert server.open_max == server.connections == 2
         check(client, idle=2)
 
 

@@ -50,7 +50,7 @@ async def test_a_stream_to_its_end_keeps_the_connection(framed: Any, body: bytes
             assert len(await answer.read_chunk()) == 0
             answer.close()
             answer.close()
-        assert (len(server.peers), client.connections, client._pool.idle_count) == (1, 1, 1)
+        assert (server.connections, client.connections, client._pool.idle_count) == (1, 1, 1)
 
 
 async def test_pieces_stay_as_they_are() -> None:

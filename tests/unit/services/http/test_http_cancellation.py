@@ -95,7 +95,7 @@ async def test_a_body_read_to_its_end_keeps_its_connection(servers: Servers, run
         body = await accessor.open_read(ReadRequest(path="k", offset=0, size=1000))
         assert await body.read_chunk() == DATA[:1000]
         await body.aclose()
-    assert server.connections_made == 1
+    assert server.connections == 1
 
 
 async def read_part(accessor: Accessor) -> object:

@@ -44,7 +44,7 @@ async def test_what_was_asked_for_is_received_in_place(
     accessor = accessor_for(server, runtime)
     for _ in range(3):
         assert await read(accessor, **fields) == expected
-    assert server.connections_made == 1
+    assert server.connections == 1
     counters = runtime.counters
     assert counters["transport_requests"] == counters["action_http_get_request"] == 3
     assert counters["stream_read_total_bytes"] == 3 * len(expected)
@@ -152,7 +152,7 @@ async def test_a_stream_read_late_holds_nobody_up(servers: Servers, runtime: Run
     while chunk := await other.read_chunk():
         found += chunk
     assert found == LARGE[:size]
-    assert server.connections_made == 1
+    assert server.connections == 1
     found.clear()
     while chunk := await late.read_chunk():
         found += chunk
@@ -192,6 +192,6 @@ async def test_identities_share_connections_and_nothing_else(servers: Servers, r
     server = await servers.start()
     for token in ("a-token", "b-token", None):
         await read(accessor_for(server, runtime, auth=token), offset=0, size=1)
-    assert server.connections_made == 1
+    assert server.connections == 1
     found = [one.headers.get("authorization") for one in server.requests]
     assert found == ["Bearer a-token", "Bearer b-token", None]

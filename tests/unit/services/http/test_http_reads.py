@@ -242,7 +242,7 @@ async def test_connections_are_shared_and_kept(servers: Servers, runtime: Runtim
     server = await servers.start()
     for _ in range(3):
         await read(accessor_for(server, runtime), offset=0, size=10)
-    assert server.connections_made == 1
+    assert server.connections == 1
 
 
 async def test_many_reads_at_once(servers: Servers, runtime: Runtime) -> None:

@@ -37,7 +37,7 @@ async def test_no_redirect_is_followed(store: Callable[..., Store], status: int,
                 assert ("set region='eu-west-1'" in str(caught.value)) == bool(headers)
                 assert "canary" not in repr(caught.value)
         server.assert_requests(*[method] * 4)
-        assert foreign.connections_made == 0
+        assert foreign.connections == 0
 
 
 @pytest.mark.parametrize("code", ["AuthorizationHeaderMalformed", "IllegalLocationConstraintException"])
