@@ -20,10 +20,12 @@ from aioprefetch.layers.lru_cache.guard import CacheFailed, CacheGuard
 from aioprefetch.layers.lru_cache.index import IndexEntry, LruIndex
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import CollectSink
-from aioprefetch.values import DeleteRequest, Entry, ListRequest, Metadata, ReadHead, ReadRequest, WriteRequest
+from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
 WRITE_BYTES = 1 << 20
 DELETE_PATHS = 1000
+# An entry is verified in pieces of at most this much.
+VERIFY_BYTES = 4 << 20
 # Larger checksums are computed on the executor: zlib lets other threads run meanwhile.
 CRC_INLINE_BYTES = 1 << 20
 
@@ -43,6 +45,8 @@ class CacheStore:
         # sweep before it, so that no late deletion hits a file that was written again.
         self._doomed_names: dict[str, None] = {}
         self._sweeping = asyncio.Lock()
+        # Entries that are being verified, so that readers beside each other do not all read all of one.
+        self._verifying: dict[str, asyncio.Lock] = {}
 
     async def ready(self) -> bool:
         """Whether the cache can be used now; at first use the index is rebuilt from a listing of the store.
@@ -110,34 +114,77 @@ class CacheStore:
         reply = await cache.read(ReadRequest(path=entry.name, size=HEADER_BYTES_MAX), sink)
         file_bytes = entry.size_bytes if reply.head.total is None else reply.head.total
         header, data_offset = decode_header(sink.to_bytes(), name=entry.name, slot=entry.slot, file_bytes=file_bytes)
-        entry.header, entry.data_offset, entry.store_etag = header, data_offset, reply.head.etag
+        entry.header, entry.data_offset = header, data_offset
+        entry.store_etag, entry.store_modified = reply.head.etag, reply.head.last_modified
+
+    def load_bytes(self, entry: IndexEntry, part: ReadHead) -> int:
+        """How much memory ``load`` takes at most."""
+        assert entry.header is not None
+        total = entry.header.total
+        return part.size if entry.is_verified or part.size == total else part.size + min(total, VERIFY_BYTES)
 
     async def load(self, entry: IndexEntry, part: ReadHead) -> bytearray:
-        """A part of an entry with a known header; the data's checksum is verified when that is all of it.
+        """A part of an entry with a known header, of data whose checksum was verified in this process.
 
-        Raises ``CacheFailed``. Nothing is delivered before all of it is there, so the store can still serve the read.
+        The first part of an entry reads all of it therefore. Raises ``CacheFailed``. Nothing is delivered before all of
+        it is there and checked, so the store can still serve the read.
         """
+        assert entry.header is not None
+        if part.size == entry.header.total:
+            data = await self._read(entry, part.start, part.size)
+            self._verify(entry, await self.checksum(data))
+            return data
+        if not entry.is_verified:
+            lock = self._verifying.setdefault(entry.name, asyncio.Lock())
+            try:
+                async with lock:
+                    if not entry.is_verified:
+                        return await self._load_verifying(entry, part)
+            finally:
+                if not lock.locked():
+                    self._verifying.pop(entry.name, None)
+        return await self._read(entry, part.start, part.size)
 
-        async def loaded(cache: Accessor) -> bytearray:
-            start = entry.data_offset + part.start
-            sink = EntrySink(start=start, size=part.size, file_bytes=entry.size_bytes)
+    async def _load_verifying(self, entry: IndexEntry, part: ReadHead) -> bytearray:
+        assert entry.header is not None
+        wanted, checksum = bytearray(part.size), 0
+        for start in range(0, entry.header.total, VERIFY_BYTES):
+            data = await self._read(entry, start, min(VERIFY_BYTES, entry.header.total - start))
+            checksum = await self.checksum(data, checksum)
+            first, end = max(part.start, start), min(part.end, start + len(data))
+            if first < end:
+                wanted[first - part.start : end - part.start] = memoryview(data)[first - start : end - start]
+        self._verify(entry, checksum)
+        return wanted
+
+    def _verify(self, entry: IndexEntry, checksum: int) -> None:
+        assert entry.header is not None
+        if checksum != entry.header.data_crc:
+            error = UntrustedMetadata("the checksum of the data is wrong", operation="read", path=entry.name)
+            self.guard.failed("read", error)
+            raise CacheFailed(error)
+        entry.is_verified = True
+
+    async def _read(self, entry: IndexEntry, position: int, size: int) -> bytearray:
+        """Bytes of the data, of the very file that was read before."""
+
+        async def read(cache: Accessor) -> bytearray:
+            start = entry.data_offset + position
+            sink = EntrySink(entry, start=start, size=size)
             # Pinned where that is possible: the bytes then belong to the very file whose header was verified.
             etag = entry.store_etag if cache.capability.read_if_match else None
             if etag is not None and is_weak(etag):
                 etag = None
-            await cache.read(ReadRequest(path=entry.name, offset=start, size=part.size, if_match=etag), sink)
-            header = entry.header
-            if header and part.size == header.total and await self.checksum(sink.data) != header.data_crc:
-                raise UntrustedMetadata("the checksum of the data is wrong", operation="read", path=entry.name)
+            await cache.read(ReadRequest(path=entry.name, offset=start, size=size, if_match=etag), sink)
             return sink.data
 
-        return await self.guard.call("read", loaded)
+        return await self.guard.call("read", read)
 
-    async def checksum(self, data: bytearray | memoryview) -> int:
-        """The CRC32 of an object's data."""
+    async def checksum(self, data: bytearray | memoryview, before: int = 0) -> int:
+        """The CRC32 of an object's data, or of more of it: ``before`` is that of what came before."""
         if len(data) <= CRC_INLINE_BYTES:
-            return crc32(data)
-        return await self._runtime.run_blocking(crc32, data)
+            return crc32(data, before)
+        return await self._runtime.run_blocking(crc32, data, before)
 
     def judge(self, entry: IndexEntry, failure: CacheFailed) -> None:
         """Drop an entry that cannot be read, unless the failure may pass."""
@@ -174,20 +221,19 @@ class CacheStore:
                 self._runtime.events.publish("cache.evicted", "", entry=gone.name, size_bytes=gone.size_bytes)
             await self._delete(evicted)
             self._doomed_names.pop(entry.name, None)
-            written = await self._write(entry, header, data)
+            await self._write(entry, header, data)
         except CacheFailed:
             self.index.give_back(entry.size_bytes)
             return False
         except BaseException:
             self.index.give_back(entry.size_bytes)
             raise
-        entry.store_etag = written.etag
         replaced = self.index.put(entry)
         if replaced is not None and replaced.name != entry.name:
             self._delete_later([replaced])
         return True
 
-    async def _write(self, entry: IndexEntry, header: bytes, data: memoryview) -> Metadata:
+    async def _write(self, entry: IndexEntry, header: bytes, data: memoryview) -> None:
         request = WriteRequest(path=entry.name, content_type="application/octet-stream")
         body = await self.guard.call("open_write", lambda cache: cache.open_write(request), _discard)
         try:
@@ -195,7 +241,7 @@ class CacheStore:
             for start in range(0, len(data), WRITE_BYTES):
                 piece = data[start : start + WRITE_BYTES]
                 await self.guard.call("write", lambda _, piece=piece: body.write(piece))  # type: ignore[misc]
-            return await self.guard.call("close", lambda _: body.close())
+            await self.guard.call("close", lambda _: body.close())
         except BaseException:
             # A close that was given up may have made the file appear.
             self._doomed_names[entry.name] = None

@@ -11,7 +11,7 @@
 
 Nothing of an entry is believed before all of it fits together: magic, version, lengths, checksum, the identity that
 was asked for, and the size of the file. The checksums guard against accidents; who may write into the cache's store
-is trusted. The data's own checksum is verified when the whole object is read; a ranged hit trusts the cache's store.
+is trusted. The data's own checksum is verified at its first use in each process, and whenever the whole object is read.
 
 An entry's name has no text of the user in it: two digests of length-prefixed parts, the first of the *slot* (what can
 be asked for: namespace, path, version), the second of the full identity (with the ETag).

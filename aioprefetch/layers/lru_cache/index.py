@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from aioprefetch.layers.lru_cache.entry import EntryHeader
 
@@ -16,8 +17,10 @@ class IndexEntry:
     """One entry: its name and size in the cache, and what this process has learnt of it.
 
     ``header`` is ``None`` until it was read and verified; the data begins at ``data_offset`` of the file.
-    ``store_etag`` is the ETag that the cache's own store gave the file. ``validated_at`` is the time of the runtime's
-    clock at which the object's store last said that this is the current version.
+    ``store_etag`` and ``store_modified`` are what the cache's own store said of the file when it was first read.
+    ``is_verified``: the checksum of all its data was right; that holds while the store says the same of the file.
+    ``validated_at`` is the time of the runtime's clock at which the object's store last said that this is the current
+    version.
     """
 
     slot: str
@@ -26,6 +29,8 @@ class IndexEntry:
     header: EntryHeader | None = None
     data_offset: int = 0
     store_etag: str | None = None
+    store_modified: datetime | None = None
+    is_verified: bool = False
     validated_at: float | None = None
 
 

@@ -159,7 +159,7 @@ class LruCacheAccessor(InvalidatingAccessor):
     async def _open_entry(self, entry: IndexEntry, part: ReadHead) -> ReadBody:
         if part.size == 0:
             return HeldBody(part, b"", None)
-        reservation = await self._state.memory.reserve(part.size)
+        reservation = await self._state.memory.reserve(self._cache.load_bytes(entry, part))
         if reservation is None:
             raise CacheFailed(TimeoutError("no memory for a part of an entry"))
         try:

@@ -3,15 +3,19 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from aioprefetch import runtime
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import Error, NotFound, PermissionDenied, Unavailable, UntrustedMetadata
+from aioprefetch.layers.lru_cache.cache_store import VERIFY_BYTES
 from aioprefetch.layers.lru_cache.entry_sink import EntrySink
 from aioprefetch.layers.lru_cache.guard import COOL_DOWN_SECONDS, FAILURES_MAX
-from aioprefetch.values import ReadHead, WriteRequest
+from aioprefetch.layers.lru_cache.index import IndexEntry
+from aioprefetch.values import ReadHead, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, Stubborn, read, read_settled, settle, stream
 
 DATA = bytes(range(251)) * 9
@@ -224,7 +228,7 @@ async def test_a_write_does_not_wait_for_a_cache_that_is_bypassed(bed: Bed) -> N
 
 @pytest.mark.parametrize("head", [(7, 5, 100), (6, 4, 100), (6, 5, 99)])
 def test_a_part_of_another_file_is_refused_before_memory_is_taken(head: tuple[int, int, int]) -> None:
-    sink = EntrySink(start=6, size=5, file_bytes=100)
+    sink = EntrySink(IndexEntry(slot="s", name="n", size_bytes=100), start=6, size=5)
     start, size, total = head
     with pytest.raises(UntrustedMetadata):
         sink.begin(ReadHead(start=start, size=size, total=total))
@@ -347,6 +351,102 @@ async def test_a_bad_file_is_a_miss(bed: Bed, what: str) -> None:
     name, data = await filled(bed)
     overwrite(bed, name, BAD_FILES[what](data))
     await check_is_a_miss(bed)
+
+
+@pytest.mark.parametrize("damaged_at", [0, 700, -1])
+@pytest.mark.parametrize("fields", [{"offset": 600, "size": 200}, {"suffix": 9}, {"size": TOTAL - 1}])
+async def test_a_part_of_a_damaged_entry_is_a_miss(bed: Bed, fields: dict[str, int], damaged_at: int) -> None:
+    """Wherever the damage is: all of an entry is checked before the first part of it is served."""
+    name, data = await filled(bed)
+    damaged = bytearray(data)
+    damaged[damaged_at if damaged_at < 0 else len(data) - TOTAL + damaged_at] ^= 1
+    overwrite(bed, name, bytes(damaged))
+    await bed.restart()
+    stack = bed.stack(revalidate_seconds=None)
+    expected = DATA[-9:] if "suffix" in fields else DATA[fields.get("offset", 0) :][: fields["size"]]
+    assert await read_settled(stack, "k", **fields) == expected
+    assert bed.counters == {"misses": 1, "fills": 1, "failures": 1}
+    assert bed.files[name] != bytes(damaged)
+    assert await read(stack, "k", **fields) == expected
+    assert bed.gets == 1
+
+
+async def test_what_this_process_wrote_is_checked_too(bed: Bed) -> None:
+    """A disk may store something else than it was given, and say nothing."""
+    name, data = await filled(bed)
+    bed.cache_store.store.objects[name] = replace(bed.cache_store.store.objects[name], data=data[:-1] + b"!")
+    stack = bed.stack()
+    assert await read_settled(stack, "k", suffix=5) == DATA[-5:]
+
+
+LARGE = bytes(range(251)) * (2 * VERIFY_BYTES // 251 + 100)
+
+
+async def test_a_large_entry_is_checked_in_pieces_that_the_budget_knows_of(bed: Bed) -> None:
+    """A part across two pieces is right; beyond the part itself one piece is in memory."""
+    await filled(bed, LARGE)
+    await bed.restart()
+    held: set[int] = set()
+    bed.cache.before = lambda name: held.add(bed.runtime.budget.used_bytes)
+    stack = bed.stack(revalidate_seconds=None)
+    offset, size = VERIFY_BYTES - 1000, VERIFY_BYTES + 2000
+    assert await read(stack, "k", offset=offset, size=size) == LARGE[offset : offset + size]
+    assert max(held) == size + VERIFY_BYTES
+    assert bed.gets == 0
+    pieces = [one.size for one in bed.cache.requests if isinstance(one, ReadRequest)]
+    assert pieces[1:] == [VERIFY_BYTES, VERIFY_BYTES, len(LARGE) - 2 * VERIFY_BYTES]
+    assert await read(stack, "k", offset=offset, size=size) == LARGE[offset : offset + size]
+    assert bed.cache.calls["read"] == 5
+
+
+async def test_readers_that_come_together_check_an_entry_once(bed: Bed) -> None:
+    """One of them reads all of it, the others then read what they want."""
+    await filled(bed)
+    await bed.restart()
+    stack = bed.stack(revalidate_seconds=None)
+    parts = await asyncio.gather(*(read(stack, "k", offset=i, size=5) for i in range(20)))
+    assert parts == [DATA[i : i + 5] for i in range(20)]
+    sizes = [one.size for one in bed.cache.requests if isinstance(one, ReadRequest) and one.offset]
+    assert sorted(sizes, key=lambda size: size or 0) == [5] * 19 + [TOTAL]
+
+
+async def test_a_check_that_is_broken_off_is_done_by_the_next_reader(bed: Bed) -> None:
+    """The one that checks is cancelled; another one that waited for it checks instead."""
+    await filled(bed)
+    await bed.restart()
+    stack = bed.stack(revalidate_seconds=None)
+    gate = bed.cache.before = Gate("read", passing=1)  # The header.
+    first = asyncio.create_task(read(stack, "k", size=5))
+    await gate.reached.wait()
+    second = asyncio.create_task(read(stack, "k", offset=5, size=5))
+    await settle()
+    first.cancel()
+    await asyncio.wait([first])
+    gate.opened.set()
+    assert await second == DATA[5:10]
+    assert bed.gets == 0
+
+
+@pytest.mark.parametrize("says", ["a weak ETag", "a time"])
+async def test_a_file_that_changes_after_its_check_is_a_miss(bed: Bed, says: str) -> None:
+    """Where no condition can tell the cache's store which file is meant, what it says of the file is compared."""
+    name, data = await filled(bed)
+    await bed.restart()
+    versions = ['W/"1"', 'W/"2"'] if says == "a weak ETag" else [None, None]
+    times = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 1 if says == "a weak ETag" else 2)]
+
+    def answer_with(version: int) -> None:
+        bed.cache.amend = lambda head: replace(head, etag=versions[version], last_modified=times[version])
+
+    answer_with(0)
+    stack = bed.stack(revalidate_seconds=None)
+    assert await read_settled(stack, "k", size=5) == DATA[:5]
+    assert await read_settled(stack, "k", offset=7, size=5) == DATA[7:12]
+    assert bed.gets == 0
+    overwrite(bed, name, data[:-5] + b"wrong")
+    answer_with(1)
+    assert await read_settled(stack, "k", suffix=5) == DATA[-5:]
+    assert bed.counters["failures"] == 1
 
 
 async def test_swapped_files_are_misses(bed: Bed) -> None:

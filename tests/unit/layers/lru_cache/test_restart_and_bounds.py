@@ -47,11 +47,11 @@ async def test_entries_survive_a_restart(bed: Bed) -> None:
         for _ in range(3):
             assert await read(stack, name, offset=1, size=5) == name.encode() * 5
     assert bed.gets == 0
-    # One listing; of each entry the header once, then only what is wanted.
+    # One listing; of each entry the header once, all of it with the first part, then only what is wanted.
     assert bed.cache.calls["list"] == 1
     assert bed.cache.calls["read"] == 3 + 9
     wanted = [request for request in bed.cache.requests if isinstance(request, ReadRequest) and request.offset]
-    assert [request.size for request in wanted] == [5] * 9
+    assert [request.size for request in wanted] == [1000, 5, 5] * 3
 
 
 async def test_an_entry_of_a_former_life_is_revalidated_whatever_its_age(bed: Bed) -> None:

@@ -108,3 +108,36 @@ async def test_an_operator_with_the_layer_pickles(tmp_path: Path) -> None:
     async with layer.cache:  # type: ignore[attr-defined]
         await copy.aclose()
     assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
+
+
+async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
+    """Parts, a stream and readers over a damaged entry get the object's bytes, and the entry is stored anew."""
+    name = uuid.uuid4().hex
+    folder = tmp_path
+    options = {"block_bytes": 256 << 10, "memory_bytes": 64 << 20}
+
+    async def part(op: ap.Operator) -> None:
+        assert await op.read("k", offset=2_000_000, size=10_000) == DATA[2_000_000:2_010_000]
+
+    async def reader(op: ap.Operator) -> None:
+        async with op.reader("k", policy="random") as opened:
+            assert await opened.read_at(2_000_000, 10_000) == DATA[2_000_000:2_010_000]
+
+    async def stream(op: ap.Operator) -> None:
+        async with op.reader("k") as opened:
+            assert b"".join([bytes(chunk) async for chunk in opened.stream()]) == DATA
+
+    for use in (part, reader, stream):
+        async with ap.Operator.from_uri(f"file://{tmp_path}") as cache:
+            layer = ap.layers.LruCacheLayer(cache=cache)
+            async with ap.Operator.from_uri(f"memory://{name}", **options).layer(layer) as op:
+                await op.write("k", DATA)
+                assert await op.read("k", size=1) == DATA[:1]
+            (path,) = [path for path in folder.rglob("*") if path.is_file()]
+            damaged = bytearray(path.read_bytes())
+            damaged[-1_000_000] ^= 1
+            path.write_bytes(damaged)
+            async with ap.Operator.from_uri(f"memory://{name}", **options).layer(layer) as op:
+                await use(op)
+                assert (op.statistics["cache_hits"], op.statistics["cache_failures"]) == (0, 1)
+            assert path.read_bytes() != damaged
