@@ -14,7 +14,9 @@ can always serve the read instead.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aioprefetch.accessor import Accessor, Layer
 from aioprefetch.bodies import ReadBody
@@ -30,6 +32,14 @@ from aioprefetch.layers.lru_cache.state import CacheState
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink, drain
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
+
+T = TypeVar("T")
+
+_EVENTS = {
+    "cache_hits": "cache.hit",
+    "cache_misses": "cache.missed",
+    "cache_revalidations": "cache.revalidated",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,8 +120,7 @@ class LruCacheAccessor(InvalidatingAccessor):
         if body is not None:
             await drain(body, sink, path=request.path)
             return ReadReply(head=body.head, received=body.head.size)
-        self._count("cache_misses", request.path)
-        reply = await self.inner.read(request, sink)
+        reply = await self._from_store(request, lambda: self.inner.read(request, sink))
         self._lookup.check_passed_by(request, reply.head)
         return reply
 
@@ -119,10 +128,24 @@ class LruCacheAccessor(InvalidatingAccessor):
         body = await self._open_cached(request)
         if body is not None:
             return body
-        self._count("cache_misses", request.path)
-        body = await self.inner.open_read(request)
+        body = await self._from_store(request, lambda: self.inner.open_read(request))
         self._lookup.check_passed_by(request, body.head)
         return body
+
+    async def _from_store(self, request: ReadRequest, ask: Callable[[], Awaitable[T]]) -> T:
+        """What the store says: a miss, unless it says that the caller has the current version already."""
+        asked_at = self._runtime.now()
+        counter = "cache_misses"
+        try:
+            return await ask()
+        except ConditionNotMatch:
+            # With both conditions the one that was refused may be the other.
+            if request.if_none_match is not None and request.if_match is None:
+                counter = "cache_revalidations"
+                self._lookup.proved_fresh(request, asked_at)
+            raise
+        finally:
+            self._count(counter, request.path)
 
     async def _open_cached(self, request: ReadRequest) -> ReadBody | None:
         """The answer out of the cache or out of a fill; ``None`` when the store has to serve this read."""
@@ -177,4 +200,4 @@ class LruCacheAccessor(InvalidatingAccessor):
 
     def _count(self, counter: str, path: str) -> None:
         self._runtime.counters[counter] += 1
-        self._runtime.events.publish("cache.hit" if counter == "cache_hits" else "cache.missed", path)
+        self._runtime.events.publish(_EVENTS[counter], path)

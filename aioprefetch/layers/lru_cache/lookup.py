@@ -119,6 +119,13 @@ class Lookup:
         validated_at = entry.validated_at
         return validated_at is not None and self._runtime.now() - validated_at < self._revalidate_seconds
 
+    def proved_fresh(self, request: ReadRequest, asked_at: float) -> None:
+        """The caller's own question was answered "not modified": so is the entry of that version."""
+        slot = self._slots(request)[0]
+        entry = self._resident_entry(slot) or self._cache.index.get(slot)
+        if entry is not None and entry.header is not None and entry.header.etag == request.if_none_match:
+            entry.validated_at = asked_at
+
     def _start(self, slot: str, request: ReadRequest, known: IndexEntry | None) -> Fill:
         etag = known.header.etag if known is not None and known.header is not None else None
         fill = Fill(

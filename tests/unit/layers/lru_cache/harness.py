@@ -42,6 +42,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def after(seconds: float) -> None:
+    """Wait on the virtual clock."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+    loop.call_later(seconds, future.set_result, None)
+    await future
+
+
 class ScriptedAccessor(WrappedAccessor):
     """Counts what is asked of a store, and asks ``before`` first, which may raise or wait.
 

@@ -16,7 +16,7 @@ from aioprefetch.layers.lru_cache.entry_sink import EntrySink
 from aioprefetch.layers.lru_cache.guard import COOL_DOWN_SECONDS, FAILURES_MAX
 from aioprefetch.layers.lru_cache.index import IndexEntry
 from aioprefetch.values import ReadHead, ReadRequest, WriteRequest
-from tests.unit.layers.lru_cache.harness import Bed, Gate, Stubborn, read, read_settled, settle, stream
+from tests.unit.layers.lru_cache.harness import Bed, Gate, Stubborn, after, read, read_settled, settle, stream
 
 DATA = bytes(range(251)) * 9
 TOTAL = len(DATA)
@@ -233,14 +233,6 @@ def test_a_part_of_another_file_is_refused_before_memory_is_taken(head: tuple[in
     with pytest.raises(UntrustedMetadata):
         sink.begin(ReadHead(start=start, size=size, total=total))
     assert sink.data == b""
-
-
-async def after(seconds: float) -> None:
-    """Wait on the virtual clock."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    loop.call_later(seconds, future.set_result, None)
-    await future
 
 
 async def test_a_full_cache_leaves_no_file_and_reads_go_on(bed: Bed) -> None:

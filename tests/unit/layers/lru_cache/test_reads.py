@@ -7,7 +7,7 @@ import pytest
 from aioprefetch.errors import ConditionNotMatch, NotFound, RangeNotSatisfied, Unavailable
 from aioprefetch.sink import CollectSink
 from aioprefetch.values import ReadHead, ReadRequest, StatRequest
-from tests.unit.layers.lru_cache.harness import Bed, read, read_settled, settle, stream
+from tests.unit.layers.lru_cache.harness import Bed, after, read, read_settled, settle, stream
 
 DATA = bytes(range(256)) * 20
 TOTAL = len(DATA)
@@ -154,6 +154,50 @@ async def test_an_entry_is_trusted_for_its_seconds(bed: Bed) -> None:
     await wait_until(20.2)
     await read(stack, "k")
     assert bed.gets == 3
+
+
+@pytest.mark.virtual
+async def test_an_entry_trusted_for_no_time_is_asked_about_in_the_same_tick(bed: Bed) -> None:
+    """With 0 seconds every read asks, also one at the very moment of the last answer."""
+    bed.put("k", DATA)
+    stack = bed.stack(revalidate_seconds=0)
+    await read_settled(stack, "k")
+    now = bed.runtime.now()
+    for asked in (2, 3):
+        assert await read(stack, "k") == DATA
+        assert bed.gets == asked
+    assert bed.runtime.now() == now
+
+
+@pytest.mark.virtual
+async def test_a_callers_own_question_renews_the_entry(bed: Bed) -> None:
+    """Not modified for the caller is not modified for the entry: neither a hit nor a miss, and it counts anew."""
+    etag = bed.put("k", DATA)
+    stack = bed.stack(revalidate_seconds=10)
+    await read_settled(stack, "k")
+    await after(11)
+    with pytest.raises(ConditionNotMatch):
+        await read(stack, "k", if_none_match=etag)
+    assert bed.counters == {"misses": 1, "fills": 1, "revalidations": 1}
+    await after(9)
+    assert await read(stack, "k") == DATA
+    assert bed.gets == 2
+    assert bed.counters == {"misses": 1, "fills": 1, "hits": 1, "revalidations": 1}
+    assert [event.name for event in bed.events].count("cache.missed") == 1
+
+
+async def test_a_question_about_what_is_not_cached_is_no_miss(bed: Bed) -> None:
+    """Without an entry too: nothing was fetched that a cache could have served."""
+    etag = bed.put("k", DATA)
+    stack = bed.stack()
+    with pytest.raises(ConditionNotMatch):
+        await read(stack, "k", if_none_match=etag)
+    assert bed.counters == {"revalidations": 1}
+    with pytest.raises(ConditionNotMatch):
+        await read(stack, "k", if_match='"another"', if_none_match='"third"')
+    assert bed.counters == {"revalidations": 1, "misses": 1}
+    assert await read_settled(stack, "k", if_none_match='"another"') == DATA
+    assert bed.counters["misses"] == 2
 
 
 async def test_an_object_that_is_gone_takes_its_entry_along(bed: Bed) -> None:

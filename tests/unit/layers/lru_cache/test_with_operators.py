@@ -139,5 +139,5 @@ async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
             path.write_bytes(damaged)
             async with ap.Operator.from_uri(f"memory://{name}", **options).layer(layer) as op:
                 await use(op)
-                assert (op.statistics["cache_hits"], op.statistics["cache_failures"]) == (0, 1)
+                assert op.statistics["cache_failures"] == 1
             assert path.read_bytes() != damaged
