@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -127,18 +129,53 @@ class FileWriteBody:
         return self._partial
 
 
+class _Opening:
+    """Makes a temporary file in a thread, and knows of it even if nobody gets the result.
+
+    A loop that ends cancels whatever waits for the thread, while the thread goes on.
+    """
+
+    def __init__(self, open_partial: Callable[[], PartialFile]) -> None:
+        self._open_partial = open_partial
+        self._lock = threading.Lock()
+        self._made: PartialFile | None = None
+        self._given_up = False
+
+    def run(self) -> PartialFile:
+        """For the thread. A file that is wanted no more when it is made is removed at once."""
+        made = self._open_partial()
+        with self._lock:
+            if not self._given_up:
+                self._made = made
+                return made
+        made.discard()
+        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+
+    def give_up(self) -> PartialFile | None:
+        """The file, if it was made by now: the caller's to discard."""
+        with self._lock:
+            self._given_up = True
+            return self._made
+
+
 async def open_write_body(
     runtime: Runtime, request: WriteRequest, open_partial: Callable[[], PartialFile], lock: threading.Lock
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
     threads = FileThreads.of(runtime)
-    partial = await translated(request, threads.call(open_partial), PartialFile.discard)
+    opening = _Opening(open_partial)
+
+    async def opened(partial: PartialFile) -> Any:
+        # Made in here: a job that is cancelled before it begins has made nothing that would have to be awaited. The
+        # descriptor stays ours: it must be closed even where aiofiles was cancelled.
+        return await aiofiles.open(partial.descriptor, "wb", buffering=0, closefd=False, executor=threads.executor)
+
     try:
-        # The descriptor stays ours: it must be closed even where aiofiles was cancelled.
-        file = await settled(
-            aiofiles.open(partial.descriptor, "wb", buffering=0, closefd=False, executor=threads.executor)
-        )
+        partial = await translated(request, threads.call(opening.run))
+        file = await settled(opened(partial))
     except BaseException:
-        await settled(threads.call(partial.discard))
+        made = opening.give_up()
+        if made is not None:
+            await settled(threads.call(made.discard))
         raise
     return FileWriteBody(runtime, request, partial, lock, file)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import glob
 import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -290,3 +291,46 @@ def test_a_loop_that_ends_in_the_middle_of_a_read(root: Path, descriptors: Calla
             thread.join(20)
     gc.collect()  # A file opened for a task that was cancelled meanwhile may hang in a cycle with its traceback.
     assert descriptors() == []
+
+
+def test_a_loop_that_ends_at_any_step_of_a_write(
+    root: Path, descriptors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then too nothing is left, nor a coroutine that was made and never awaited."""
+
+    def submit_done(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    async def scenario(turns: int) -> None:
+        accessor = Fs(str(root)).build(Runtime(RuntimeOptions()))
+        writing = asyncio.ensure_future(write_body(accessor))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ended.append(writing.done())
+
+    async def write_body(accessor: Accessor) -> None:
+        body = await accessor.open_write(WriteRequest(path="k"))
+        try:
+            await body.write(DATA)
+            await body.close()
+        except BaseException:
+            await body.abort()
+            raise
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_done)  # So each turn is the same in every run.
+    ended = [False]
+    while not ended[-1]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            asyncio.run(scenario(len(ended)))
+            gc.collect()
+        assert [str(one.message) for one in caught] == []
+        assert descriptors() == []
+        assert not list(root.rglob(".*.tmp"))
+    assert (root / "k").read_bytes() == DATA
+    assert len(ended) > 5
