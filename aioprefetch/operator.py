@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import ProgressCallback, reader_options
 from aioprefetch.recipe import OperatorRecipe
 from aioprefetch.sink import BufferSink, CollectSink, writable_bytes
-from aioprefetch.streamed_write import write_stream
+from aioprefetch.streamed_write import BytesLike, WriteSource, write_data
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -281,7 +281,7 @@ class Operator(OperatorRecipe):
     async def write(
         self,
         path: str,
-        data: bytes | bytearray | memoryview | AsyncIterable[bytes | bytearray | memoryview],
+        data: BytesLike | WriteSource,
         *,
         content_type: str | None = None,
         content_encoding: str | None = None,
@@ -291,7 +291,11 @@ class Operator(OperatorRecipe):
         if_match: str | None = None,
         if_not_exists: bool = False,
     ) -> Metadata:
-        """Write an object from bytes or from an asynchronous iterator of them; it appears whole or not at all.
+        """Write an object from bytes, a binary file or an iterator of bytes; it appears whole or not at all.
+
+        A file is anything with ``read``, from its position on: it is read 8 MiB at a time, on a worker thread unless
+        its ``read`` is asynchronous. Iterators may be asynchronous too; others run on a worker thread. ``InvalidType``
+        for a file open in text mode, and for an item that is not bytes.
 
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
         cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
@@ -309,9 +313,7 @@ class Operator(OperatorRecipe):
             if_match=if_match,
             if_not_exists=if_not_exists,
         )
-        if isinstance(data, bytes | bytearray | memoryview):
-            return await self.accessor().write(request, data)
-        return await write_stream(self.accessor(), request, data)
+        return await write_data(self.accessor(), request, data)
 
     async def copy(self, source: str, target: str) -> Metadata:
         """Copy an object within the store; within the service where it can, else by reading and writing."""

@@ -1,8 +1,18 @@
-"""An object written from an asynchronous iterator: it appears whole, or nothing of it is left."""
+"""An object written from a file or an iterator: it appears whole, or nothing of it is left.
+
+Whatever the source is, it arrives in pieces that are worth a step: files are read by the part, and small items are put
+together. A source that blocks is read on a worker thread.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import inspect
+import io
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 
@@ -14,21 +24,57 @@ from aioprefetch.values import Metadata, WriteRequest
 
 # Cleaning up after a failed or cancelled write may not be cut off, but it may not hang either.
 ABORT_SECONDS_MAX = 10.0
+# A file is asked for so much at a time: a part of an upload.
+FILE_PIECE_BYTES = 8 << 20
+# Smaller items wait for others. A step to another thread, or through the layers, costs more than copying so much.
+PIECE_BYTES_MIN = 1 << 20
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 
-async def write_stream(accessor: Accessor, request: WriteRequest, data: Any) -> Metadata:
-    """Write what ``data`` yields. ``InvalidType`` for what is no iterator of bytes; then nothing is left behind."""
+class ReadableFile(Protocol):
+    """A file open for reading bytes; ``read`` may be asynchronous."""
+
+    def read(self, size: int, /) -> Any:
+        """The next bytes, ``b""`` at the end."""
+
+
+WriteSource: TypeAlias = ReadableFile | Iterable[BytesLike] | AsyncIterable[BytesLike]
+
+
+def bytes_of(data: object) -> BytesLike | None:
+    """``data`` as bytes, copied only where it is not contiguous; ``None`` for what has no buffer."""
+    if isinstance(data, bytes | bytearray):
+        return data
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    if not view.nbytes:
+        return b""
+    return view.cast("B") if view.c_contiguous else view.tobytes()
+
+
+def is_asynchronous(data: object) -> bool:
+    """Whether a source is read on an event loop, and not on a thread."""
+    return hasattr(data, "__aiter__") or inspect.iscoroutinefunction(getattr(data, "read", None))
+
+
+async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike | WriteSource) -> Metadata:
+    """Write bytes at once, a file or what an iterator yields piece by piece.
+
+    ``InvalidType`` for anything else, or for an item that is not bytes; then nothing is left behind.
+    """
+    whole = None if hasattr(data, "read") else bytes_of(data)
+    if whole is not None:
+        return await accessor.write(request, whole)
     path = request.path
-    if not hasattr(data, "__aiter__"):
-        raise InvalidType(
-            f"data must be bytes or an asynchronous iterator of bytes, not {type(data).__name__}",
-            operation="write",
-            path=path,
-        )
+    pieces = _pieces_of(data, path)
     body = await accessor.open_write(request)
     try:
-        async for chunk in data:
-            await body.write(_checked_chunk(chunk, path))
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await body.write(piece)
         return await body.close()
     except BaseException:
         with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True):
@@ -36,10 +82,104 @@ async def write_stream(accessor: Accessor, request: WriteRequest, data: Any) -> 
         raise
 
 
-def _checked_chunk(chunk: object, path: str) -> bytes | bytearray | memoryview:
-    if isinstance(chunk, bytes | bytearray | memoryview):
-        return chunk
-    raise InvalidType(f"data must yield bytes, not {type(chunk).__name__}", operation="write", path=path)
+def _pieces_of(data: Any, path: str) -> AsyncGenerator[BytesLike, None]:
+    """The pieces of whatever a user may hand over. Nothing is read before the first is asked for."""
+    read = getattr(data, "read", None)
+    if callable(read):
+        if isinstance(data, io.TextIOBase) or isinstance(getattr(data, "encoding", None), str):
+            raise _invalid("the file is open in text mode: open it with 'rb'", path)
+        return _gathered(_read_here(read, path), path) if is_asynchronous(data) else _read_in_thread(read, path)
+    if hasattr(data, "__aiter__"):
+        return _gathered(data, path)
+    if hasattr(data, "__iter__") and not isinstance(data, str | Mapping):
+        return _iterated_in_thread(data, path)
+    hint = ""
+    if isinstance(data, str):
+        hint = ": encode the text"
+    elif isinstance(data, os.PathLike):
+        hint = ": open the file with 'rb'"
+    raise _invalid(f"data must be bytes, a binary file or an iterator of bytes, not {type(data).__name__}{hint}", path)
+
+
+async def _gathered(items: AsyncIterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
+    gathered = bytearray()
+    async for item in items:
+        chunk = _checked_chunk(item, path)
+        if len(chunk) >= PIECE_BYTES_MIN:
+            if gathered:
+                yield gathered
+                gathered = bytearray()
+            yield chunk
+            continue
+        gathered += chunk  # A copy: its owner may fill the same buffer again.
+        if len(gathered) >= PIECE_BYTES_MIN:
+            yield gathered
+            gathered = bytearray()
+    if gathered:
+        yield gathered
+
+
+async def _read_here(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
+    while True:
+        chunk = read(FILE_PIECE_BYTES)
+        chunk = _checked_chunk(await chunk if inspect.isawaitable(chunk) else chunk, path)
+        if not chunk:
+            return
+        yield chunk
+
+
+async def _read_in_thread(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
+    ended = False
+    while not ended:
+        piece, ended = await asyncio.to_thread(_next_of_file, read, path)
+        if piece:
+            yield piece
+
+
+def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, bool]:
+    """On a worker thread: the next piece, and whether it is the last. Pipes and sockets give a little at a time."""
+    gathered = bytearray()
+    while len(gathered) < PIECE_BYTES_MIN:
+        chunk = _checked_chunk(read(FILE_PIECE_BYTES), path)
+        if not chunk:
+            return gathered, True
+        if not gathered and len(chunk) >= PIECE_BYTES_MIN:
+            return chunk, False
+        gathered += chunk
+    return gathered, False
+
+
+async def _iterated_in_thread(items: Iterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
+    iterator = await asyncio.to_thread(iter, items)
+    while pieces := await asyncio.to_thread(_next_items, iterator, path):
+        for piece in pieces:
+            yield piece
+
+
+def _next_items(iterator: Iterator[object], path: str) -> list[BytesLike]:
+    """On a worker thread: one piece, or two where a large item follows small ones; none at the end."""
+    gathered = bytearray()
+    for item in iterator:
+        chunk = _checked_chunk(item, path)
+        if len(chunk) >= PIECE_BYTES_MIN:
+            return [gathered, chunk] if gathered else [chunk]
+        gathered += chunk  # A copy: its owner may fill the same buffer again.
+        if len(gathered) >= PIECE_BYTES_MIN:
+            break
+    return [gathered] if gathered else []
+
+
+def _checked_chunk(chunk: object, path: str) -> BytesLike:
+    found = bytes_of(chunk)
+    if found is None:
+        if inspect.iscoroutine(chunk):
+            chunk.close()
+        raise _invalid(f"data must yield bytes, not {type(chunk).__name__}", path)
+    return found
+
+
+def _invalid(message: str, path: str) -> InvalidType:
+    return InvalidType(message, operation="write", path=path)
 
 
 async def _abort(body: WriteBody, path: str) -> None:

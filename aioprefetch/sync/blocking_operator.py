@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime import fork_generation
+from aioprefetch.streamed_write import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.sync.file import SyncFile
 from aioprefetch.sync.listing import BlockingListing
-from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.open_readers import OpenReaders
 from aioprefetch.values import Capability, Metadata, ServiceInfo
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from aioprefetch.operator import Operator
 
 T = TypeVar("T")
-
-Bytes = bytes | bytearray | memoryview
 
 READERS_MAX = 64
 CLOSE_SECONDS_MAX = 10.0
@@ -143,13 +141,16 @@ class BlockingOperator:
         self._live("list", prefix)
         return BlockingListing(self._operator.list(prefix, **options))
 
-    def write(self, path: str, data: Bytes | Iterable[bytes], **options: Any) -> Metadata:
-        """Write an object from bytes or from an iterable of them; it appears whole or not at all.
+    def write(self, path: str, data: BytesLike | WriteSource, **options: Any) -> Metadata:
+        """Write an object from bytes, a binary file or an iterable of bytes; it appears whole or not at all.
 
-        An iterable runs on a worker thread. Options as in ``Operator.write``.
+        Files and iterables are read on a worker thread, asynchronous ones on the loop thread of ``aioprefetch.sync``:
+        ``WrongLoop`` for those where an event loop runs in the caller's thread, which they might wait for. Options as
+        in ``Operator.write``.
         """
-        body = data if isinstance(data, bytes | bytearray | memoryview | str) else _chunks(data)
-        return self._change("write", path, lambda op: op.write(path, body, **options))
+        if is_asynchronous(data):
+            refuse_in_loop("write")
+        return self._change("write", path, lambda op: op.write(path, data, **options))
 
     def copy(self, source: str, target: str) -> Metadata:
         """Copy an object within the store."""
@@ -208,13 +209,6 @@ class BlockingOperator:
             return self._run(operation, path, call)
         finally:
             self._readers.drop(path)
-
-
-async def _chunks(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """An iterable of the user's, run on a worker thread: on the loop's it could block everybody."""
-    iterator = iter(parts)
-    while (part := await asyncio.to_thread(next, iterator, None)) is not None:
-        yield part
 
 
 def _rebuild(operator: Operator, readers_max: int) -> BlockingOperator:

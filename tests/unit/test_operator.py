@@ -65,7 +65,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "endless path": (lambda o: o.stat("x" * 5000), ap.errors.InvalidPath, "stat"),
     "write text": (lambda o: o.write("w", "text"), InvalidType, "write"),  # type: ignore[arg-type]
     "write None": (lambda o: o.write("w", None), InvalidType, "write"),  # type: ignore[arg-type]
-    "write list": (lambda o: o.write("w", [b"x"]), InvalidType, "write"),  # type: ignore[arg-type]
+    "write list of text": (lambda o: o.write("w", ["x"]), InvalidType, "write"),  # type: ignore[list-item]
     "write directory": (lambda o: o.write("d/", b""), IsADirectory, "write"),
     "write over": (lambda o: o.write("k", b"", if_not_exists=True), ap.errors.AlreadyExists, "write"),
     "write other": (lambda o: o.write("k", b"", if_match="x"), ConditionNotMatch, "write"),
