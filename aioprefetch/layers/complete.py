@@ -10,10 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
 from aioprefetch.bodies import ReadBody, WriteBody
-from aioprefetch.errors import ConditionNotMatch, NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    Error,
+    NotFound,
+    ProtocolError,
+    RangeNotSatisfied,
+    Unavailable,
+    Unsupported,
+)
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink, drain
@@ -28,14 +37,21 @@ from aioprefetch.values import (
     ReadHead,
     ReadReply,
     ReadRequest,
+    Request,
     StatRequest,
     WriteRequest,
 )
 
 # Options that change a result, and the capability each of them needs. A content type that is not stored is no wrong
-# result; a condition that is not looked at is one.
+# result; a condition that is not looked at is one, and so is metadata that is lost.
 _READ_OPTIONS = {"if_none_match": "read_if_none_match", "version": "read_version"}
-_WRITE_OPTIONS = {"if_match": "write_if_match", "if_not_exists": "write_if_not_exists"}
+_WRITE_OPTIONS = {
+    "if_match": "write_if_match",
+    "if_not_exists": "write_if_not_exists",
+    "user_metadata": "write_user_metadata",
+}
+# What a copy made by reading and writing takes along.
+_DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 
 
 class CompleteLayer(Layer):
@@ -73,13 +89,17 @@ class CompleteAccessor(WrappedAccessor):
     def _check(self, request: ReadRequest | StatRequest | WriteRequest, options: Mapping[str, str]) -> None:
         """``Unsupported`` before any request for an option that would change the result and that nobody here knows."""
         for option, capability in options.items():
-            if getattr(request, option) and not getattr(self._native, capability):
-                raise Unsupported(
-                    f"the {self.info.scheme} service does not support {option}={getattr(request, option)!r}",
-                    operation=request.operation,
-                    path=request.path,
-                    context={"service": self.info.url},
-                )
+            value = getattr(request, option)
+            if value and not getattr(self._native, capability):
+                raise self._unsupported(request, option if isinstance(value, Mapping) else f"{option}={value!r}")
+
+    def _unsupported(self, request: Request, what: str) -> Unsupported:
+        return Unsupported(
+            f"the {self.info.scheme} service does not support {what}",
+            operation=request.operation,
+            path=request.path,
+            context={"service": self.info.url},
+        )
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         if request.if_none_match or request.version:
@@ -189,9 +209,26 @@ class CompleteAccessor(WrappedAccessor):
     async def copy(self, request: CopyRequest) -> Metadata:
         if self._native.copy:
             return await self.inner.copy(request)
-        body = await self.open_read(ReadRequest(path=request.path, deadline=request.deadline))
+        if not self._capability.copy:
+            raise self._unsupported(request, "copy")
         try:
-            target = await self.open_write(WriteRequest(path=request.target, content_type=body.head.content_type))
+            return await self._copy_by_writing(request)
+        except Error as error:
+            error.operation = request.operation  # The caller asked for neither the read nor the write in it.
+            raise
+
+    async def _copy_by_writing(self, request: CopyRequest) -> Metadata:
+        described: dict[str, Any] = {}
+        etag = None
+        if self._native.write_user_metadata and self._native.stat:
+            found = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
+            described = {name: getattr(found, name) for name in _DESCRIPTIONS}
+            etag = found.etag
+        source = ReadRequest(path=request.path, if_match=etag, deadline=request.deadline)
+        body = await self.open_read(source)
+        try:
+            described = described or {"content_type": body.head.content_type}
+            target = await self.open_write(WriteRequest(path=request.target, **described))
             try:
                 while chunk := await body.read_chunk():
                     await target.write(chunk)

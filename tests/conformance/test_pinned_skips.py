@@ -27,6 +27,7 @@ from tests.conformance.test_s3_rclone import OnRclone
 from tests.tidy.source_tree import PACKAGE, python_files
 
 NO_VERSIONS = {"test_condition_version"}
+KEEPS_METADATA = {"test_write_user_metadata_is_refused_where_it_would_be_lost"}
 NO_DOUBLE_SLASH = {"test_read_keys_with_several_slashes", "test_stat_keys_are_kept_as_given"}
 NO_EMPTY_DIRECTORIES = {
     *("test_create_dir_existing_directory_is_no_error", "test_create_dir_name_without_slash_is_refused"),
@@ -43,23 +44,25 @@ NO_DIRECTORIES = {
 }
 
 SKIPPED: dict[type[EachStack], set[str]] = {
-    OnMemory: NO_VERSIONS,
+    OnMemory: NO_VERSIONS | KEEPS_METADATA,
     OnFs: NO_VERSIONS | NO_DOUBLE_SLASH | {"test_write_content_headers", "test_write_user_metadata"},
     OnHttp: NO_VERSIONS
     | NO_DIRECTORIES
     | {name for name in dir(AccessorSuite) if READ_ONLY.match(name)}
     | {"test_path_is_relative_to_the_root", "test_deleted_object"},
-    OnMoto: KEEPS_OLD_BYTES | {"test_read_version_is_refused_where_there_are_none"},
+    OnMoto: KEEPS_OLD_BYTES | KEEPS_METADATA | {"test_read_version_is_refused_where_there_are_none"},
     OnRclone: NO_VERSIONS
+    | KEEPS_METADATA
     | NO_DOUBLE_SLASH
     | {"test_read_version_is_refused_where_there_are_none", "test_write_if_match", "test_write_if_not_exists"}
     | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory"},
-    OnObstoreMemory: NO_VERSIONS | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES,
+    OnObstoreMemory: NO_VERSIONS | KEEPS_METADATA | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES,
     OnObstoreLocal: NO_VERSIONS
     | NO_DOUBLE_SLASH
     | NO_EMPTY_DIRECTORIES
     | {"test_write_content_headers", "test_write_user_metadata", "test_write_if_match"},
     OnObstoreS3: KEEPS_OLD_BYTES
+    | KEEPS_METADATA
     | NO_DOUBLE_SLASH
     | NO_EMPTY_DIRECTORIES
     | {"test_read_version_is_refused_where_there_are_none"},

@@ -50,8 +50,9 @@ class Fs:
         Force each written file and its directory to the device before the write ends.
 
     Keys: runs of ``/`` count as one and a leading ``/`` as none. The ETag is made of inode, size and modification
-    time, so it changes with a copy of the file system. Content type and user metadata are not stored. Raises
-    ``ConfigInvalid`` for a root that is relative or no path.
+    time, so it changes with a copy of the file system. User metadata is ``Unsupported``; content type, encoding,
+    disposition and cache control are not stored, without an error. Raises ``ConfigInvalid`` for a root that is
+    relative or no path.
     """
 
     root: str

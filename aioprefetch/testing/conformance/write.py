@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aioprefetch.accessor import Accessor
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsADirectory, NotADirectory
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsADirectory, NotADirectory, Unsupported
 from aioprefetch.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.keys import SPECIAL_KEYS
@@ -105,6 +105,16 @@ class WriteChecks(ConformanceSuite):
         await operator.accessor().write(WriteRequest(path="meta", user_metadata={"origin": "here"}), b"x")
         found = await operator.stat("meta")
         assert {name.lower(): value for name, value in found.user_metadata.items()} == {"origin": "here"}
+
+    @checks("opendal:W5")
+    @needs("write", without=("write_user_metadata",))
+    async def test_write_user_metadata_is_refused_where_it_would_be_lost(self, operator: Operator) -> None:
+        """Whole and streamed, and nothing is written."""
+        with pytest.raises(Unsupported):
+            await operator.write("meta", b"x", user_metadata={"origin": "here"})
+        with pytest.raises(Unsupported):
+            await operator.write("meta", pieces_of(b"x", 1), user_metadata={"origin": "here"})
+        assert await self.get_directly("meta") is None
 
     @checks("opendal:W6")
     @needs("write", "write_if_not_exists", "enforces_write_conditions")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.errors import NotFound, ProtocolError, RangeNotSatisfied, Unavailable
+from aioprefetch.errors import NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
 from aioprefetch.layers import CompleteLayer, WrappedAccessor
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.memory import Memory
@@ -190,6 +190,33 @@ async def test_copy_by_reading_and_writing() -> None:
     with pytest.raises(NotFound):
         await accessor.copy(CopyRequest(path="none", target="u"))
     assert "u" not in memory.store.objects
+
+
+async def test_a_copy_takes_the_metadata_along() -> None:
+    accessor, poor, memory = build(dataclasses.replace(POOR, write_user_metadata=True, write_content_type=True))
+    described: Any = {"content_type": "text/x", "cache_control": "no-store", "user_metadata": {"origin": "here"}}
+    memory.store.put(WriteRequest(path="k", **described), b"0123")
+    await accessor.copy(CopyRequest(path="k", target="t"))
+    copied = memory.store.objects["t"]
+    assert copied.data == b"0123"
+    assert {name: getattr(copied.metadata, name) for name in described} == described
+    assert poor.words == ["stat", "read", "write"]
+
+
+@pytest.mark.parametrize("lacking", ["read", "write"])
+async def test_a_copy_that_cannot_be_made_is_unsupported_before_anything_is_asked(lacking: str) -> None:
+    accessor, poor, _ = build(dataclasses.replace(POOR, **{lacking: False}), k=b"0")
+    with pytest.raises(Unsupported) as caught:
+        await accessor.copy(CopyRequest(path="k", target="t"))
+    assert (caught.value.operation, caught.value.path) == ("copy", "k")
+    assert poor.words == []
+
+
+async def test_a_copy_that_fails_says_so() -> None:
+    accessor, _, _ = build()
+    with pytest.raises(NotFound) as caught:
+        await accessor.copy(CopyRequest(path="none", target="t"))
+    assert (caught.value.operation, caught.value.path) == ("copy", "none")
 
 
 async def test_streaming_writes_are_collected() -> None:
