@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 
+from aioprefetch.arguments import Arguments
 from aioprefetch.configuration import configure
-from aioprefetch.errors import ConfigInvalid, InvalidType, IsSameFile, NotFound
+from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
 from aioprefetch.listing import Lister, compile_glob
 from aioprefetch.merged_read import read_merged
 from aioprefetch.open_file import OpenFileBuilder
@@ -24,6 +25,7 @@ from aioprefetch.values import (
     DeleteRequest,
     ListRequest,
     Metadata,
+    PresignMethod,
     PresignRequest,
     ReadRequest,
     StatRequest,
@@ -160,9 +162,13 @@ class Operator(OperatorRecipe):
     ) -> list[memoryview]:
         """As ``read_ranges``, as views; one that is a small part of its merged answer is a copy, so it pins little."""
         check_file(path, "read_ranges")
+        arguments = Arguments("read_ranges", path)
+        request = ReadRequest(
+            path=path, if_match=arguments.etag("if_match", if_match), version=arguments.version(version)
+        )
         return await read_merged(
             *self._connect(),
-            ReadRequest(path=path, if_match=if_match, version=version),
+            request,
             checked_ranges(ranges, operation="read_ranges", path=path),
             gap_bytes=gap_bytes,
             request_bytes_max=request_bytes_max,
@@ -184,22 +190,20 @@ class Operator(OperatorRecipe):
         prefetch_enabled: bool = True,
         prefetch_growth: str = "stall",
         on_progress: ProgressCallback | None = None,
-        **unknown: Any,
     ) -> RangeReader:
         """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.
 
-        ``ConfigInvalid`` names an unknown option or a value that cannot be.
+        ``ConfigInvalid`` names a value that cannot be.
         """
         check_file(path, "reader")
-        for name in unknown:
-            raise ConfigInvalid(f"reader() has no option {name!r}; see ReaderOptions", operation="reader", path=path)
+        arguments = Arguments("reader", path)
         limits = self._family.options
         options = reader_options(
             path,
             policy=policy,
             size=size,
-            etag=etag,
-            version=version,
+            etag=arguments.etag("etag", etag),
+            version=arguments.version(version),
             split=split,
             buffer_bytes=buffer_bytes,
             footer_cache=footer_cache,
@@ -235,8 +239,13 @@ class Operator(OperatorRecipe):
                 if offset or size is not None:
                     raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
                 _, suffix = checked_range(0, suffix, operation="read", path=path)
-        if timeout_seconds is not None:
-            _check_seconds(timeout_seconds, "timeout_seconds", "read", path)
+        if not (if_match is if_none_match is version is None and timeout_seconds is None):
+            arguments = Arguments("read", path)
+            if_match = arguments.etag("if_match", if_match)
+            if_none_match = arguments.etag("if_none_match", if_none_match)
+            version = arguments.version(version)
+            if timeout_seconds is not None:
+                timeout_seconds = arguments.seconds("timeout_seconds", timeout_seconds)
         if size == 0 or suffix == 0:
             return None
         return ReadRequest(
@@ -254,7 +263,8 @@ class Operator(OperatorRecipe):
 
     async def stat(self, path: str, *, version: str | None = None) -> Metadata:
         """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
-        return await self.accessor().stat(StatRequest(path=checked_path(path, "stat"), version=version))
+        checked_path(path, "stat")
+        return await self.accessor().stat(StatRequest(path=path, version=Arguments("stat", path).version(version)))
 
     async def exists(self, path: str) -> bool:
         """Whether an object (or, with a trailing ``/``, a directory) is there."""
@@ -275,7 +285,10 @@ class Operator(OperatorRecipe):
         """
         if start_after is not None:
             checked_path(start_after, "list")
-        request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
+        checked_path(prefix, "list")
+        request = ListRequest(
+            path=prefix, recursive=Arguments("list", prefix).flag("recursive", recursive), start_after=start_after
+        )
         return Lister(self.accessor, self.runtime, request, compile_glob(glob) if glob is not None else None)
 
     async def write(
@@ -301,17 +314,16 @@ class Operator(OperatorRecipe):
         cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
         """
         check_file(path, "write")
-        if not (user_metadata is None or isinstance(user_metadata, Mapping)):
-            raise InvalidType(f"user_metadata must be a mapping, not {user_metadata!r}", operation="write", path=path)
+        arguments = Arguments("write", path)
         request = WriteRequest(
             path=path,
-            content_type=content_type,
-            content_encoding=content_encoding,
-            content_disposition=content_disposition,
-            cache_control=cache_control,
-            user_metadata=dict(user_metadata or {}),
-            if_match=if_match,
-            if_not_exists=if_not_exists,
+            content_type=arguments.header("content_type", content_type),
+            content_encoding=arguments.header("content_encoding", content_encoding),
+            content_disposition=arguments.header("content_disposition", content_disposition),
+            cache_control=arguments.header("cache_control", cache_control),
+            user_metadata=arguments.user_metadata(user_metadata),
+            if_match=arguments.etag("if_match", if_match),
+            if_not_exists=arguments.flag("if_not_exists", if_not_exists),
         )
         return await write_data(self.accessor(), request, data)
 
@@ -324,7 +336,11 @@ class Operator(OperatorRecipe):
         return await self.accessor().copy(CopyRequest(path=source, target=target))
 
     async def delete(self, path: str) -> None:
-        """Delete an object (or, with a trailing ``/``, an empty directory). One that is missing is no error."""
+        """Delete an object (or, with a trailing ``/``, an empty directory). One that is missing is no error.
+
+        What lies below a directory is never deleted, see ``delete_all``: files refuse to let go of a directory that is
+        not empty (``IsADirectory``); elsewhere its marker goes, if there is one, and the objects below it stay.
+        """
         checked_path(path, "delete")
         await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
 
@@ -355,16 +371,16 @@ class Operator(OperatorRecipe):
         path: str,
         *,
         expires_seconds: float = 900.0,
-        method: Literal["GET", "HEAD", "PUT", "DELETE"] = "GET",
+        method: PresignMethod = "GET",
         version: str | None = None,
     ) -> str:
         """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
         check_file(path, "presign")
-        _check_seconds(expires_seconds, "expires_seconds", "presign", path)
-        request = PresignRequest(path=path, method=method, expires_seconds=float(expires_seconds), version=version)
+        arguments = Arguments("presign", path)
+        request = PresignRequest(
+            path=path,
+            method=arguments.method(method),
+            expires_seconds=arguments.seconds("expires_seconds", expires_seconds),
+            version=arguments.version(version),
+        )
         return await self.accessor().presign(request)
-
-
-def _check_seconds(value: float, name: str, operation: str, path: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ConfigInvalid(f"{name} must be a number above 0, not {value!r}", operation=operation, path=path)

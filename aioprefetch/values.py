@@ -16,6 +16,7 @@ from aioprefetch.errors import ConfigInvalid
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
+PresignMethod = Literal["GET", "HEAD", "PUT", "DELETE"]
 V = TypeVar("V")
 
 
@@ -317,7 +318,7 @@ class PresignRequest(Request):
 
     operation: ClassVar[str] = "presign"
 
-    method: Literal["GET", "HEAD", "PUT", "DELETE"] = "GET"
+    method: PresignMethod = "GET"
     expires_seconds: float = 900.0
     version: str | None = None
 

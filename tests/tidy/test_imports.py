@@ -34,7 +34,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("reader",),
     ("scheduler",),
     ("open_file",),
-    ("listing", "configuration", "merged_read", "paths", "streamed_write"),
+    ("arguments", "listing", "configuration", "merged_read", "paths", "streamed_write"),
     ("recipe",),
     ("operator",),
     ("sync",),
@@ -64,7 +64,8 @@ OPTIONAL = {
 }
 
 PURE = (
-    *("errors", "values", "ranges", "reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
+    *("errors", "values", "ranges", "arguments"),
+    *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
     *(f"source/fetch/{name}" for name in ("admission", "policies", "partitioning", "draft", "triggers")),
     *("testing/faults", "testing/replies"),

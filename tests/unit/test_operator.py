@@ -49,7 +49,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "suffix and offset": (lambda o: o.read("k", offset=1, suffix=1), ConfigInvalid, "read"),
     "suffix and size": (lambda o: o.read("k", size=1, suffix=1), ConfigInvalid, "read"),
     "beyond the end": (lambda o: o.read("k", offset=10), RangeNotSatisfied, "read"),
-    "time-out no number": (lambda o: o.read("k", timeout_seconds="1"), ConfigInvalid, "read"),  # type: ignore[arg-type]
+    "time-out no number": (lambda o: o.read("k", timeout_seconds="1"), InvalidType, "read"),  # type: ignore[arg-type]
     "time-out negative": (lambda o: o.view("k", timeout_seconds=-1), ConfigInvalid, "read"),
     "missing": (lambda o: o.read("none"), NotFound, "read"),
     "missing stat": (lambda o: o.stat("none"), NotFound, "stat"),
@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "delete None": (lambda o: o.delete(None), InvalidType, "delete"),  # type: ignore[arg-type]
     "presign": (lambda o: o.presign("k"), ap.errors.Unsupported, "presign"),
     "presign never": (lambda o: o.presign("k", expires_seconds=0), ConfigInvalid, "presign"),
-    "presign text": (lambda o: o.presign("k", expires_seconds="9"), ConfigInvalid, "presign"),  # type: ignore[arg-type]
+    "presign text": (lambda o: o.presign("k", expires_seconds="9"), InvalidType, "presign"),  # type: ignore[arg-type]
     "ranges None": (lambda o: o.read_ranges("k", None), InvalidType, "read_ranges"),  # type: ignore[arg-type]
     "ranges int": (lambda o: o.read_ranges("k", 5), InvalidType, "read_ranges"),  # type: ignore[arg-type]
     "ranges reversed": (lambda o: o.read_ranges("k", [(5, 1)]), ap.errors.InvalidRange, "read_ranges"),

@@ -1,0 +1,210 @@
+"""No argument that cannot be meant reaches a store: over all verbs, options and services it is one kind of error."""
+
+import inspect
+import types
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from obstore.store import MemoryStore
+
+from aioprefetch import Operator
+from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, Unsupported
+from aioprefetch.services import S3, Fs, Http, Memory, ObspecStore
+
+# Nothing listens there: a request that is sent fails otherwise.
+NOWHERE = "http://127.0.0.1:1"
+
+SERVICES: dict[str, Callable[[Path], Any]] = {
+    "memory": lambda folder: Memory(),
+    "fs": lambda folder: Fs(str(folder)),
+    "http": lambda folder: Http(f"{NOWHERE}/"),
+    "s3": lambda folder: S3(
+        bucket="bucket", endpoint_url=NOWHERE, region="r", access_key_id="i", secret_access_key="s"
+    ),
+    "obspec": lambda folder: ObspecStore(MemoryStore()),
+}
+
+VERBS = sorted(name for name, one in vars(Operator).items() if inspect.isfunction(one) and not name.startswith("_"))
+# Good values of what a call cannot do without.
+REQUIRED: dict[str, Any] = {
+    "path": "k",
+    "source": "k",
+    "target": "t",
+    "prefix": "d/",
+    "offset": 0,
+    "buffer": bytearray(1),
+    "ranges": [(0, 1)],
+    "data": b"x",
+}
+DIRECTORY = {"create_dir": "d/", "delete_all": "d/"}
+
+CANDIDATES: tuple[Any, ...] = (None, 5, 1.5, True, "nonsense", b"x", ["x"], {"a": 1}, object())
+
+
+def hinted(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint names, unions taken apart."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return tuple(one for part in get_args(hint) for one in hinted(part))
+    if get_origin(hint) is Literal:
+        return ()
+    return (get_origin(hint) or hint,)
+
+
+def is_wrong(value: Any, name: str, hint: Any) -> bool:
+    """Whether a value is of a type that the hint does not name."""
+    allowed = hinted(hint)
+    if name in ("buffer", "data"):
+        return not isinstance(value, bytes | list)
+    if isinstance(value, bool):
+        return bool not in allowed
+    if isinstance(value, list | str) and name in ("ranges", "policy", "prefetch_growth"):
+        return True
+    if isinstance(value, Mapping) and name == "user_metadata":
+        return True
+    if isinstance(value, int) and float in allowed:
+        return False
+    return not any(isinstance(value, one) for one in allowed if isinstance(one, type))
+
+
+def wrong_calls(verb: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Calls of a verb, each with one wrong argument, and its name."""
+    method = getattr(Operator, verb)
+    hints = get_type_hints(method)
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    good = {name: REQUIRED[name] for name in names if name in REQUIRED}
+    if verb in DIRECTORY:
+        good = dict.fromkeys(good, DIRECTORY[verb])
+    for name in names:
+        for value in CANDIDATES:
+            if is_wrong(value, name, hints[name]):
+                yield f"{verb}({name}={value!r})", {**good, name: value}
+
+
+async def called(operator: Operator, verb: str, arguments: dict[str, Any]) -> object:
+    """What a verb returns, awaited where it has to be."""
+    result = getattr(operator, verb)(**arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+@pytest.fixture(params=SERVICES)
+async def operator(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Operator]:
+    async with Operator(SERVICES[request.param](tmp_path)) as operator:
+        yield operator
+
+
+def test_all_verbs_are_looked_at() -> None:
+    assert {"read", "view", "read_into", "read_ranges", "reader", "stat", "list", "write", "copy"} <= set(VERBS)
+    calls = [call for verb in VERBS for call, _ in wrong_calls(verb)]
+    assert len(calls) > 250
+    for call in ("read(if_match=5)", "write(user_metadata={'a': 1})", "presign(method='nonsense')"):
+        assert call in calls
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_argument_of_a_wrong_type_is_refused_before_anything_is_sent(verb: str, operator: Operator) -> None:
+    before = dict(operator.statistics)
+    outcomes: dict[str, str] = {}
+    for call, arguments in wrong_calls(verb):
+        try:
+            outcomes[call] = f"returned {await called(operator, verb, arguments)!r}"
+        except InvalidArgument as error:
+            if not error.operation:
+                outcomes[call] = f"{error!r} names no operation"
+        except Exception as error:
+            outcomes[call] = repr(error)
+    assert outcomes == {}
+    assert dict(operator.statistics) == before
+
+
+NO_HEADER = ("a\r\nX-Other: y", "a\nb", "a\0b", "a\tb", "a\x7fb", "a\ud800b")
+MEANT_BY_NOBODY: dict[str, tuple[str, dict[str, Any]]] = {
+    f"{name}={value!r}": ("write", {name: value})
+    for name in ("content_type", "content_encoding", "content_disposition", "cache_control")
+    for value in NO_HEADER
+}
+MEANT_BY_NOBODY |= {
+    f"user_metadata={value!r}": ("write", {"user_metadata": value})
+    for value in (*({"a": text} for text in NO_HEADER), {"a": "ü"}, {"": "x"}, {"a b": "x"}, {"a:b": "x"}, {"ü": "x"})
+}
+MEANT_BY_NOBODY |= {
+    f"{verb} {name}={value!r}": (verb, {name: value})
+    for verb, name in (
+        *(("read", "if_match"), ("view", "if_none_match"), ("read_ranges", "if_match")),
+        *(("view_ranges", "if_match"), ("write", "if_match"), ("reader", "etag")),
+    )
+    for value in ("", '""', "W/", "a\r\nX: y", '"a", "b"', "日")
+}
+MEANT_BY_NOBODY |= {
+    f"{verb} version=''": (verb, {"version": ""}) for verb in ("read", "read_ranges", "reader", "stat", "presign")
+}
+MEANT_BY_NOBODY |= {f"method={text!r}": ("presign", {"method": text}) for text in ("PATCH", "get", "", "POST")}
+
+
+@pytest.mark.parametrize("name", MEANT_BY_NOBODY)
+async def test_a_value_that_cannot_be_meant_is_refused_before_anything_is_sent(name: str, operator: Operator) -> None:
+    verb, options = MEANT_BY_NOBODY[name]
+    names = inspect.signature(getattr(Operator, verb)).parameters
+    arguments = {one: REQUIRED[one] for one in names if one in REQUIRED} | options
+    before = dict(operator.statistics)
+    with pytest.raises(InvalidArgument) as caught:
+        await called(operator, verb, arguments)
+    assert not isinstance(caught.value, InvalidType)
+    assert caught.value.path == "k"
+    assert "\n" not in str(caught.value)
+    assert dict(operator.statistics) == before
+
+
+async def test_the_methods_of_a_presigned_url_are_named(operator: Operator) -> None:
+    with pytest.raises(InvalidArgument, match="'PATCH' is none of GET, HEAD, PUT, DELETE"):
+        await operator.presign("k", method="PATCH")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("operator", ["memory", "fs", "obspec"], indirect=True)
+async def test_an_etag_may_be_in_the_quotes_that_http_puts_around_it(operator: Operator) -> None:
+    await operator.write("k", b"x")
+    etag = (await operator.stat("k")).etag
+    for given in (etag, f'"{etag}"', f' "{etag}" '):
+        assert await operator.read("k", if_match=given) == b"x"
+        assert await operator.read_ranges("k", [(0, 1)], if_match=given) == [b"x"]
+        with pytest.raises(ConditionNotMatch):
+            await operator.read("k", if_none_match=given)
+        async with operator.reader("k", etag=given) as reader:
+            assert await reader.read() == b"x"
+    assert (await operator.write("k", b"y", if_match=f'"{etag}"')).size == 1
+    with pytest.raises(ConditionNotMatch):
+        await operator.read("k", if_match=f'W/"{etag}"')
+
+
+async def test_what_is_right_is_taken_as_it_is() -> None:
+    given: dict[str, Any] = {
+        "content_type": "text/plain; charset=utf-8",
+        "content_disposition": 'attachment; filename="ü.txt"',
+        "user_metadata": {"x-a.b_c": "", "n": "~ value !"},
+    }
+    async with Operator(Memory()) as operator:
+        await operator.write("k", b"x", **given)
+        found = asdict(await operator.stat("k"))
+        assert {name: found[name] for name in given} == given
+        assert await operator.read("k", timeout_seconds=float("inf")) == b"x"
+
+
+@pytest.mark.parametrize("operator", ["http"], indirect=True)
+async def test_a_copy_where_nothing_can_be_written_names_the_source(operator: Operator) -> None:
+    with pytest.raises(Unsupported) as caught:
+        await operator.copy("x", "y")
+    assert (caught.value.operation, caught.value.path) == ("copy", "x")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_has_a_name(verb: str) -> None:
+    """What is misspelled is a TypeError, and a type checker sees it too."""
+    parameters = inspect.signature(getattr(Operator, verb)).parameters.values()
+    assert [one.name for one in parameters if one.kind is one.VAR_KEYWORD] == []
+
+
+def test_a_misspelled_option_of_a_reader_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="polcy"):
+        Operator(Memory()).reader("k", polcy="random")  # type: ignore[call-arg]
