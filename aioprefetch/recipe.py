@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aioprefetch.accessor import Accessor, Layer, Service
+from aioprefetch.configuration import check_bytes
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.runtime import Runtime, RuntimeFamily, RuntimeOptions
@@ -37,6 +38,7 @@ class OperatorRecipe:
         concurrency: int = 64,
         disk_cache: DiskCache | str | os.PathLike[str] | None = None,
     ) -> None:
+        check_bytes(memory_bytes=memory_bytes, block_bytes=block_bytes)
         options = RuntimeOptions(
             memory_bytes=memory_bytes,
             block_bytes=block_bytes,

@@ -14,6 +14,7 @@ from aioprefetch.sync.file import SyncFile
 from aioprefetch.sync.listing import BlockingListing
 from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.open_readers import OpenReaders
+from aioprefetch.sync.opening import open as open_file
 from aioprefetch.values import Capability, Metadata, ServiceInfo
 
 if TYPE_CHECKING:
@@ -131,10 +132,13 @@ class BlockingOperator:
             readers.drop(path)
             return readers.read_at(path, start, length)
 
-    def open(self, path: str, **reader_options: Any) -> SyncFile:
-        """A file object over ``path``; options as in ``Operator.reader``. No request is sent before the first read."""
+    def open(self, path: str, mode: str = "rb", **reader_options: Any) -> SyncFile:
+        """A file object over ``path``; options as in ``Operator.reader``. No request is sent before the first read.
+
+        ``Unsupported`` for any other ``mode`` than ``rb``.
+        """
         self._live("open", path)
-        return SyncFile(self._operator, path, reader_options)
+        return open_file(path, mode, operator=self._operator, **reader_options)
 
     def list(self, prefix: str = "", **options: Any) -> BlockingListing:
         """Iterate over the entries whose path begins with ``prefix``; options as in ``Operator.list``."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.configuration import READER_OPTIONS, SERVICE_OPTIONS, split_uri, store_options, unknown_option
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported
 from aioprefetch.operator import Operator
 from aioprefetch.redaction import printable, redact
 from aioprefetch.sync.file import SyncFile
 
 # Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.
 SHARED_OPTIONS = frozenset({"block_bytes", "prefetch_blocks"})
-
-
-def reader_option_names() -> frozenset[str]:
-    """The options that ``Operator.reader`` takes."""
-    parameters = inspect.signature(Operator.reader).parameters.values()
-    return frozenset(one.name for one in parameters if one.default is not inspect.Parameter.empty)
 
 
 def split_url(url: str, *, path_required: bool = True) -> tuple[str, str]:
@@ -60,31 +55,57 @@ def _split_http(url: str) -> tuple[str, str]:
     return urlunsplit((parts.scheme, parts.netloc, directory + "/", parts.query, "")), unquote(name)
 
 
+def checked_mode(mode: object, *, path: str) -> None:
+    """``Unsupported`` for what is not reading bytes, ``InvalidArgument`` for what is no mode at all."""
+    if not isinstance(mode, str):
+        raise InvalidType(f"mode must be a string such as 'rb', not {mode!r}", operation="open", path=path)
+    kinds = set(mode)
+    if len(kinds) != len(mode) or not kinds <= set("rwxabt+") or len(kinds & set("rwxa")) != 1 or {"b", "t"} <= kinds:
+        raise InvalidArgument(f"mode={mode!r} is no mode of a file", operation="open", path=path)
+    if kinds == {"r", "b"}:
+        return
+    hint = "to write an object, use write" if kinds & set("wxa+") else "for text, put io.TextIOWrapper around the file"
+    raise Unsupported(f"mode={mode!r} is not supported, files are open in 'rb': {hint}", operation="open", path=path)
+
+
 def open(  # noqa: A001 - what it stands in for
-    url: str, *, operator: Operator | None = None, **options: Any
+    url: str, mode: str = "rb", *, operator: Operator | None = None, **options: Any
 ) -> SyncFile:
     """Open an object for reading as a file. No request is sent before the first read.
 
     ``url`` is a URL (``s3://bucket/key``), or with ``operator`` a path in it. ``options`` are those of
     ``Operator.from_uri`` and of ``Operator.reader`` together; with ``operator`` only those of the reader. An operator
-    that was made here is closed with the file. Raises ``ConfigInvalid`` for an option that neither knows.
+    that was made here is closed with the file. Raises ``ConfigInvalid`` for an option that neither knows, and
+    ``Unsupported`` for any other ``mode`` than ``rb``.
     """
     if not isinstance(url, str):
         raise InvalidType(f"a URL or path must be a string, not {url!r}", operation="open")
-    known = reader_option_names()
+    shown = printable(redact(url))
+    checked_mode(mode, path=shown)
     if operator is not None:
-        for name in options.keys() - known:
-            raise ConfigInvalid(
-                f"{name!r} is no option of a reader; options of a store belong to Operator.from_uri",
-                operation="open",
-                path=url,
-            )
+        check_reader_options(options, path=url)
         return SyncFile(operator, url, options)
     store, path = split_url(url)
-    of_reader = {name: value for name, value in options.items() if name in known - SHARED_OPTIONS}
+    scheme, _ = split_uri(store)
+    known = READER_OPTIONS | set(store_options(scheme))
+    for name in options.keys() - known:
+        raise unknown_option(name, known, of=f"a file at {scheme}://", operation="open", path=shown)
+    of_reader = {name: value for name, value in options.items() if name in READER_OPTIONS - SHARED_OPTIONS}
     of_store = {name: value for name, value in options.items() if name not in of_reader}
     made = Operator.from_uri(store, **of_store)
     return SyncFile(made, path, of_reader, name=redact(url), owns_operator=True)
 
 
-__all__ = ["open", "reader_option_names", "split_url"]
+def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:
+    """``ConfigInvalid`` for what is no option of a reader."""
+    for name in options.keys() - READER_OPTIONS:
+        if any(name in store_options(scheme) for scheme in SERVICE_OPTIONS):
+            raise ConfigInvalid(
+                f"{name!r} is no option of a reader; options of a store belong to Operator.from_uri",
+                operation="open",
+                path=path,
+            )
+        raise unknown_option(name, READER_OPTIONS, of="a reader", operation="open", path=path)
+
+
+__all__ = ["open", "split_url"]

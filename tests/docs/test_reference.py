@@ -129,8 +129,10 @@ def size(count: int) -> str:
 
 
 def test_sync_open_takes_what_the_page_says() -> None:
-    """One keyword of its own."""
-    assert [name for name in inspect.signature(sync_open).parameters if name != "options"] == ["url", "operator"]
+    """A mode, and one keyword of its own."""
+    parameters = inspect.signature(sync_open).parameters
+    assert [name for name in parameters if name != "options"] == ["url", "mode", "operator"]
+    assert parameters["mode"].default == "rb"
 
 
 def test_errors_are_all_there() -> None:

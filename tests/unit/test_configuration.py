@@ -6,8 +6,17 @@ from typing import Any
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS, configure, split_uri
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.configuration import (
+    _HINTS,
+    _OTHER_NAMES,
+    OPERATOR_OPTIONS,
+    READER_OPTIONS,
+    SERVICE_OPTIONS,
+    configure,
+    split_uri,
+    store_options,
+)
+from aioprefetch.errors import ConfigInvalid, InvalidArgument
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,96 @@ def test_credentials_in_an_s3_uri_are_refused_and_not_shown() -> None:
     with pytest.raises(ConfigInvalid) as caught:
         Operator.from_uri("s3://AKIA:CANARY@bucket/key")
     assert "CANARY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "says"),
+    [
+        ("s3://b", "endpont_url", "did you mean 'endpoint_url'?"),
+        ("s3://b", "Endpoint-URL", "did you mean 'endpoint_url'?"),
+        ("memory://b", "memory_byte", "did you mean 'memory_bytes'?"),
+        ("s3://b", "anon", "called 'anonymous'"),
+        ("s3://b", "key", "called 'access_key_id'"),
+        ("s3://b", "aws_access_key_id", "called 'access_key_id'"),
+        ("s3://b", "secret", "called 'secret_access_key'"),
+        ("s3a://b", "token", "called 'session_token'"),
+        ("s3://b", "endpoint", "called 'endpoint_url'"),
+        ("s3://b", "region_name", "called 'region'"),
+        ("https://h", "password", "called 'auth'"),
+        ("file:///x", "default_block_size", "called 'block_bytes'"),
+        ("s3://b", "client_kwargs", "options of their own, such as endpoint_url"),
+        ("s3://b", "max_retries", "RetryLayer"),
+        ("s3://b", "timeout", "read_timeout_seconds"),
+        ("s3://b", "policy", "'policy' is an option of Operator.reader"),
+        ("memory://b", "cache_type", "'policy' is an option of Operator.reader"),
+        ("s3://b", "connections_max", "of ap.services.S3"),
+        ("file:///x", "fsync", "of ap.services.Fs"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_one_that_is_meant(uri: str, name: str, says: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        Operator.from_uri(uri, **{name: 1})
+    assert repr(name) in caught.value.message
+    assert says in caught.value.message
+    assert caught.value.message.endswith(", ".join(sorted(store_options(uri.partition(":")[0]))))
+
+
+def test_every_other_name_leads_to_an_option_that_there_is() -> None:
+    known = READER_OPTIONS.union(*map(store_options, SERVICE_OPTIONS))
+    assert set(_OTHER_NAMES.values()) <= known
+    assert not (_OTHER_NAMES.keys() | _HINTS.keys()) & known
+
+
+@pytest.mark.parametrize("uri", ["gs://b/p", "gcs://b", "az://c", "abfss://c"])
+def test_stores_of_obstores_are_shown_the_way(uri: str) -> None:
+    with pytest.raises(ConfigInvalid, match=r"ap\.services\.ObspecStore"):
+        Operator.from_uri(uri)
+
+
+def test_a_path_is_shown_as_a_uri() -> None:
+    with pytest.raises(ConfigInvalid, match="file:///data/x"):
+        Operator.from_uri("/data/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("1GB", "1 << 30"), ("64 MiB", "64 << 20"), ("512k", "512 << 10"), ("5", "")]
+)
+def test_a_size_is_a_number_of_bytes(text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("memory_bytes", "block_bytes"):
+        with pytest.raises(ConfigInvalid, match="number of bytes") as caught:
+            Operator.from_uri("memory://x", **{name: text})
+        assert f"{name}={text!r}" in caught.value.message
+        assert says in caught.value.message
+    monkeypatch.setenv("AIOPREFETCH_MEMORY_BYTES", text)
+    if says:
+        with pytest.raises(ConfigInvalid, match=says):
+            Operator.from_uri("memory://x")
+
+
+URIS = {"s3": "s3://bucket", "http": "http://h/", "file": "file:///x", "memory": "memory://x"}
+# What is right for an option, by type.
+ALLOWED: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("region", "profile", "ca_bundle", "auth"), str),
+    **dict.fromkeys(("anonymous", "allow_http", "request_payer", "follow_redirects", "follow_symlinks"), bool),
+    **dict.fromkeys(("block_bytes", "prefetch_blocks", "concurrency"), int),
+}
+
+
+@pytest.mark.parametrize("scheme", URIS)
+def test_an_option_of_a_wrong_type_is_refused_by_name(scheme: str) -> None:
+    for name in store_options(scheme):
+        for value in (5, 1.5, True, "nonsense", b"x", ["x"], {"a": 1}, object()):
+            right = ALLOWED.get(name, ())
+            if isinstance(value, right) and (type(value) is not bool or right is bool):
+                continue
+            options: dict[str, Any] = {name: value}
+            if name in ("access_key_id", "secret_access_key"):
+                if isinstance(value, str):
+                    continue
+                options = {"access_key_id": value, "secret_access_key": value}
+            with pytest.raises(InvalidArgument) as caught:
+                Operator.from_uri(URIS[scheme], **options)
+            assert caught.value.operation == "configure"
 
 
 def test_every_scheme_knows_the_options_of_an_operator() -> None:

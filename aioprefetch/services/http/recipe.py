@@ -112,7 +112,7 @@ class Http:
             "path": base.path,
             "identity": Identity(user, secret, given, Secret.of(base.query)),
             "follow_redirects": follow_redirects,
-            "ca_bundle": None if ca_bundle is None else os.fspath(ca_bundle),
+            "ca_bundle": None if ca_bundle is None else _checked_file("ca_bundle", ca_bundle),
             "proxies": _checked_proxies(proxies),
             "connect_timeout_seconds": _checked_seconds("connect_timeout_seconds", connect_timeout_seconds),
             "read_timeout_seconds": _checked_seconds("read_timeout_seconds", read_timeout_seconds),
@@ -167,6 +167,13 @@ class Http:
             ca_bundle=self.ca_bundle,
             link_local_host=self.origin.host,
         )
+
+
+def _checked_file(name: str, value: object) -> str:
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise _invalid(f"{name} must be the path of a file, not {value!r}")
+    return path
 
 
 def _checked_seconds(name: str, value: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -118,6 +119,14 @@ def checked_flag(option: str, value: object) -> None:
     """``True`` or ``False``, and no text that merely says so."""
     if not isinstance(value, bool):
         raise invalid(f"{option}={value!r} must be True or False")
+
+
+def checked_file(option: str, value: object) -> str:
+    """The path of a file, as text."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise invalid(f"{option} must be the path of a file, not {value!r}")
+    return path
 
 
 def checked_seconds(option: str, value: object) -> None:

@@ -104,6 +104,8 @@ class S3:
         keep(self, "sse_customer_key", options.sse_secret(self.sse_customer_key))
         if self.region is not None:
             keep(self, "region", options.checked_region(self.region))
+        if self.ca_bundle is not None:
+            keep(self, "ca_bundle", options.checked_file("ca_bundle", self.ca_bundle))
         if self.proxies is not None:
             keep(self, "proxies", options.checked_proxies(self.proxies))
         options.checked_choice("addressing_style", self.addressing_style, ("auto", "path", "virtual"))

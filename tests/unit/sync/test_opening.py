@@ -4,11 +4,12 @@ import io
 import random
 import zipfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from aioprefetch import sync
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, Unsupported
 from aioprefetch.operator import Operator
 from aioprefetch.sync import BlockingOperator, run
 
@@ -86,6 +87,45 @@ def test_open_by_path_takes_reader_options_only(operator: Operator) -> None:
         sync.open("k", operator=operator, region="eu-west-1")
     with pytest.raises(ConfigInvalid, match="unheard_of"):
         sync.open("memory://name/k", unheard_of=1)
+
+
+def test_a_misspelled_option_is_answered_with_the_one_that_is_meant(operator: Operator) -> None:
+    for where in ({}, {"operator": operator}):
+        with pytest.raises(ConfigInvalid, match=r"did you mean 'policy'\? .*footer_cache") as caught:
+            sync.open("memory://name/k", polcy="random", **where)  # type: ignore[arg-type]
+        assert ("disk_cache" in caught.value.message) is not bool(where)
+    with pytest.raises(ConfigInvalid, match=r"called 'anonymous' here.*endpoint_url.*policy"):
+        sync.open("s3://bucket/k", anon=True)
+    with pytest.raises(ConfigInvalid, match="did you mean 'policy'"):
+        BlockingOperator(operator).open("k", polcy="random")
+
+
+def test_a_file_is_open_for_reading_bytes(blocking: BlockingOperator, random_name: Callable[[], str]) -> None:
+    blocking.write("k", b"0123")
+    url = blocking.info.url + "/k"
+    for mode in ("rb", "br"):
+        with sync.open(url, mode) as file, sync.open(url, mode=mode) as named, blocking.open("k", mode) as other:
+            assert file.read() == named.read() == other.read() == b"0123"
+            assert file.mode == "rb"
+
+
+@pytest.mark.parametrize("mode", ["r", "rt", "w", "wb", "r+b", "ab", "xb", "w+"])
+def test_other_modes_are_unsupported_by_name(mode: str, blocking: BlockingOperator) -> None:
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: sync.open("memory://name/k", mode),
+        lambda: blocking.open("k", mode),
+    )
+    for call in calls:
+        with pytest.raises(Unsupported, match=f"mode='{mode[0]}") as caught:
+            call()
+        assert (caught.value.operation, caught.value.path[-1]) == ("open", "k")
+        assert ("TextIOWrapper" in caught.value.message) is (mode in ("r", "rt"))
+
+
+@pytest.mark.parametrize("mode", ["", "b", "rr", "rw", "rbt", "zb", 5, None])
+def test_what_is_no_mode_is_an_invalid_argument(mode: Any) -> None:
+    with pytest.raises(InvalidArgument, match="mode"):
+        sync.open("memory://name/k", mode)
 
 
 @pytest.mark.parametrize(
