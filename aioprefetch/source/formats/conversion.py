@@ -11,6 +11,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.formats.corruption import UNDECODABLE
 from aioprefetch.source.formats.time_zones import instant
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
@@ -119,7 +121,14 @@ def from_json(value: Any, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> A
             return [from_json(one, kind.value_type, f"{name}[]", zone) for one in value]
     elif types.is_map(kind):
         if isinstance(value, dict):
-            return [(key, from_json(one, kind.item_type, f"{name}.{key}", zone)) for key, one in value.items()]
+            if not _is_text(kind.key_type):
+                raise ConfigInvalid(
+                    f"the column {name!r} cannot be a {kind}: keys of JSON are texts", operation="read_items"
+                )
+            return [
+                (_text(key, kind.key_type, name), from_json(one, kind.item_type, f"{name}.{key}", zone))
+                for key, one in value.items()
+            ]
     elif _is_text(kind):
         return _text(value, kind, name)
     elif types.is_boolean(kind):
@@ -158,16 +167,16 @@ def _from_json_text(value: str, kind: pa.DataType, name: str, zone: tzinfo) -> A
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text, numbers as they were written. ``RecursionError`` where it is nested too deeply.
+    """A JSON value as text, numbers as they were written. It is nested no deeper than what ``parse_record`` gives.
 
     NaN and infinities, which JSON does not have, are texts in objects and lists.
     """
     if isinstance(value, (Number, Integer)):
         return value.text
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json_text(name)}:{_inner_text(one)}" for name, one in value.items()) + "}"
+        return "{" + ",".join([f"{json_text(name)}:{_inner_text(one)}" for name, one in value.items()]) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_inner_text, value)) + "]"
+        return "[" + ",".join([_inner_text(one) for one in value]) + "]"
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -176,14 +185,31 @@ def _inner_text(value: Any) -> str:
     return f'"{text}"' if text in ("NaN", "Infinity", "-Infinity") else text
 
 
+def is_unicode(text: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair, which JSON can escape, cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _text(value: Any, kind: pa.DataType, name: str) -> str:
     """Spark reads any JSON value into a string column."""
     text = value if isinstance(value, str) else json_text(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # Half of a surrogate pair.
-        raise NotConvertible(name, value, kind) from None
+    if not is_unicode(text):
+        raise NotConvertible(name, value, kind)
     return text
+
+
+def first_unfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
+    """Which of the values it is for which Arrow makes no array of ``kind``; ``None`` where each by itself is fine."""
+    for place, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except UNDECODABLE:
+            return place
+    return None
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -226,11 +252,12 @@ def _decimal(text: str, kind: pa.DataType, name: str) -> Decimal:
     digits, exponent = value.as_tuple().digits, value.as_tuple().exponent
     if not isinstance(exponent, int):  # NaN, Infinity
         raise NotConvertible(name, text, kind)
-    significant = "".join(map(str, digits)).rstrip("0")
-    exponent += len(digits) - len(significant)
-    if significant and (-exponent > kind.scale or len(significant) + exponent > kind.precision - kind.scale):
+    significant = len("".join(map(str, digits)).rstrip("0"))
+    exponent += len(digits) - significant
+    if significant and (-exponent > kind.scale or significant + exponent > kind.precision - kind.scale):
         raise NotConvertible(name, text, kind)
-    return value
+    # Arrow counts the zeros behind, too.
+    return Decimal((value.is_signed(), digits[:significant] or (0,), exponent if significant else 0))
 
 
 def _date(text: str, kind: pa.DataType, name: str) -> date:

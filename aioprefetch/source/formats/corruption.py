@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from aioprefetch.errors import Unsupported, UntrustedMetadata
+
+# What decoders raise for bytes that nobody foresaw: it is about the file, and a policy for corrupt files is for it.
+UNDECODABLE = (pa.ArrowException, RecursionError, UnicodeError, OverflowError)
 
 # So much of a value goes into an error.
 _SHOWN_CHARS_MAX = 80

@@ -6,6 +6,7 @@ line break is told as an error, not read otherwise depending on where a part end
 
 from __future__ import annotations
 
+import csv
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -59,9 +60,9 @@ class CsvFormat:
 
     def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
         """See ``LineFormat``."""
-        check_options(options)
+        quoting = _quoting(options)
         if options.multi_line:
-            return RecordCutter(_quoting(options), path=item.file.key)
+            return RecordCutter(quoting, path=item.file.key)
         return line_cutter(item, options)
 
     def parser(self, want: Wanted, path: str) -> Parse:
@@ -104,6 +105,7 @@ async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) ->
 
 
 def _quoting(options: FormatOptions) -> Quoting:
+    check_options(options)
     return Quoting(
         delimiter=options.delimiter, quote=options.quote, escape=options.escape, multi_line=options.multi_line
     )
@@ -141,4 +143,7 @@ def _layout_in(lines: Lines, options: FormatOptions, want: Wanted | None, path: 
     fault = quoting.fault(first)
     if fault is not None:
         raise corrupt(fault[1], path=path, offset=lines.place(start + fault[0]))
-    return layout_of(first, lines.place(stop), options, quoting, want, path)
+    try:
+        return layout_of(first, lines.place(stop), options, quoting, want, path)
+    except csv.Error as error:
+        raise corrupt(f"no CSV: {error}", path=path, offset=lines.place(start)) from error

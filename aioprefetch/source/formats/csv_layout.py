@@ -46,7 +46,7 @@ def check_options(options: FormatOptions) -> None:
         value = getattr(options, name)
         if value is None and name != "delimiter":
             continue
-        if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
+        if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n\0":
             raise ConfigInvalid(f"{name} must be one ASCII character, not {value!r}", operation="read_items")
     if options.delimiter in (options.quote, options.escape):
         raise ConfigInvalid(f"delimiter={options.delimiter!r} is the quote or the escape too", operation="read_items")

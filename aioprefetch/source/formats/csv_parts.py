@@ -12,8 +12,8 @@ import pyarrow.csv as pv
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.columns.casts import CannotCast, cast_plain
-from aioprefetch.source.formats.conversion import NotConvertible, from_text, json_text
-from aioprefetch.source.formats.corruption import corrupt
+from aioprefetch.source.formats.conversion import NotConvertible, first_unfit, from_text, json_text
+from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt
 from aioprefetch.source.formats.csv_layout import Layout, ragged
 from aioprefetch.source.formats.csv_quoting import PIECE_BYTES, Quoting
 from aioprefetch.source.formats.csv_records import first_record, record_spans, without_blank
@@ -95,7 +95,7 @@ class CsvParts:
         try:
             table = self._read(data, kinds, quoted_nulls=not self._has_text)
             return self._as_wanted(table)
-        except (pa.ArrowInvalid, CannotCast):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CannotCast):
             return None
 
     def _as_wanted(self, table: pa.Table) -> pa.Table:
@@ -172,7 +172,14 @@ class CsvParts:
                 values.append(None if text is None else from_text(text, kind, field.name, self._zone))
             except NotConvertible as error:
                 raise unfit(error, path=self._path, offset=starts[index].as_py()) from error
-        return pa.array(values, kind)
+        try:
+            return pa.array(values, kind)
+        except UNDECODABLE as error:
+            place = first_unfit(values, kind)
+            if place is None:
+                raise
+            misfit = NotConvertible(field.name, texts[place].as_py(), kind)
+            raise unfit(misfit, path=self._path, offset=starts[place].as_py()) from error
 
     def _column_at_once(self, texts: pa.StringArray, field: pa.Field) -> pa.Array | None:
         """As pyarrow casts it; ``None`` where that does not do, or takes a text for another value."""

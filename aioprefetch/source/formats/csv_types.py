@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,6 +16,7 @@ from aioprefetch.source.formats.lines import Lines
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
+_ZEROS_IN_FRONT = re.compile(r"^([+-]?)0+(?=[0-9])")
 _INTEGER = r"^\s*[+-]?[0-9]+\s*$"
 _DECIMAL_DIGITS_MAX = 38
 _CANDIDATES = (pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"))
@@ -39,15 +42,18 @@ def _kind(texts: pa.StringArray, null_value: str) -> pa.DataType:
     if not len(values):
         return pa.null()
     if pc.all(pc.match_substring_regex(values, _INTEGER)).as_py():
-        return _whole_number([int(text) for text in values.to_pylist()])
+        return _whole_number(values.to_pylist())
     return next((kind for kind in _CANDIDATES if _fits(values, kind)), pa.string())
 
 
-def _whole_number(values: list[int]) -> pa.DataType:
-    if all(-(1 << 63) <= value < 1 << 63 for value in values):
-        return pa.int64()
-    digits = max(len(str(abs(value))) for value in values)
-    return pa.decimal128(digits, 0) if digits <= _DECIMAL_DIGITS_MAX else pa.string()
+def _whole_number(texts: list[str]) -> pa.DataType:
+    # Python makes no integer of thousands of digits, and most of them may be zeros in front.
+    numbers = [_ZEROS_IN_FRONT.sub(r"\1", text.strip()) for text in texts]
+    digits = max(len(number.lstrip("+-")) for number in numbers)
+    if digits > _DECIMAL_DIGITS_MAX:
+        return pa.string()
+    is_long = all(-(1 << 63) <= int(number) < 1 << 63 for number in numbers)
+    return pa.int64() if is_long else pa.decimal128(digits, 0)
 
 
 def _fits(values: pa.StringArray, kind: pa.DataType) -> bool:

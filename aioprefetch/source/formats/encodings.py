@@ -13,6 +13,8 @@ from aioprefetch.source.options import FormatOptions
 
 # Escape sequences switch what the bytes after them mean, so a piece alone says nothing.
 _STATEFUL = ("utf-7", "iso2022", "hz")
+# Ways to write names and literals, that Python takes for encodings.
+_NO_FILES = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
 _LINE_ENDS = (None, "\n", "\r\n", "\r")
 _EVERY_BYTE = bytes(range(256))
 
@@ -29,8 +31,8 @@ def codec_name(encoding: str) -> str:
             f"encoding={encoding!r} is unknown: give one that Python has, such as utf-8, latin-1, cp1252 or utf-16",
             operation="read_items",
         ) from None
-    if not getattr(found, "_is_text_encoding", True):
-        raise ConfigInvalid(f"encoding={encoding!r} is no encoding of text", operation="read_items")
+    if not getattr(found, "_is_text_encoding", True) or found.name in _NO_FILES:
+        raise ConfigInvalid(f"encoding={encoding!r} is no encoding of text files", operation="read_items")
     return "utf-8" if found.name == "utf-8-sig" else found.name
 
 
@@ -63,6 +65,8 @@ def to_utf8(data: bytes, encoding: str, *, path: str, offset: int) -> bytes:
             data.decode()  # Says where.
     except UnicodeDecodeError as error:
         raise undecodable(data, error, encoding, path=path, offset=offset + error.start) from error
+    except UnicodeEncodeError as error:
+        raise _half_pair(encoding, path=path, offset=offset) from error
     return data
 
 
@@ -71,6 +75,16 @@ def undecodable(data: bytes, error: UnicodeDecodeError, encoding: str, *, path: 
     byte = error.object[error.start]
     return corrupt(
         f"the byte {byte:#04x} is not {encoding}: set the option encoding to that of the file (latin-1, cp1252, …)",
+        path=path,
+        offset=offset,
+        encoding=encoding,
+    )
+
+
+def _half_pair(encoding: str, *, path: str, offset: int) -> Exception:
+    """Bytes that stand for half of a surrogate pair, which some encodings allow."""
+    return corrupt(
+        f"what is decoded from {encoding} has half of a surrogate pair in it, which is no text",
         path=path,
         offset=offset,
         encoding=encoding,
@@ -129,8 +143,12 @@ class Transcoder:
             ) from error
         if self._position == 0:
             text = text.removeprefix("\ufeff")
+        begin = self._position
         self._position += len(piece)
-        return text.encode()
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            raise _half_pair(self.encoding, path=self._path, offset=begin) from error
 
     def length(self, data: bytes) -> int:
         """How many bytes of the file this UTF-8 was."""

@@ -7,15 +7,25 @@ fields that a schema does not have.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from aioprefetch.errors import Error
-from aioprefetch.source.formats.conversion import Integer, NotConvertible, Number, from_json, json_text
-from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field
+from aioprefetch.source.formats.conversion import (
+    Integer,
+    NotConvertible,
+    Number,
+    first_unfit,
+    from_json,
+    is_unicode,
+    json_text,
+)
+from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt, shown, unknown_field
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import starts_of
@@ -24,10 +34,18 @@ from aioprefetch.source.formats.time_zones import zone_of
 # Python makes no integer of more digits.
 _INTEGER_CHARS_MAX = 4000
 
+# Values are walked by functions that call themselves, a few at each level: far fewer than Python allows.
+DEPTH_MAX = 200
+
 
 def _integer(text: str) -> Integer | Number:
     return Integer(text) if len(text) <= _INTEGER_CHARS_MAX else Number(text)
 
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uint8)
+
+_HALF_PAIR = "an unknown field has half of a surrogate pair in it, which is no text"
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=_integer)
 
@@ -67,7 +85,26 @@ def read_rows(lines: Lines, ends: LineEnds, want: Wanted, path: str) -> FoundBat
             if unknown and policy == "fail":
                 raise unknown_field(_first_name(unknown, known), path=path, offset=lines.place(start))
             columns.unknown.append(json_text(unknown) if unknown else None)
-    return _batch(lines, columns, want)
+            if unknown and not is_unicode(columns.unknown[-1] or ""):
+                raise corrupt(_HALF_PAIR, path=path, offset=lines.place(start))
+    try:
+        return _batch(lines, columns, want)
+    except UNDECODABLE as error:
+        found = _first_unfit(columns, want)
+        if found is None:
+            raise
+        start, misfit = found
+        raise unfit(misfit, path=path, offset=lines.place(start)) from error
+
+
+def _first_unfit(columns: _Columns, want: Wanted) -> tuple[int, NotConvertible] | None:
+    """Where the first record begins with a value that Arrow does not take for its column, and that value."""
+    found = [(first_unfit(columns.values[one.name], one.type), one) for one in want.schema]
+    places = [(place, one) for place, one in found if place is not None]
+    if not places:
+        return None
+    place, one = min(places, key=lambda each: each[0])
+    return columns.starts[place], NotConvertible(one.name, columns.values[one.name][place], one.type)
 
 
 def _batch(lines: Lines, columns: _Columns, want: Wanted) -> FoundBatch:
@@ -84,14 +121,20 @@ def _batch(lines: Lines, columns: _Columns, want: Wanted) -> FoundBatch:
 
 
 def parse_record(text: bytes) -> dict[str, Any]:
-    """One line as an object. ``ValueError`` says what is wrong with it."""
-    try:
-        found = _DECODER.decode(text.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    """One line as an object, nested at most ``DEPTH_MAX`` deep. ``ValueError`` says what is wrong with it."""
+    if text.count(b"{") + text.count(b"[") > DEPTH_MAX and depth_of(text) > DEPTH_MAX:
+        raise ValueError(f"it is nested more than {DEPTH_MAX} deep")
+    found = _DECODER.decode(text.decode())
     if not isinstance(found, dict):
         raise ValueError(f"a record must be an object, not {shown(found)}")
     return found
+
+
+def depth_of(text: bytes) -> int:
+    """How deep objects and lists are nested in a JSON text, told without parsing it."""
+    found = np.frombuffer(_STRING.sub(b"", text), np.uint8)
+    steps = np.isin(found, _OPENING).astype(np.int8) - np.isin(found, _CLOSING).astype(np.int8)
+    return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
 
 
 def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:

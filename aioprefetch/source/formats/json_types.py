@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from aioprefetch.source.formats.conversion import is_unicode
 from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.json_rows import parse_record
 from aioprefetch.source.formats.lines import LineEnds, Lines
@@ -45,6 +46,9 @@ def infer_json(lines: Lines, ends: LineEnds, path: str) -> pa.Schema:
 
 def _kind(value: Any) -> _Kind:
     if isinstance(value, dict):
+        wrong = next((name for name in value if not is_unicode(name)), None)
+        if wrong is not None:
+            raise ValueError(f"the name {wrong!r} has half of a surrogate pair in it, which is no text")
         return {name: _kind(one) for name, one in value.items()}
     if isinstance(value, list):
         inner: _Kind = "null"

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-import pyarrow as pa
-
 from aioprefetch.errors import Error
 from aioprefetch.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.choosing import compression_of, format_of
 from aioprefetch.source.formats.compression import decompressed_whole
+from aioprefetch.source.formats.corruption import UNDECODABLE
 from aioprefetch.source.formats.line_stream import Decoding, LineFormat, on_thread, read_records
 from aioprefetch.source.formats.lines import Lines
 from aioprefetch.source.formats.opened import WHOLE_BYTES_MAX, comes_whole, read_whole
@@ -95,7 +94,7 @@ class SmallFiles:
             return None
         try:
             return self._format(files[0]).joined([text.data for text in texts], self._want)
-        except (Error, pa.ArrowException):
+        except (Error, *UNDECODABLE):
             return None
 
     def alone(self, file: SourceFile, text: SmallText) -> FoundBatch | None:

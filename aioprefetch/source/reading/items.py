@@ -12,6 +12,7 @@ from aioprefetch.operator import Operator
 from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.formats import FoundBatch, format_of
+from aioprefetch.source.formats.corruption import UNDECODABLE
 from aioprefetch.source.formats.small_files import SmallText
 from aioprefetch.source.reading.failures import Failures
 from aioprefetch.source.reading.layout import Layout, Layouts
@@ -88,7 +89,7 @@ class _Reading:
                         yield piece
                     elif (records := layout.records(item.file, piece)) is not None:
                         yield records
-        except pa.ArrowException as error:
+        except UNDECODABLE as error:
             raise _undecodable(item, error) from error
 
     def _found(self, item: FetchItem, layout: Layout) -> AsyncGenerator[SmallText | FoundBatch, None]:
@@ -141,7 +142,7 @@ class _Reading:
             return None
         try:
             return layout.joined(files, joined)
-        except (Error, pa.ArrowException):
+        except (Error, *UNDECODABLE):
             return None  # One by one it is found out whose fault it is.
 
     def _alone(self, item: FetchItem, text: SmallText) -> Records | None:
@@ -149,9 +150,12 @@ class _Reading:
         try:
             found = layout.small.alone(item.file, text)
             return None if found is None else layout.records(item.file, found)
-        except pa.ArrowException as error:
+        except UNDECODABLE as error:
             raise _undecodable(item, error) from error
 
 
-def _undecodable(item: FetchItem, error: Exception) -> Error:
+def _undecodable(item: FetchItem, error: Exception) -> Exception:
+    """A file that no decoder takes. Want of memory says nothing about it, and stays what it is."""
+    if isinstance(error, MemoryError):
+        return error
     return UntrustedMetadata(f"the file cannot be decoded: {error}", operation="read_items", path=item.file.key)

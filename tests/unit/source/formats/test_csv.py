@@ -17,7 +17,9 @@ from aioprefetch.errors import ConfigInvalid, Unsupported, UntrustedMetadata
 from aioprefetch.source.formats import can_split
 from aioprefetch.source.formats.csv_quoting import Quoting
 from aioprefetch.source.options import FormatOptions
+from aioprefetch.source.reading import ReadTask
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
+from tests.unit.source.reading.stores import URL, Shelf
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 INSTANT = pa.timestamp("us", "UTC")
@@ -44,6 +46,7 @@ async def failure(data: bytes, schema: pa.Schema, kind: type[Exception] = Untrus
         ("tRuE", pa.bool_(), True),
         ("1.20", pa.decimal128(10, 2), Decimal("1.20")),
         (" 1.2 ", pa.decimal128(10, 2), Decimal("1.20")),
+        ("1.5", pa.float16(), 1.5),
         ('""', pa.decimal128(10, 2), None),
         ("2020-02-29", pa.date32(), date(2020, 2, 29)),
         ("2020-01-01 10:00:00", INSTANT, datetime(2020, 1, 1, 10, tzinfo=UTC)),
@@ -106,6 +109,7 @@ async def test_a_quoted_empty_field_is_an_empty_text_beside_other_types() -> Non
         ("123456789012345678901234567890", pa.decimal128(38, 18), "123456789012345678901234567890"),
         ("2020-02-30", pa.date32(), "2020-02-30"),
         ("noon", INSTANT, "noon"),
+        ("9999-01-01 00:00:00", pa.timestamp("ns", "UTC"), "9999-01-01 00:00:00"),
     ],
 )
 async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
@@ -178,15 +182,33 @@ async def test_delimiter_quote_and_escape() -> None:
     rows = await rows_of(data, AB, delimiter=";", quote="'", escape="\\")
     assert [row["b"] for row in rows] == ["x;'y", "z'w"]
     assert (await rows_of(b'a\tb\n1\t"x\n', AB, delimiter="\t", quote=None))[0]["b"] == '"x'
-    for wrong in ({"delimiter": "||"}, {"quote": "é"}, {"delimiter": '"'}, {"multi_line": True, "line_separator": "|"}):
+    wrong: Any
+    for wrong in (
+        {"delimiter": "||"},
+        {"delimiter": "\0"},
+        {"quote": "é"},
+        {"delimiter": '"'},
+        {"multi_line": True, "line_separator": "|"},
+    ):
         await failure(b"a\n", AB, ConfigInvalid, **wrong)
+        async with Shelf() as shelf:
+            task = ReadTask(schema=AB, url=URL, format=FormatOptions(**wrong))
+            with pytest.raises(ConfigInvalid):
+                await shelf.rows([await shelf.put("a.csv", b"a\n")], task)
+
+
+async def test_a_line_break_in_a_header_that_ends_otherwise_is_an_error_with_its_place() -> None:
+    error = await failure(b"|a,b\rc|1,2|", AB, line_separator="|")
+    assert error.context["offset"] == 1
 
 
 async def test_encodings() -> None:
     text = "a,b\n1,é€\n2,x\n"
     for encoding in ("utf-16", "utf-16-le", "cp1252", "utf-8-sig"):
         assert [row["b"] for row in await rows_of(text.encode(encoding), AB, encoding=encoding)] == ["é€", "x"]
-    await failure(text.encode(), AB, ConfigInvalid, encoding="utf-99")
+    for wrong in ("utf-99", "idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape", "rot13"):
+        await failure(text.encode(), AB, ConfigInvalid, encoding=wrong)
+    assert (await failure(b"a,b\n1,+2AA-\n", AB, encoding="utf-7")).context["encoding"] == "utf-7"
     error = await failure(text.encode("utf-16")[:-1], AB, encoding="utf-16")
     assert error.context["offset"] == 2 * len(text)
 
