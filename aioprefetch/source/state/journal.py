@@ -196,8 +196,9 @@ class Journal:
         found = await self._read(self._live.work_between(offset.seq - 1, offset.seq))
         if not found or (found[0].files, found[0].bytes) != (offset.files, offset.bytes):
             raise damaged(
-                f"the checkpoint knows record {offset.seq} with {offset.files} files in all, and the log has another"
-                " one of this number: newer records were removed, or an older copy was put in place",
+                f"the checkpoint knows record {offset.seq} with {offset.files} files of {offset.bytes} bytes in all,"
+                " and the log has another one of this number: newer records were removed, or an older copy was put in"
+                " place",
                 self._store.path(log_name(offset.seq)),
             )
 

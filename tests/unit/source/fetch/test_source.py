@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -221,6 +222,18 @@ async def test_offsets_that_do_not_go_with_the_state_are_refused(scene: Scene) -
             await source.commit(offset)
     with pytest.raises(InvalidArgument, match="lies before"):
         await source.partitions(end, start)
+
+
+@pytest.mark.parametrize("change", [{"bytes": 11}, {"files": 2}, {"bytes": 0}, {"files": 2, "bytes": 20}])
+async def test_an_offset_with_other_totals_than_its_record_is_refused(scene: Scene, change: dict[str, int]) -> None:
+    scene.put("a")
+    source = await scene.open()
+    end = await source.latest_offset(source.initial_offset())
+    assert (end.files, end.bytes) == (1, 10)
+    again = await scene.open()
+    with pytest.raises(UntrustedMetadata, match="the log has another one of this number"):
+        await again.latest_offset(replace(end, **change))
+    assert await again.latest_offset(end) is end
 
 
 async def test_a_state_that_was_lost_is_not_begun_anew_behind_the_engines_back(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,20 @@ async def test_another_record_under_a_taken_number_is_refused() -> None:
     await state.append(record)
     with pytest.raises(InvalidArgument, match="writer"):
         await state.append((await opened(memory())).head)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 1000])
+async def test_a_record_that_would_leave_a_gap_in_the_log_is_refused(ahead: int) -> None:
+    operator = memory()
+    state = await opened(operator)
+    await add(state, "a")
+    record = next_record(state, ["b"])
+    with pytest.raises(StateConflict, match="the newest one is 1"):
+        await state.append(replace(record, seq=record.seq + ahead))
+    await state.append(record)
+    await state.aclose()
+    again = await opened(operator)
+    assert set(await again.known.find(["a", "b"])) == {"a", "b"}
 
 
 async def test_records_come_from_memory_or_the_log_and_removed_ones_are_named() -> None:
