@@ -6,8 +6,12 @@ to stores that list in no order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
+
+from aioprefetch.source.json_fields import fields_of, integer, milliseconds, optional, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,21 @@ class Follow:
 Cursor = TailAndSweep | Diff | Follow
 _KINDS: dict[str, type[Cursor]] = {"tail": TailAndSweep, "diff": Diff, "follow": Follow}
 
+_optional_text = partial(optional, text)
+_optional_time = partial(optional, milliseconds)
+_record_number = partial(integer, least=-1)
+_CHECKS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "tail": {
+        "frontier": text,
+        "sweep_key": _optional_text,
+        "sweeps": integer,
+        "high_modified_ms": _optional_time,
+        "sweep_end": text,
+    },
+    "diff": {"listings": integer, "high_modified_ms": _optional_time, "taken": integer},
+    "follow": {"state": text, "seq": _record_number, "through": _record_number, "backfill_key": _optional_text},
+}
+
 
 def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
     """A cursor for JSON, with its kind."""
@@ -64,7 +83,11 @@ def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
     return {"kind": kind, **asdict(cursor)}
 
 
-def cursor_from_json(fields: dict[str, Any]) -> Cursor:
-    """The cursor that ``cursor_to_json`` wrote. ``KeyError``, ``TypeError`` for anything else."""
-    rest = dict(fields)
-    return _KINDS[rest.pop("kind")](**rest)
+def cursor_from_json(value: Any) -> Cursor:
+    """The cursor that ``cursor_to_json`` wrote. ``ValueError`` for anything else."""
+    kind = text(value.get("kind") if isinstance(value, dict) else None)
+    if kind not in _KINDS:
+        raise ValueError(f"a cursor is one of {', '.join(_KINDS)}, not {kind!r:.40}")
+    checks = _CHECKS[kind]
+    fields = fields_of(value, ("kind", *checks))
+    return _KINDS[kind](**{name: check(fields[name]) for name, check in checks.items()})

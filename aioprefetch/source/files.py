@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from aioprefetch.source.json_fields import each, integer, listed, milliseconds, optional, text
+
 ChangeKind = Literal["new", "overwritten", "gone", "returned"]
 
 
@@ -36,10 +38,16 @@ class SourceFile:
         return [self.key, self.size, self.etag, self.version, self.modified_ms]
 
     @classmethod
-    def from_json(cls, fields: list[Any]) -> SourceFile:
-        """The file that ``to_json`` wrote."""
-        key, size, etag, version, modified_ms = fields
-        return cls(key, size, etag, version, modified_ms)
+    def from_json(cls, fields: Any) -> SourceFile:
+        """The file that ``to_json`` wrote. ``ValueError`` for anything else."""
+        key, size, etag, version, modified_ms = listed(fields, 5)
+        return cls(
+            text(key),
+            integer(size, -1),  # An empty version may be kept as ``known.EMPTIED_BYTES``.
+            optional(text, etag),
+            optional(text, version),
+            optional(milliseconds, modified_ms),
+        )
 
     def is_same_version(self, other: SourceFile) -> bool:
         """Whether both are one version: by version or ETag where both have one, otherwise by size and time."""
@@ -100,7 +108,8 @@ class FetchItem:
         return [*self.file.to_json(), self.start, self.end, groups]
 
     @classmethod
-    def from_json(cls, fields: list[Any]) -> FetchItem:
-        """The item that ``to_json`` wrote."""
-        *file, start, end, groups = fields
-        return cls(SourceFile.from_json(file), start, end, None if groups is None else tuple(groups))
+    def from_json(cls, fields: Any) -> FetchItem:
+        """The item that ``to_json`` wrote. ``ValueError`` for anything else."""
+        *file, start, end, groups = listed(fields, 8)
+        row_groups = None if groups is None else each(integer, groups)
+        return cls(SourceFile.from_json(file), integer(start), optional(integer, end), row_groups)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from aioprefetch.errors import InvalidArgument, Unsupported
+from aioprefetch.errors import InvalidArgument, Unsupported, UntrustedMetadata
+from aioprefetch.source.json_fields import INTEGER_MAX, fields_of, integer, text
 
 OFFSET_VERSION = 1
 
@@ -24,19 +25,33 @@ class Offset:
         return {"v": OFFSET_VERSION, "state": self.state, "seq": self.seq, "files": self.files, "bytes": self.bytes}
 
     @classmethod
-    def from_json(cls, fields: Any) -> Offset:
+    def from_json(cls, value: Any) -> Offset:
         """The offset that ``to_json`` wrote, here or by an earlier run.
 
-        Raises ``Unsupported`` for the offset of a newer format, ``InvalidArgument`` for what is no offset of ours.
+        Raises ``Unsupported`` for the offset of a newer format, ``InvalidArgument`` for what is no offset of ours, and
+        ``UntrustedMetadata`` for one of ours that was edited: a field that is unknown, or not what it should be.
         """
-        if not isinstance(fields, dict) or not {"v", "state", "seq"} <= fields.keys():
-            raise InvalidArgument(f"this is no offset of aioprefetch: {fields!r:.200}", operation="read_offset")
-        if fields["v"] != OFFSET_VERSION:
+        if not isinstance(value, dict) or not {"v", "state", "seq"} <= value.keys():
+            raise InvalidArgument(
+                "this is no offset of aioprefetch: it has no fields v, state and seq", operation="read_offset"
+            )
+        version = value["v"]
+        if type(version) is int and OFFSET_VERSION < version <= INTEGER_MAX:
             raise Unsupported(
-                f"the checkpoint has an offset of format {fields['v']!r}; this version reads {OFFSET_VERSION}",
+                f"the checkpoint has an offset of format {version}; this version reads {OFFSET_VERSION}",
                 operation="read_offset",
             )
-        state, seq = fields["state"], fields["seq"]
-        if not isinstance(state, str) or type(seq) is not int or seq < -1:
-            raise InvalidArgument(f"this is no offset of aioprefetch: {fields!r:.200}", operation="read_offset")
-        return cls(state, seq, int(fields.get("files", 0)), int(fields.get("bytes", 0)))
+        try:
+            integer(version, 1)
+            fields = fields_of(value, ("v", "state", "seq"), ("files", "bytes"))
+            return cls(
+                text(fields["state"]),
+                integer(fields["seq"], -1),
+                integer(fields.get("files", 0)),
+                integer(fields.get("bytes", 0)),
+            )
+        except ValueError as error:
+            raise UntrustedMetadata(
+                f"this was an offset of aioprefetch, and was edited: {error}. Put the checkpoint back from a copy",
+                operation="read_offset",
+            ) from error

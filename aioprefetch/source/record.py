@@ -7,6 +7,7 @@ from typing import Any
 
 from aioprefetch.source.cursor import Cursor, cursor_from_json, cursor_to_json
 from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.json_fields import each, fields_of, flag, integer, listed, milliseconds, text
 
 RECORD_VERSION = 1
 
@@ -49,17 +50,24 @@ class Record:
         }
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Record:
-        """The record that ``to_json`` wrote. ``KeyError``, ``TypeError``, ``ValueError`` for anything else."""
+    def from_json(cls, value: Any) -> Record:
+        """The record that ``to_json`` wrote. ``ValueError`` for anything else."""
+        fields = fields_of(value, ("v", *cls.__slots__))
+        integer(fields["v"])
         return cls(
-            seq=fields["seq"],
-            writer=fields["writer"],
+            seq=integer(fields["seq"]),
+            writer=text(fields["writer"]),
             cursor=cursor_from_json(fields["cursor"]),
-            items=tuple(FetchItem.from_json(one) for one in fields["items"]),
-            carry=tuple(FetchItem.from_json(one) for one in fields["carry"]),
-            known=tuple(SourceFile.from_json(one) for one in fields["known"]),
-            gone=tuple((key, ms) for key, ms in fields["gone"]),
-            files=fields["files"],
-            bytes=fields["bytes"],
-            claim=fields["claim"],
+            items=each(FetchItem.from_json, fields["items"]),
+            carry=each(FetchItem.from_json, fields["carry"]),
+            known=each(SourceFile.from_json, fields["known"]),
+            gone=each(_gone, fields["gone"]),
+            files=integer(fields["files"]),
+            bytes=integer(fields["bytes"]),
+            claim=flag(fields["claim"]),
         )
+
+
+def _gone(value: Any) -> tuple[str, int]:
+    key, gone_ms = listed(value, 2)
+    return text(key), milliseconds(gone_ms)

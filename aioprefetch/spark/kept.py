@@ -36,7 +36,8 @@ async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[
     except NotFound:
         return None
     found, _ = unseal(data, path=name)
-    if not isinstance(found, dict) or not fields <= found.keys() or found.get("v") != VERSION:
+    is_whole = isinstance(found, dict) and fields <= found.keys() and isinstance(found.get("format", {}), dict)
+    if not is_whole or type(found.get("v")) is not int or found["v"] != VERSION:
         raise UntrustedMetadata(
             f"what was kept with the state at {store.info.url} cannot be read: it is not of this format",
             operation="read_state",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from aioprefetch.errors import NotFound
 from aioprefetch.operator import Operator
 from aioprefetch.source.files import SourceFile
+from aioprefetch.source.json_fields import each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.state.sealed import damaged
 
 # How far cleaning has come: it is rewritten after each step, and may be lost.
@@ -50,13 +52,13 @@ class MarkerFile:
     async def read(self) -> Progress:
         """Where an earlier run had come to; the beginning where nothing tells."""
         try:
-            found = json.loads(await self._operator.read(self._path))
+            fields = fields_of(parsed(await self._operator.read(self._path)), ("through",), ("failed", "dead"))
             return Progress(
-                int(found["through"]),
-                [SourceFile.from_json(one) for one in found.get("failed", ())],
-                {(key, etag, version) for key, etag, version in found.get("dead", ())},
+                integer(fields["through"], -1),
+                [*each(SourceFile.from_json, fields.get("failed", []))],
+                {_version(*listed(one, 3)) for one in listed(fields.get("dead", []))},
             )
-        except (NotFound, ValueError, KeyError, TypeError):
+        except (NotFound, ValueError):
             return Progress()
 
     async def write(self, progress: Progress) -> None:
@@ -93,9 +95,13 @@ class DeadLists:
         return found
 
 
+def _version(key: Any, etag: Any, version: Any) -> Version:
+    return text(key), optional(text, etag), optional(text, version)
+
+
 def _versions(lines: bytes, path: str) -> set[Version]:
     try:
-        facts = [json.loads(line) for line in lines.decode("utf-8", "surrogatepass").split("\n") if line]
-        return {(one["key"], one["etag"], one["version"]) for one in facts}
+        facts = [parsed(line) for line in lines.decode("utf-8", "surrogatepass").split("\n") if line]
+        return {_version(one["key"], one["etag"], one["version"]) for one in facts}
     except (ValueError, KeyError, TypeError) as error:
         raise damaged("the list of files that were left out cannot be read", path) from error

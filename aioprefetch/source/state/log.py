@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from aioprefetch.errors import InvalidArgument
+from aioprefetch.source.json_fields import fields_of, text
 from aioprefetch.source.record import RECORD_VERSION, Record
 from aioprefetch.source.state.layout import LOG, log_name, seq_of
 from aioprefetch.source.state.meta import check_version
@@ -50,10 +51,11 @@ def decode(data: bytes, seq: int, *, path: str) -> LoggedRecord:
     body, crc = unseal(_decompressed(data, path), path=path)
     check_version(body, RECORD_VERSION, path=path)
     try:
-        record = Record.from_json(body["record"])
-        logged = LoggedRecord(record, crc, body["previous"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged("a field of the record is missing, or is not what it should be", path) from error
+        fields = fields_of(body, ("v", "previous", "record"))
+        record = Record.from_json(fields["record"])
+        logged = LoggedRecord(record, crc, text(fields["previous"]))
+    except ValueError as error:
+        raise damaged(f"a field of the record is not what it should be: {error}", path) from error
     if record.seq != seq:
         raise damaged(f"it holds record {record.seq} under the name of record {seq}", path)
     return logged

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, NotFound, StateConflict, Unsupported
+from aioprefetch.source.json_fields import fields_of, flag, integer, milliseconds, optional, text, texts
 from aioprefetch.source.roots import canonical_root
 from aioprefetch.source.state.conditions import Conditions, probe
 from aioprefetch.source.state.layout import KEPT_SNAPSHOTS, LOG, META, RUNS, SNAPSHOT
@@ -69,25 +70,28 @@ class StateMeta:
         }
 
     @classmethod
-    def from_json(cls, fields: Any, *, path: str) -> StateMeta:
+    def from_json(cls, value: Any, *, path: str) -> StateMeta:
         """The meta that ``to_json`` wrote. ``Unsupported`` for a newer format, ``UntrustedMetadata`` for no format."""
-        check_version(fields, META_VERSION, path=path)
+        check_version(value, META_VERSION, path=path)
         try:
+            fields = fields_of(value, ("v", "state", "url", "glob", "options", "creates", "replaces", "created_ms"))
             return cls(
-                uuid=fields["state"],
-                identity=SourceIdentity(fields["url"], fields["glob"], dict(fields["options"])),
-                conditions=Conditions(bool(fields["creates"]), bool(fields["replaces"])),
-                created_ms=fields["created_ms"],
+                uuid=text(fields["state"]),
+                identity=SourceIdentity(text(fields["url"]), optional(text, fields["glob"]), texts(fields["options"])),
+                conditions=Conditions(flag(fields["creates"]), flag(fields["replaces"])),
+                created_ms=milliseconds(fields["created_ms"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged("a field is missing, or is not what it should be", path) from error
+        except ValueError as error:
+            raise damaged(f"a field is not what it should be: {error}", path) from error
 
 
 def check_version(fields: Any, version: int, *, path: str) -> None:
     """``Unsupported`` for what a newer version wrote, ``UntrustedMetadata`` for what none did."""
     found = fields.get("v") if isinstance(fields, dict) else None
-    if type(found) is not int or found < 1:
-        raise damaged(f"it has no version of a format: {found!r}", path)
+    try:
+        integer(found, 1)
+    except ValueError as error:
+        raise damaged(f"it has no version of a format: {error}", path) from error
     if found > version:
         raise Unsupported(
             f"it is of format {found}, and this version of aioprefetch reads formats up to {version}: update it",

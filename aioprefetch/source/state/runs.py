@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aioprefetch.source.files import SourceFile
+from aioprefetch.source.json_fields import each, integer, listed, milliseconds, optional, parsed, text
 from aioprefetch.source.known import KnownFile
 from aioprefetch.source.state.sealed import checksum, damaged
 
@@ -59,11 +60,20 @@ class RunInfo:
         return [getattr(self, name) for name in self.__slots__]
 
     @classmethod
-    def from_json(cls, fields: list[Any]) -> RunInfo:
-        """The run that ``to_json`` wrote. ``TypeError`` or ``ValueError`` for anything else."""
-        run = cls(*fields)
-        if not (isinstance(run.name, str) and run.rows > 0 and run.first <= run.last):
-            raise ValueError(f"{fields!r} is no run")
+    def from_json(cls, fields: Any) -> RunInfo:
+        """The run that ``to_json`` wrote. ``ValueError`` for anything else."""
+        name, rows, first, last, size, crc32, gone_ms_min = listed(fields, 7)
+        run = cls(
+            name=text(name),
+            rows=integer(rows, 1),
+            first=text(first),
+            last=text(last),
+            bytes=integer(size),
+            crc32=text(crc32),
+            gone_ms_min=optional(milliseconds, gone_ms_min),
+        )
+        if run.first > run.last:
+            raise ValueError(f"the run {run.name!r:.80} ends before it begins")
         return run
 
 
@@ -147,7 +157,7 @@ class RunReader:
         try:
             self._parquet = pq.ParquetFile(file, pre_buffer=False)
             metadata = self._parquet.metadata
-            self._firsts: list[str] = json.loads(metadata.metadata[_FIRST_KEYS])
+            self._firsts = each(text, parsed(metadata.metadata[_FIRST_KEYS]))
             if metadata.num_rows != info.rows or metadata.num_row_groups != len(self._firsts):
                 raise ValueError("the rows are not those of the snapshot")
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.source.json_fields import parsed
 
 _BEGIN, _MIDDLE, _END = b'{"crc32":"', b'","body":', b"}\n"
 _BODY = len(_BEGIN) + 8 + len(_MIDDLE)
@@ -39,7 +40,7 @@ def unseal(sealed: bytes, *, path: str) -> tuple[Any, str]:
     if sealed[:_BODY] != b"".join((_BEGIN, crc.encode(), _MIDDLE)) or not sealed.endswith(_END):
         raise damaged("it was cut short or edited: its checksum does not fit", path)
     try:
-        return json.loads(data), crc
+        return parsed(data), crc
     except ValueError as error:
         raise damaged("it holds no JSON, although its checksum fits", path) from error
 

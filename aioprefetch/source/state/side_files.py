@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound
 from aioprefetch.operator import Operator
+from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.layout import checked_directory, checked_side_name
 from aioprefetch.source.state.sealed import damaged, to_bytes
 
@@ -26,7 +26,7 @@ class SideFiles:
         except NotFound:
             return None
         try:
-            return json.loads(data)
+            return parsed(data)
         except ValueError as error:
             raise damaged("the file holds no JSON", path) from error
 

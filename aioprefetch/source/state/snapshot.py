@@ -8,6 +8,7 @@ from typing import Any
 
 from aioprefetch.source.cursor import Cursor, cursor_from_json, cursor_to_json
 from aioprefetch.source.files import FetchItem
+from aioprefetch.source.json_fields import each, fields_of, integer, text
 from aioprefetch.source.state.layout import SNAPSHOT
 from aioprefetch.source.state.meta import check_version
 from aioprefetch.source.state.runs import RunInfo
@@ -76,31 +77,37 @@ class Snapshot:
     @classmethod
     def from_bytes(cls, data: bytes, *, path: str) -> Snapshot:
         """What ``to_bytes`` gave. ``UntrustedMetadata`` for anything else, ``Unsupported`` for a newer format."""
-        fields: Any = unseal(data, path=path)[0]
-        check_version(fields, SNAPSHOT_VERSION, path=path)
+        body = unseal(data, path=path)[0]
+        check_version(body, SNAPSHOT_VERSION, path=path)
         try:
-            snapshot = cls(
-                state=fields["state"],
-                writer=fields["writer"],
-                through_seq=fields["through_seq"],
-                record_crc32=fields["record_crc32"],
-                cursor=cursor_from_json(fields["cursor"]),
-                carry=tuple(FetchItem.from_json(one) for one in fields["carry"]),
-                files=fields["files"],
-                total_bytes=fields["bytes"],
-                runs=tuple(RunInfo.from_json(one) for one in fields["runs"]),
-                previous_seq=fields["previous_seq"],
-                previous_runs=tuple(fields["previous_runs"]),
-                committed_seq=fields["committed_seq"],
-                work_seqs=tuple(fields["work_seqs"]),
-                removed_seq=fields["removed_seq"],
-                log_from=fields["log_from"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged("a field of the snapshot is missing, or is not what it should be", path) from error
+            snapshot = cls._from_json(body)
+        except ValueError as error:
+            raise damaged(f"a field of the snapshot is not what it should be: {error}", path) from error
         if any(left.last >= right.first for left, right in pairwise(snapshot.runs)):
             raise damaged("the runs of the snapshot overlap", path)
         return snapshot
+
+    @classmethod
+    def _from_json(cls, value: Any) -> Snapshot:
+        names = [name for name in cls.__slots__ if name != "total_bytes"]
+        fields = fields_of(value, ("v", "bytes", *names))
+        return cls(
+            state=text(fields["state"]),
+            writer=text(fields["writer"]),
+            through_seq=integer(fields["through_seq"], -1),
+            record_crc32=text(fields["record_crc32"]),
+            cursor=cursor_from_json(fields["cursor"]),
+            carry=each(FetchItem.from_json, fields["carry"]),
+            files=integer(fields["files"]),
+            total_bytes=integer(fields["bytes"]),
+            runs=each(RunInfo.from_json, fields["runs"]),
+            previous_seq=integer(fields["previous_seq"], -1),
+            previous_runs=each(text, fields["previous_runs"]),
+            committed_seq=integer(fields["committed_seq"], -1),
+            work_seqs=each(integer, fields["work_seqs"]),
+            removed_seq=integer(fields["removed_seq"], -1),
+            log_from=integer(fields["log_from"]),
+        )
 
 
 async def read_snapshot(store: StateStore, state: str) -> tuple[Snapshot, Versioned] | None:

@@ -12,11 +12,11 @@ it is read.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict
 from aioprefetch.operator import Operator
+from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.conditions import Conditions
 from aioprefetch.source.state.layout import WRITER
 from aioprefetch.source.state.sealed import to_bytes
@@ -186,7 +186,7 @@ class StateStore:
         """``StateConflict`` if another writer has taken over."""
         found = await self.read(WRITER)
         try:
-            writer = None if found is None else json.loads(found)["writer"]
+            writer = None if found is None else parsed(found)["writer"]
         except (ValueError, KeyError, TypeError):
             writer = None
         if writer != self.writer:

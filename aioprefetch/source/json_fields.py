@@ -1,0 +1,102 @@
+"""JSON that comes back from a store or a checkpoint, checked field by field: anybody may have edited it.
+
+All of this raises ``ValueError`` with what is wrong. Whoever reads a file makes of it an error that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# What Arrow, Java and the names of a log have room for.
+INTEGER_MAX = (1 << 63) - 1
+
+
+def parsed(data: bytes | str) -> Any:
+    """What a JSON text holds. NaN and infinities are none, nor is what is nested too deeply to be anything of ours."""
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def fields_of(value: Any, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    """An object with these fields, and no others."""
+    if not isinstance(value, dict):
+        raise ValueError(f"an object is needed, not {_kind(value)}")
+    missing = [name for name in required if name not in value]
+    unknown = [name for name in value if name not in required and name not in optional]
+    if missing or unknown:
+        raise ValueError(f"the fields {missing} are missing, and {_cut(unknown)} are unknown")
+    return value
+
+
+def texts(value: Any) -> dict[str, str]:
+    """An object of texts, under any names."""
+    if not isinstance(value, dict):
+        raise ValueError(f"an object is needed, not {_kind(value)}")
+    return {name: text(one) for name, one in value.items()}
+
+
+def text(value: Any) -> str:
+    """A text."""
+    if type(value) is not str:
+        raise ValueError(f"a text is needed, not {_kind(value)}")
+    return value
+
+
+def integer(value: Any, least: int = 0) -> int:
+    """A whole number from ``least`` on that 64 bits can hold. A boolean is none, nor is ``1.0``."""
+    if type(value) is not int or not least <= value <= INTEGER_MAX:
+        raise ValueError(f"a whole number from {least} to {INTEGER_MAX} is needed, not {_kind(value)}")
+    return value
+
+
+def milliseconds(value: Any) -> int:
+    """A time, which may lie before 1970."""
+    return integer(value, -INTEGER_MAX - 1)
+
+
+def flag(value: Any) -> bool:
+    """A boolean."""
+    if type(value) is not bool:
+        raise ValueError(f"true or false is needed, not {_kind(value)}")
+    return value
+
+
+def optional(check: Callable[[Any], T], value: Any) -> T | None:
+    """Nothing, or what ``check`` takes."""
+    return None if value is None else check(value)
+
+
+def each(check: Callable[[Any], T], value: Any) -> tuple[T, ...]:
+    """A list of what ``check`` takes."""
+    return tuple(check(one) for one in listed(value))
+
+
+def listed(value: Any, count: int | None = None) -> list[Any]:
+    """A list, of ``count`` values where that is given."""
+    if not isinstance(value, list) or (count is not None and len(value) != count):
+        size = "" if count is None else f" of {count} values"
+        raise ValueError(f"a list{size} is needed, not {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """A value for a message: what it is, and never all of it."""
+    if isinstance(value, (dict, list)):
+        return f"{type(value).__name__} of {len(value)}"
+    if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX:
+        return f"a number of {value.bit_length()} bits"
+    return f"{value!r:.80}"
+
+
+def _cut(names: list[Any]) -> str:
+    return f"{[f'{name:.40}' if isinstance(name, str) else _kind(name) for name in names[:5]]}"
