@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
-UnknownFields = Literal["ignore", "fail", "rescue"]
+UnknownFields = Literal["ignore", "warn", "fail", "rescue"]
 CleanSource = Literal["off", "delete", "move"]
 Assign = Literal["hash", "size"]
 
@@ -73,6 +73,8 @@ class FormatOptions:
     """How the bytes of a file become rows. ``format=None`` and ``compression="auto"``: by the suffix of the key.
 
     ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``.
+    ``sample_files`` is how many files an inferred schema is made of; see ``infer_schema``. ``unknown_fields=None`` is
+    ``ignore``, and lets an engine choose another policy where the schema was inferred.
     """
 
     format: str | None = None
@@ -89,9 +91,14 @@ class FormatOptions:
     time_zone: str = "UTC"
     line_separator: str | None = None
     # schema
-    sample_files: int = 10
+    sample_files: int | None = None
     sample_bytes: int = 1 << 20
-    unknown_fields: UnknownFields = "ignore"
+    unknown_fields: UnknownFields | None = None
+
+    @property
+    def drops_unknown(self) -> bool:
+        """Whether fields that the schema does not have are left out without a word."""
+        return self.unknown_fields in (None, "ignore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

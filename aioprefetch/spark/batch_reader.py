@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from aioprefetch.errors import NotFound
 from aioprefetch.operator import Operator
 from aioprefetch.source.reading import list_files, plan_batch
-from aioprefetch.spark.inference import file_fields_of_batch
+from aioprefetch.spark.inference import Inferred, file_fields_of_batch
 from aioprefetch.spark.operators import explaining, locate, source_operator
 from aioprefetch.spark.option_text import with_location
 from aioprefetch.spark.partition import ItemsPartition
@@ -30,11 +30,11 @@ class BatchReader(DataSourceReader):
     Plain data: Spark pickles it before it asks for partitions, so all that planning finds out travels in them.
     """
 
-    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+    def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
         check_projection(settings, schema)
         self._settings = settings
         self._schema = schema
-        self._reader = TaskReader(settings, schema, file_fields_of_batch(settings, schema))
+        self._reader = TaskReader(settings, schema, file_fields_of_batch(settings, schema, inferred))
         self._run = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:

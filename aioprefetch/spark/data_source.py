@@ -16,7 +16,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark import worker
 from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
 from aioprefetch.spark.hadoop import Found, from_files
-from aioprefetch.spark.inference import batch_schema, stream_schema
+from aioprefetch.spark.inference import Inferred, batch_fields, projected, stream_fields, with_policy
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.option_names import check_scope
 from aioprefetch.spark.option_text import parse_options
@@ -35,6 +35,8 @@ class AioPrefetchDataSource(DataSource):
     """
 
     found: ClassVar[Found | None] = None
+    # What ``schema()`` found out. Spark pickles a source after that, and asks it for readers in other processes.
+    inferred: Inferred | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -48,14 +50,16 @@ class AioPrefetchDataSource(DataSource):
         """
         settings = self._settings()
         with explaining(settings):
-            return batch_schema(settings) if settings.state_location is None else stream_schema(settings)
+            infer = batch_fields if settings.state_location is None else stream_fields
+            self.inferred = infer(settings)
+            return projected(self.inferred, settings)
 
     def reader(self, schema: StructType) -> BatchReader:
         """A reader of all files that are there now. ``schema`` is also the projection."""
         check_scope(self.options, "batch")
-        settings = self._settings()
+        settings = with_policy(self._settings(), self.inferred, "fail")
         if not settings.push_filters:
-            return BatchReader(settings, schema)
+            return BatchReader(settings, schema, self.inferred)
         if not is_safe(pyspark.__version__):
             raise ConfigInvalid(
                 f"pushFilters gives wrong results on Spark {pyspark.__version__}, where a DataFrame that is used twice "
@@ -63,12 +67,14 @@ class AioPrefetchDataSource(DataSource):
                 "option filters, or aioprefetch.spark.read(spark, url, filters=...)",
                 operation="configure",
             )
-        return FilteringBatchReader(settings, schema)
+        return FilteringBatchReader(settings, schema, self.inferred)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """A reader of files as they come."""
         check_scope(self.options, "stream")
-        return StreamReader(self._settings(), schema)
+        # It runs unattended, with the schema of its first start: one more field of somebody's is not to end it.
+        settings = with_policy(self._settings(), self.inferred, "warn")
+        return StreamReader(settings, schema, self.inferred)
 
     def _settings(self) -> SourceSettings:
         worker.spare_collections()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from aioprefetch.errors import ConfigInvalid, StateConflict, UntrustedMetadata
 from aioprefetch.operator import Operator
-from aioprefetch.source.options import RESCUED_COLUMN
+from aioprefetch.source.options import RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.spark.kept import SCHEMA_NAME, keep, read_kept, settled
 from aioprefetch.spark.operators import locate, source_operator, state_operator
@@ -29,14 +29,41 @@ METADATA_FIELDS = {
 }
 
 
-def batch_schema(settings: SourceSettings) -> StructType:
+# A stream is to begin before a large bucket is listed to its end: its schema is inferred from so many keys.
+STREAM_KEYS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """All fields of a source whose user gave none, and which of them are told by directories."""
+
+    schema: StructType
+    directories: tuple[str, ...] = ()
+
+
+def batch_fields(settings: SourceSettings) -> Inferred:
     """What a batch has without a schema of the user's."""
-    return with_metadata(_projected(run(inferred(settings)), settings), settings)
+    return run(_batch_fields(settings))
 
 
-def stream_schema(settings: SourceSettings) -> StructType:
+def stream_fields(settings: SourceSettings) -> Inferred:
     """What a stream has without a schema of the user's: that of its first start, kept with the state."""
-    return with_metadata(_projected(run(kept_schema(settings)), settings), settings)
+    return run(_kept_fields(settings))
+
+
+def projected(fields: Inferred, settings: SourceSettings) -> StructType:
+    """The schema of a DataFrame of these fields: narrowed to ``columns``, with what was asked for beside them."""
+    return with_metadata(_projected(fields.schema, settings), settings)
+
+
+def with_policy(settings: SourceSettings, fields: Inferred | None, policy: UnknownFields) -> SourceSettings:
+    """The settings with what becomes of fields that an inferred schema does not have, where no option says it.
+
+    Nobody chose what such a schema is without. With ``columns``, or a schema of the user's, somebody did.
+    """
+    if fields is None or settings.columns is not None or settings.formats.unknown_fields is not None:
+        return settings
+    return replace(settings, formats=replace(settings.formats, unknown_fields=policy), is_inferred=True)
 
 
 def with_metadata(schema: StructType, settings: SourceSettings) -> StructType:
@@ -67,37 +94,39 @@ def _check_added(settings: SourceSettings, schema: StructType) -> None:
         )
 
 
-async def inferred(settings: SourceSettings) -> StructType:
+async def _batch_fields(settings: SourceSettings) -> Inferred:
     """All fields of the files that are there now."""
     settings = with_location(settings, await locate(settings))
-    return await _sampled(source_operator(settings), settings)
+    return await _sampled(source_operator(settings), settings, None)
 
 
-async def kept_schema(settings: SourceSettings) -> StructType:
+async def _kept_fields(settings: SourceSettings) -> Inferred:
     """All fields that a stream had at its first start. ``StateConflict`` when that was a stream of something else."""
     store = state_operator(settings)
     kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
     if kept is None:
         place = await settled(settings, store)
-        found = await _sampled(source_operator(place), place)
-        kept = await keep(store, SCHEMA_NAME, {"url": settings.url, "schema": json.loads(found.json())})
-    return _checked(kept, settings, store)
+        found = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
+        body = {"url": settings.url, "schema": json.loads(found.schema.json()), "directories": [*found.directories]}
+        kept = await keep(store, SCHEMA_NAME, body)
+    # States of earlier versions do not say which columns are of directories.
+    return Inferred(_checked(kept, settings, store), tuple(kept.get("directories", ())))
 
 
-async def _sampled(operator: Operator, settings: SourceSettings) -> StructType:
+async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int | None) -> Inferred:
     listing, formats = settings.listing, settings.formats
     files = list_files(operator, formats, glob=listing.glob, hidden_files=listing.hidden_files)
     async with aclosing(files):
-        return spark_schema(
-            await infer_schema(
-                operator,
-                files,
-                formats,
-                read=settings.reading,
-                glob=listing.glob,
-                on_corrupt=settings.failures.on_corrupt,
-            )
+        found = await infer_schema(
+            operator,
+            files,
+            formats,
+            read=settings.reading,
+            glob=listing.glob,
+            on_corrupt=settings.failures.on_corrupt,
+            keys_max=keys_max,
         )
+    return Inferred(spark_schema(found.schema), found.directories)
 
 
 def _projected(schema: StructType, settings: SourceSettings) -> StructType:
@@ -131,34 +160,46 @@ class FileFields:
     """What is told of the fields of files beside the schema that a reader has.
 
     ``filtered`` are those that filters name and the schema does not have: they are read, and not given. ``known`` are
-    all of them, where the schema is only some and that matters.
+    all of them, where the schema is only some and that matters. ``directories`` are names of those that directories
+    tell, of an inferred schema.
     """
 
     filtered: StructType | None = None
     known: StructType | None = None
+    directories: tuple[str, ...] = ()
 
 
-def file_fields_of_batch(settings: SourceSettings, schema: StructType) -> FileFields:
-    """Of a batch. Files are looked at only where that tells something."""
-    return _file_fields(settings, schema, lambda: run(inferred(settings)))
+def file_fields_of_batch(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
+    """Of a batch. Files are looked at only where that tells something, and was not done for ``found``."""
+    return _file_fields(settings, schema, found, batch_fields)
 
 
-def file_fields_of_stream(settings: SourceSettings, schema: StructType) -> FileFields:
+def file_fields_of_stream(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
     """Of a stream."""
-    return _file_fields(settings, schema, lambda: run(kept_schema(settings)))
+    return _file_fields(settings, schema, found, stream_fields)
 
 
-def _file_fields(settings: SourceSettings, schema: StructType, infer: Callable[[], StructType]) -> FileFields:
+def _file_fields(
+    settings: SourceSettings,
+    schema: StructType,
+    found: Inferred | None,
+    infer: Callable[[SourceSettings], Inferred],
+) -> FileFields:
     _check_added(settings, schema)
     missing = _missing_of_filters(settings, schema)
-    is_projected = settings.columns is not None and settings.formats.unknown_fields != "ignore"
+    directories = () if found is None else found.directories
+    is_projected = settings.columns is not None and not settings.formats.drops_unknown
     if settings.file_schema is not None:
         everything = schema_from_json(settings.file_schema)
         return FileFields(narrowed(everything, missing) if missing else None, everything)
     if not missing and not is_projected:
-        return FileFields()
-    everything = infer()
-    return FileFields(narrowed(everything, missing) if missing else None, everything if is_projected else None)
+        return FileFields(directories=directories)
+    found = found or infer(settings)
+    return FileFields(
+        narrowed(found.schema, missing) if missing else None,
+        found.schema if is_projected else None,
+        directories,
+    )
 
 
 def _missing_of_filters(settings: SourceSettings, schema: StructType) -> list[str]:

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound, PermissionDenied
+from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound, PermissionDenied, Unsupported
 from aioprefetch.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.settings import SourceSettings
@@ -43,12 +43,19 @@ def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
 
 @contextlib.contextmanager
 def explaining(settings: SourceSettings) -> Iterator[None]:
-    """Say in a refusal of the store that keys of the session were left out, and why."""
+    """Say in an error what the user may not know of: that keys of the session were left out, or a schema inferred."""
     try:
         yield
     except PermissionDenied as error:
         if settings.left_out is not None:
             error.add_context(hint=settings.left_out)
+        raise
+    except Unsupported as error:
+        if settings.is_inferred and "field" in error.context:
+            error.add_context(
+                hint="the schema was inferred from some of the files: raise inferSampleFiles or inferSampleBytes, give "
+                "a schema, name columns, or set unknownFields"
+            )
         raise
 
 

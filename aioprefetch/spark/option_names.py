@@ -99,7 +99,7 @@ _OPTIONS = (
     Option("lineSep", "format", "line_separator", values.separator, formats=_LINES),
     Option("inferSampleFiles", "format", "sample_files", values.count),
     Option("inferSampleBytes", "format", "sample_bytes", values.size_bytes),
-    Option("unknownFields", "format", "unknown_fields", values.choice("ignore", "fail", "rescue")),
+    Option("unknownFields", "format", "unknown_fields", values.choice("ignore", "warn", "fail", "rescue")),
     # reading
     Option("onMissing", "failure", "on_missing", _on_failure),
     Option("onChanged", "failure", "on_changed", _on_failure),

@@ -24,6 +24,8 @@ __all__ = ["DefaultSource"]
 class DefaultSource(DataSource):
     """``aioprefetch.spark.AioPrefetchDataSource``, loaded when it is needed."""
 
+    _made: DataSource | None = None
+
     @classmethod
     def name(cls) -> str:
         """What ``format()`` takes."""
@@ -42,7 +44,9 @@ class DefaultSource(DataSource):
         return self._source().streamReader(schema)
 
     def _source(self) -> DataSource:
-        # Through the package: it says which extra is missing.
-        made: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource
-        source: DataSource = made(self.options)
-        return source
+        """The same one for all calls, and pickled with this: readers are told what ``schema()`` found out."""
+        if self._made is None:
+            # Through the package: it says which extra is missing.
+            made: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource
+            self._made = made(self.options)
+        return self._made

@@ -26,7 +26,8 @@ class SourceSettings:
     the source, ``state_operator`` for the state, and so on, each for its own place; they may hold literal keys, since
     what is live is made in other processes than the one that was given them. They are in no repr. ``left_out`` says why
     keys of the session are not among them. ``file_schema`` is the JSON of all fields that the
-    files have, where the user's schema is only some of them.
+    files have, where the user's schema is only some of them. ``is_inferred`` says that what becomes of unknown fields
+    was chosen for the user, because the schema was inferred.
     """
 
     url: str
@@ -52,6 +53,7 @@ class SourceSettings:
     metadata_columns: tuple[str, ...] = ()
     push_filters: bool = False
     allow_empty: bool = False
+    is_inferred: bool = False
 
     @property
     def quarantines(self) -> bool:

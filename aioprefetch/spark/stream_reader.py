@@ -26,7 +26,7 @@ from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions
-from aioprefetch.spark.inference import file_fields_of_stream
+from aioprefetch.spark.inference import Inferred, file_fields_of_stream
 from aioprefetch.spark.kept import keep_stream, settled
 from aioprefetch.spark.operators import explaining, operator_at, source_operator, state_operator
 from aioprefetch.spark.partition import ItemsPartition
@@ -47,11 +47,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Offsets are small: all that a batch is made of is durable at ``stateLocation`` before its offset is returned.
     """
 
-    def __init__(self, settings: SourceSettings, schema: StructType) -> None:
+    def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
         check_projection(settings, schema)
         state_operator(settings)  # A missing stateLocation is said at once, not by the first trigger.
         self._settings = self._given = settings
-        self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema))
+        self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema, inferred))
         self._source: FileSource | None = None
         self._has_warned = False
 

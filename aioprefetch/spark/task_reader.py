@@ -31,6 +31,7 @@ class TaskReader:
         self.schema = arrow_schema(schema)
         self.filter_schema = None if fields.filtered is None else arrow_schema(fields.filtered)
         self.known_schema = None if fields.known is None else arrow_schema(fields.known)
+        self.directory_columns = fields.directories
 
     @property
     def filtered_schema(self) -> pa.Schema:
@@ -68,6 +69,7 @@ class TaskReader:
             failures=settings.failures,
             filter_schema=self.filter_schema,
             known_schema=self.known_schema,
+            directory_columns=self.directory_columns,
             quarantine=quarantine,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -69,14 +69,79 @@ def directory_value(text: str | None, field: pa.Field, *, key: str, time_zone: s
         raise _unfit(text, field, key, f"it is no {field.type}") from error
 
 
-def inferred_fields(found: Iterable[Directories]) -> list[pa.Field]:
-    """The fields that all of these directories have, of the narrowest type; none where their names differ."""
-    listed = list(found)
-    names = {names_of(one) for one in listed}
-    if len(names) != 1:
-        return []
-    columns = zip(*listed, strict=True)
-    return [pa.field(column[0][0], _type_of([text for _, text in column if text is not None])) for column in columns]
+class DirectoryColumns:
+    """The columns that the directories of many keys tell, taken key by key; in a few bytes, however many there are.
+
+    Names count in any case, as in Spark, and have the spelling with most lower case. Keys without such directories are
+    counted: what is read of them has nulls in these columns.
+    """
+
+    def __init__(self) -> None:
+        self._columns: list[_Column] = []
+        self._parent: str | None = None
+        self._is_within = False
+        # The first key of each kind, for messages.
+        self.within: str | None = None
+        self.outside: str | None = None
+        self.outside_count = 0
+
+    def add(self, key: str) -> None:
+        """One more key. ``UntrustedMetadata`` names it and another where their directories have different names."""
+        parent = key.rpartition("/")[0]
+        if parent != self._parent:  # Listings are in the order of keys: most have the directory of the one before.
+            found = directories_of(key)
+            self._parent, self._is_within = parent, bool(found)
+            if found:
+                self._add(found, key)
+        if not self._is_within:
+            self.outside_count += 1
+            self.outside = self.outside or key
+
+    def fields(self) -> list[pa.Field]:
+        """The columns, each of the narrowest type that holds all of its values."""
+        return [pa.field(column.name, column.type()) for column in self._columns]
+
+    def _add(self, found: Directories, key: str) -> None:
+        if self.within is None:
+            self.within = key
+            self._columns = [_Column(name) for name in names_of(found)]
+        names = [column.name for column in self._columns]
+        if [name.lower() for name in names] != [name.lower() for name in names_of(found)]:
+            raise UntrustedMetadata(
+                f"name=value directories differ: the path {self.within!r} has the columns {', '.join(names)}, and "
+                f"{key!r} has {', '.join(names_of(found))}; read them apart, by paths or globs of their own, or give "
+                "the schema: then a column that a path and its file lack is null",
+                operation="infer_schema",
+                path=key,
+            )
+        for column, (name, text) in zip(self._columns, found, strict=True):
+            column.name = max(column.name, name)
+            if text is not None:
+                column.add(text)
+
+
+class _Column:
+    """What is so of all values of one column so far."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._has_values = False
+        self._are_longs = self._are_doubles = self._are_dates = True
+
+    def add(self, text: str) -> None:
+        self._has_values = True
+        self._are_longs = self._are_longs and bool(_INTEGER.fullmatch(text)) and -_INT64 <= int(text) < _INT64
+        self._are_doubles = self._are_doubles and bool(_DOUBLE.fullmatch(text)) and _is_exact(text)
+        self._are_dates = self._are_dates and _is_date(text)
+
+    def type(self) -> pa.DataType:
+        if not self._has_values:
+            return pa.null()
+        if self._are_longs:
+            return pa.int64()
+        if self._are_doubles:
+            return pa.float64()
+        return pa.date32() if self._are_dates else pa.string()
 
 
 def with_directory_fields(schema: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
@@ -84,16 +149,6 @@ def with_directory_fields(schema: pa.Schema, fields: Sequence[pa.Field]) -> pa.S
     places = match_names([field.name for field in fields], schema.names)
     kept = [one if place is None else fields[place] for one, place in zip(schema, places, strict=True)]
     return pa.schema([*kept, *(one for number, one in enumerate(fields) if number not in places)])
-
-
-def _type_of(texts: Sequence[str]) -> pa.DataType:
-    if not texts:
-        return pa.null()
-    if all(map(_INTEGER.fullmatch, texts)) and all(-_INT64 <= int(one) < _INT64 for one in texts):
-        return pa.int64()
-    if all(map(_DOUBLE.fullmatch, texts)) and all(_is_exact(one) for one in texts):
-        return pa.float64()
-    return pa.date32() if all(map(_is_date, texts)) else pa.string()
 
 
 def _is_exact(text: str) -> bool:

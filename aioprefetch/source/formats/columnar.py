@@ -14,6 +14,7 @@ import pyarrow as pa
 from aioprefetch.errors import Unsupported
 from aioprefetch.ranges import Range
 from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.formats.corruption import warn_of_unknown
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.unknown_within import Unknown, unknown_of
 
@@ -38,15 +39,19 @@ class WantedColumns:
         names, policy = found.names, want.options.unknown_fields
         places = match_names(names, want.schema.names)
         self.wanted = list(dict.fromkeys(names[place] for place in places if place is not None))
-        self._unknown = {} if policy == "ignore" else _unknown_columns(found, want.known_fields)
-        if policy == "fail" and self._unknown:
-            unknown = [name for column, one in self._unknown.items() for name in one.names(column)]
+        self._unknown = {} if want.options.drops_unknown else _unknown_columns(found, want.known_fields)
+        unknown = [name for column, one in self._unknown.items() for name in one.names(column)]
+        if policy == "fail" and unknown:
             raise Unsupported(
                 f"the file has {', '.join(map(repr, unknown))}, which the schema does not have: add it, or set"
                 " unknown_fields to ignore or rescue",
                 operation="read_items",
                 path=path,
+                context={"field": unknown[0]},
             )
+        if policy == "warn" and unknown:
+            warn_of_unknown(unknown, path=path)
+            self._unknown = {}
         self.read = list(dict.fromkeys([*self.wanted, *self._unknown]))
 
     def found(self, batch: pa.RecordBatch, offsets: pa.Int64Array | None) -> FoundBatch:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.redaction import printable
+from aioprefetch.telemetry import logger
 
 # What decoders raise for bytes that nobody foresaw: it is about the file, and a policy for corrupt files is for it.
 UNDECODABLE = (pa.ArrowException, RecursionError, UnicodeError, OverflowError)
@@ -25,6 +29,17 @@ def unknown_field(name: str, *, path: str, offset: int) -> Unsupported:
         operation="read_items",
         path=path,
         context={"offset": offset, "field": name},
+    )
+
+
+def warn_of_unknown(names: Iterable[str], *, path: str) -> None:
+    """Say which fields of a file are left out, where ``unknown_fields`` is ``warn``."""
+    listed = ", ".join(repr(shown(name)) for name in names)
+    logger.warning(
+        "%s has fields that the schema does not have, and they are left out: %s. Give a schema that has them, or set "
+        "unknown_fields to ignore, fail or rescue",
+        printable(path),
+        listed,
     )
 
 

@@ -87,9 +87,9 @@ class CsvFormat:
     def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
         """See ``LineFormat``."""
         layout = _layout_in(Lines(texts[0], 0), want.options, want, "")
-        if layout is None:
-            return None
-        parts = _parts(Layout(layout.names, 0), want, "")
+        if layout is None or (want.options.unknown_fields == "warn" and layout.unknown(want)):
+            return None  # Warnings name the file.
+        parts = _parts(Layout(layout.names, 0), want, "", is_first=False)
         return parse_joined(texts, parts.records, header_bytes=layout.header_stop + 1 if layout.header_stop else 0)
 
 
@@ -111,14 +111,14 @@ def _quoting(options: FormatOptions) -> Quoting:
     )
 
 
-def _parts(layout: Layout, want: Wanted, path: str) -> CsvParts:
-    check_unknown(layout, want, path=path)
+def _parts(layout: Layout, want: Wanted, path: str, *, is_first: bool) -> CsvParts:
+    check_unknown(layout, want, path=path, is_first=is_first)
     return CsvParts(layout, want, _quoting(want.options), line_ends(want.options), path)
 
 
 def _parser(want: Wanted, path: str, layout: Layout | None) -> Parse:
     """Parses the parts of a file; without a ``layout`` the first record tells it."""
-    parts = None if layout is None else _parts(layout, want, path)
+    parts = None if layout is None else _parts(layout, want, path, is_first=False)
 
     def parse(lines: Lines) -> FoundBatch | None:
         nonlocal parts
@@ -126,7 +126,7 @@ def _parser(want: Wanted, path: str, layout: Layout | None) -> Parse:
             found = _layout_in(lines, want.options, want, path)
             if found is None:  # Empty lines alone.
                 return None
-            parts = _parts(found, want, path)
+            parts = _parts(found, want, path, is_first=True)
         return parts.records(lines)
 
     return parse

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid, Error
 from aioprefetch.source.columns.names import match_names
-from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field
+from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field, warn_of_unknown
 from aioprefetch.source.formats.csv_quoting import Quoting
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.options import FormatOptions
@@ -85,11 +85,16 @@ def split_record(record: bytes, options: FormatOptions) -> list[str]:
     return next(reader, [])
 
 
-def check_unknown(layout: Layout, want: Wanted, *, path: str) -> None:
-    """``Unsupported`` for a column that the schema does not have, where that is to fail."""
+def check_unknown(layout: Layout, want: Wanted, *, path: str, is_first: bool) -> None:
+    """``Unsupported`` for a column that the schema does not have, where that is to fail; otherwise a warning of it.
+
+    One for a file, from whoever has its first part.
+    """
     unknown = layout.unknown(want)
     if unknown and want.options.unknown_fields == "fail":
         raise unknown_field(unknown[0], path=path, offset=0)
+    if unknown and want.options.unknown_fields == "warn" and is_first:
+        warn_of_unknown(unknown, path=path)
 
 
 def ragged(expected: int, actual: int, *, path: str, offset: int) -> Exception:

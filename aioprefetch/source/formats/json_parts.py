@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from aioprefetch.source.columns.decimals import in_256_bits
+from aioprefetch.source.formats.corruption import warn_of_unknown
 from aioprefetch.source.formats.json_rows import read_rows
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
@@ -30,7 +31,9 @@ class JsonParts:
         self._zone = zone_of(want.options)
         # Times of another zone than UTC are read as texts.
         self._local = [one for one in want.schema if self._zone is not UTC and _is_instant(one.type)]
-        read = want.schema if want.options.unknown_fields == "ignore" else want.known_fields
+        self._drops_unknown = want.options.drops_unknown
+        self._warns_of_unknown = want.options.unknown_fields == "warn"
+        read = want.schema if self._drops_unknown else want.known_fields
         for one in self._local:
             read = read.set(read.get_field_index(one.name), pa.field(one.name, pa.string()))
         read = pa.schema([one.with_type(in_256_bits(one.type)) for one in read])
@@ -38,15 +41,19 @@ class JsonParts:
         self._wide = [one for one in want.schema if in_256_bits(one.type) != one.type]
         self._is_direct = all(_is_direct(one.type, self._zone is UTC) for one in want.schema if one not in self._local)
         self._narrow = [place for place, one in enumerate(want.schema) if is_narrow(one.type)]
-        self._parse = pj.ParseOptions(
-            explicit_schema=read if len(read) else _NO_COLUMN,
-            unexpected_field_behavior="ignore" if want.options.unknown_fields == "ignore" else "error",
-        )
+        self._read_schema = read if len(read) else _NO_COLUMN
 
     def records(self, lines: Lines) -> FoundBatch:
         """The records of whole lines."""
         found = self.at_once(lines)
-        return read_rows(lines, self._ends, self._want, self._path) if found is None else found
+        if found is not None:
+            return found
+        unknown: set[str] | None = set() if self._warns_of_unknown else None
+        found = read_rows(lines, self._ends, self._want, self._path, unknown)
+        if unknown:
+            warn_of_unknown(sorted(unknown), path=self._path)
+            self._warns_of_unknown, self._drops_unknown = False, True  # The rest of the file is read at once.
+        return found
 
     def at_once(self, lines: Lines) -> FoundBatch | None:
         """The records as pyarrow reads them; ``None`` where they have to be read one by one."""
@@ -61,9 +68,13 @@ class JsonParts:
             count = _count(texts)
         if count == 0:
             return None
+        parse = pj.ParseOptions(
+            explicit_schema=self._read_schema,
+            unexpected_field_behavior="ignore" if self._drops_unknown else "error",
+        )
         try:
             table = pj.read_json(
-                pa.BufferReader(data), pj.ReadOptions(use_threads=False, block_size=len(data) + 1), self._parse
+                pa.BufferReader(data), pj.ReadOptions(use_threads=False, block_size=len(data) + 1), parse
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
             return None

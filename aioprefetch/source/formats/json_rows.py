@@ -57,8 +57,13 @@ class _Columns:
     starts: list[int] = field(default_factory=list)
 
 
-def read_rows(lines: Lines, ends: LineEnds, want: Wanted, path: str) -> FoundBatch:
-    """The records of whole lines; blank ones are none. The first one that is wrong is what is raised."""
+def read_rows(
+    lines: Lines, ends: LineEnds, want: Wanted, path: str, unknown_names: set[str] | None = None
+) -> FoundBatch:
+    """The records of whole lines; blank ones are none. The first one that is wrong is what is raised.
+
+    Where unknown fields are to be told of, their names are added to ``unknown_names``.
+    """
     policy = want.options.unknown_fields
     fields = {one.name: one.type for one in want.schema}
     known = {one.name: one.type for one in want.known_fields}
@@ -80,10 +85,12 @@ def read_rows(lines: Lines, ends: LineEnds, want: Wanted, path: str) -> FoundBat
         except NotConvertible as error:
             raise unfit(error, path=path, offset=lines.place(start)) from error
         columns.starts.append(start)
-        if policy != "ignore":
+        if not want.options.drops_unknown:
             unknown = unknown_of(record, known)
             if unknown and policy == "fail":
                 raise unknown_field(_first_name(unknown, known), path=path, offset=lines.place(start))
+            if unknown_names is not None:
+                unknown_names.update(_first_name({name: inner}, known) for name, inner in unknown.items())
             columns.unknown.append(json_text(unknown) if unknown else None)
             if unknown and not is_unicode(columns.unknown[-1] or ""):
                 raise corrupt(_HALF_PAIR, path=path, offset=lines.place(start))

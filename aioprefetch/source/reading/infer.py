@@ -1,15 +1,16 @@
-"""The schema of a source that nobody told: from the first few of its files."""
+"""The schema of a source that nobody told: from some of its files, chosen all over the listing."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
 from aioprefetch.operator import Operator
-from aioprefetch.source.columns.directories import directories_of, inferred_fields, with_directory_fields
+from aioprefetch.source.columns.directories import DirectoryColumns, with_directory_fields
 from aioprefetch.source.columns.schema_union import united, with_texts_for_nulls
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import format_of
@@ -19,8 +20,18 @@ from aioprefetch.telemetry import logger
 
 # In these a value is text in the end, and whatever does not go together may be read as that.
 _TEXTUAL = ("jsonl", "csv")
-# The paths of so many files are looked at for columns in directories: a page of a listing, which is there anyway.
-_PATHS_MAX = 1000
+# Files of a sample where no option says how many: more while they are small, so that a few small files are all read.
+SAMPLE_FILES = 10
+SAMPLE_SMALL_FILES_MAX = 100
+SAMPLE_SMALL_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class InferredSchema:
+    """A schema, and which of its fields are told by the directories of paths."""
+
+    schema: pa.Schema
+    directories: tuple[str, ...] = ()
 
 
 async def infer_schema(
@@ -31,20 +42,24 @@ async def infer_schema(
     read: ReadOptions | None = None,
     glob: str | None = None,
     on_corrupt: OnFailure = "fail",
-) -> pa.Schema:
-    """The schema of the first ``options.sample_files`` files that are not empty, as one: see ``united``.
+    keys_max: int | None = None,
+) -> InferredSchema:
+    """The schema of a sample of ``files`` as one: see ``united``.
 
-    Types are plain ones, timestamps of microseconds, and everything is nullable; what is null in every file of JSON or
-    CSV is a string. Where the paths of the first thousand
-    files all have the same ``name=value`` directories, these are columns, too; see ``columns.directories``. Each file
-    costs at most ``options.sample_bytes``, or a footer; they are read at once. Where a corrupt file is no failure it is
+    The sample is ``options.sample_files`` files that are not empty, at even distances over the whole listing, the
+    first and the last among them, and the same for the same files. Without that number it is ``SAMPLE_FILES``, or as
+    many up to ``SAMPLE_SMALL_FILES_MAX`` as have ``SAMPLE_SMALL_BYTES`` together. No more than ``keys_max`` files are
+    listed. Types are plain ones, timestamps of microseconds, and everything is nullable; what is null in every file of
+    JSON or CSV is a string. ``name=value`` directories are columns, too; see ``DirectoryColumns``. Files that are
+    in none, beside others that are, have nulls there, which a warning says. Each file of the sample costs at most
+    ``options.sample_bytes``, or a footer; they are read at once. Where a corrupt file is no failure it is
     passed over. Settings of ``openFile`` in ``read`` reach each.
 
     Raises ``NotFound``, naming URL and ``glob``, where there are no files, ``UntrustedMetadata`` where there are only
-    empty ones, for a file that cannot be read, and for files whose types do not go together; ``ConfigInvalid`` where
-    no format is told.
+    empty ones, for a file that cannot be read, for files whose types do not go together, and for directories of
+    different names; ``ConfigInvalid`` where no format is told.
     """
-    sample, paths, empty = await _first(files, options.sample_files)
+    sample, columns, empty = await _listed(files, options, keys_max)
     where = f"{operator.info.url}{'' if glob is None else f' with glob={glob!r}'}"
     if not sample:
         if not empty:
@@ -64,24 +79,78 @@ async def infer_schema(
     schema = united(found, is_lenient=all(are_textual))
     if any(are_textual):
         schema = with_texts_for_nulls(schema)
-    return with_directory_fields(schema, inferred_fields(map(directories_of, paths)))
+    told = columns.fields()
+    if told and columns.outside is not None:
+        _warn_of_outside(columns, [field.name for field in told])
+    return InferredSchema(with_directory_fields(schema, told), tuple(field.name for field in told))
 
 
-async def _first(files: AsyncIterable[SourceFile], count: int) -> tuple[list[SourceFile], list[str], int]:
-    """The first files that are not empty, more paths if they have columns, and how many empty files there were."""
-    sample: list[SourceFile] = []
-    paths: list[str] = []
+def _warn_of_outside(columns: DirectoryColumns, names: list[str]) -> None:
+    logger.warning(
+        "%d file(s) such as %r are in no name=value directory, as %r is: their %s is null. Leave them out by a glob if "
+        "they are no part of the table",
+        columns.outside_count,
+        columns.outside,
+        columns.within,
+        ", ".join(names),
+    )
+
+
+async def _listed(
+    files: AsyncIterable[SourceFile], options: FormatOptions, keys_max: int | None
+) -> tuple[list[SourceFile], DirectoryColumns, int]:
+    """A sample of the files that are not empty, what all their paths tell, and how many empty files there are."""
+    spread = _Spread(max(options.sample_files or 0, SAMPLE_SMALL_FILES_MAX))
+    columns = DirectoryColumns()
     empty = 0
     async for file in files:
         if not file.size:
             empty += 1
             continue
-        if len(sample) < count:
-            sample.append(file)
-        paths.append(file.key)
-        if len(sample) >= count and (len(paths) >= _PATHS_MAX or not directories_of(file.key)):
+        spread.add(file)
+        columns.add(file.key)
+        if keys_max is not None and spread.count + empty >= keys_max:
             break
-    return sample, paths, empty
+    count = options.sample_files or _sample_count(spread.taken(SAMPLE_SMALL_FILES_MAX), options.sample_bytes)
+    return spread.taken(count), columns, empty
+
+
+def _sample_count(files: list[SourceFile], sample_bytes: int) -> int:
+    """How many files are sampled where no option says so, by what these would cost."""
+    each_bytes = sum(min(file.size, sample_bytes) for file in files) / max(1, len(files))
+    return max(SAMPLE_FILES, min(SAMPLE_SMALL_FILES_MAX, int(SAMPLE_SMALL_BYTES / max(1, each_bytes))))
+
+
+class _Spread:
+    """Files at even distances of a listing whose length nobody knows, its first and its last one among them."""
+
+    def __init__(self, wanted_max: int) -> None:
+        self.count = 0
+        self._kept_max = 4 * wanted_max
+        self._kept: list[SourceFile] = []
+        self._step = 1
+        self._last: SourceFile | None = None
+
+    def add(self, file: SourceFile) -> None:
+        """One more file. Of twice as many as are kept every other one goes."""
+        if self.count % self._step == 0:
+            self._kept.append(file)
+            if len(self._kept) > self._kept_max:
+                self._kept = self._kept[::2]
+                self._step *= 2
+        self.count += 1
+        self._last = file
+
+    def taken(self, count: int) -> list[SourceFile]:
+        """So many of them, or all; of one alone the last, which is the newest where names have dates."""
+        if self._last is None:
+            return []
+        kept = self._kept if self._kept[-1] is self._last else [*self._kept, self._last]
+        if len(kept) <= count:
+            return list(kept)
+        if count == 1:
+            return kept[-1:]
+        return [kept[place * (len(kept) - 1) // (count - 1)] for place in range(count)]
 
 
 async def _sampled(

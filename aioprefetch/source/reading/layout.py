@@ -43,7 +43,8 @@ class Layouts:
     def of(self, key: str) -> Layout:
         """The one of a file, the same object for all that are read alike."""
         names = names_of(directories_of(key))
-        has_names = not names or _has_names(key, self._task.format)
+        is_told = bool(names or self._task.directory_columns)
+        has_names = not is_told or _has_names(key, self._task.format)
         layout = self._layouts.get((names, has_names))
         if layout is None:
             layout = self._layouts[names, has_names] = Layout(self._operator, self._task, names, has_names=has_names)
@@ -64,11 +65,13 @@ class Layout:
         schema, known = task.data_schema, task.known_data_schema
         self._schema = schema
         self._time_zone = task.format.time_zone
-        self._fields = directory_fields(names, schema)
-        if self._fields:
+        self._fields: dict[str, str | None] = {**directory_fields(names, schema)}
+        absent = () if has_names else [name for name in task.directory_columns if name not in self._fields]
+        self._fields |= {name: None for name in absent if name in schema.names}
+        if self._fields or absent:
             schema = pa.schema([field for field in schema if field.name not in self._fields])
             # A file may have columns of these names, too, which are no unknown ones.
-            everything, rest = _known_fields(task), _without(_known_fields(task), names)
+            everything, rest = _known_fields(task), _without(_known_fields(task), names, absent)
             known = everything if has_names and len(rest) else rest
         self.want = Wanted(schema, task.format, task.read, METADATA_COLUMNS[1] in task.schema.names, known)
         self._conformer = Conformer(schema)
@@ -109,7 +112,12 @@ class Layout:
         if found is None:
             texts = dict(directories)
             found = {
-                name: directory_value(texts[given], self._schema.field(name), key=key, time_zone=self._time_zone)
+                name: directory_value(
+                    None if given is None else texts[given],
+                    self._schema.field(name),
+                    key=key,
+                    time_zone=self._time_zone,
+                )
                 for name, given in self._fields.items()
             }
             if len(self._values) >= _VALUES_MAX:
@@ -128,8 +136,8 @@ def _known_fields(task: ReadTask) -> pa.Schema:
     return Wanted(task.data_schema, task.format, task.read, known=task.known_data_schema).known_fields
 
 
-def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    told = directory_fields(names, schema)
+def _without(schema: pa.Schema, names: Sequence[str], absent: Sequence[str]) -> pa.Schema:
+    told = {*directory_fields(names, schema), *absent}
     return pa.schema([field for field in schema if field.name not in told])
 
 

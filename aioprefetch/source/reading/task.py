@@ -37,6 +37,9 @@ class ReadTask:
     known_schema
         All fields that the files are known to have, in their order, where ``schema`` is only some of them: none of
         these is an unknown one, and those of CSV without a header are counted.
+    directory_columns
+        Fields that are told by directories: in a file whose columns have no names of their own, and which is in no such
+        directory, they are null.
     quarantine
         Where files are written down that were given up; see ``quarantine_to``.
     """
@@ -48,6 +51,7 @@ class ReadTask:
     failures: FailureOptions = field(default_factory=FailureOptions)
     filter_schema: pa.Schema | None = None
     known_schema: pa.Schema | None = None
+    directory_columns: tuple[str, ...] = ()
     quarantine: Quarantine | None = None
 
     def __post_init__(self) -> None:

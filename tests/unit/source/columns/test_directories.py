@@ -8,11 +8,18 @@ import pytest
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.columns.directories import (
+    DirectoryColumns,
     directories_of,
     directory_value,
-    inferred_fields,
     with_directory_fields,
 )
+
+
+def columns_of(*keys: str) -> DirectoryColumns:
+    found = DirectoryColumns()
+    for key in keys:
+        found.add(key)
+    return found
 
 
 def test_the_innermost_run_of_names_counts() -> None:
@@ -42,11 +49,25 @@ def test_the_innermost_run_of_names_counts() -> None:
 def test_types_are_the_narrowest_that_hold_all(texts: list[str | None], kind: pa.DataType) -> None:
     if texts == ["99999999999999999999"]:
         kind = pa.string()
-    assert inferred_fields([(("k", text),) for text in texts]) == [pa.field("k", kind)]
+    keys = [f"k={'__HIVE_DEFAULT_PARTITION__' if text is None else text}/p" for text in texts]
+    assert columns_of(*keys).fields() == [pa.field("k", kind)]
 
 
-def test_paths_of_different_names_tell_no_columns() -> None:
-    assert inferred_fields([(("k", "1"),), (("k", "1"), ("j", "2"))]) == inferred_fields([]) == []
+@pytest.mark.parametrize("other", ["k=1/h=2/b", "j=2/b", "h=1/k=2/b"])
+def test_directories_of_different_names_are_refused_with_two_of_the_paths(other: str) -> None:
+    with pytest.raises(UntrustedMetadata, match=rf"'k=1/a' has the columns k, and '{other}' has .*give the schema"):
+        columns_of("k=1/a", "k=2/a", other)
+
+
+def test_names_that_differ_in_case_are_one_column() -> None:
+    assert columns_of("K=2/a", "k=1/a").fields() == columns_of("k=1/a", "K=2/a").fields() == [pa.field("k", pa.int64())]
+
+
+def test_keys_in_no_such_directory_are_counted_and_take_no_column_away() -> None:
+    found = columns_of("a.json", "k=1/a", "k=1/b", "other/a", "other/b")
+    assert found.fields() == [pa.field("k", pa.int64())]
+    assert (found.within, found.outside, found.outside_count) == ("k=1/a", "a.json", 3)
+    assert columns_of("a", "b/c").fields() == columns_of().fields() == []
 
 
 def test_a_directory_wins_over_a_column_of_the_file_in_its_place() -> None:

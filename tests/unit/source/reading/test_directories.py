@@ -77,15 +77,35 @@ async def test_they_are_inferred_at_the_end() -> None:
         for number in range(30):
             await shelf.put(f"day=2024-01-{number + 1:02}/k={number}/a.jsonl", jsonl([{"id": number}]))
         options = FormatOptions(sample_files=3)
-        found = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
-        assert found == pa.schema([("id", pa.int64()), ("day", pa.date32()), ("k", pa.int64())])
+        inferred = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
+        assert inferred.schema == pa.schema([("id", pa.int64()), ("day", pa.date32()), ("k", pa.int64())])
+        assert inferred.directories == ("day", "k")
         assert len(set(shelf.seen.paths)) == 3
         await shelf.put("day=2024-01-30/k=x/a.jsonl", jsonl([{"id": 1}]))
-        found = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
-        assert found.field("k").type == pa.string()
-        await shelf.put("other/a.jsonl", jsonl([{"id": 1}]))
-        found = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
-        assert found.names == ["id"]
+        inferred = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
+        assert inferred.schema.field("k").type == pa.string()
+
+
+@pytest.mark.parametrize(("suffix", "data", "names"), [
+    ("jsonl", b'{"id": 1}\n', ["id"]), ("csv", b"1,2\n", ["_c0", "_c1", "_c2"]), ("txt", b"1,2\n", ["value"]),
+])  # fmt: skip
+async def test_a_file_outside_of_directories_takes_no_column_away(
+    suffix: str, data: bytes, names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Shelf() as shelf:
+        files = [await shelf.put(f"{key}.{suffix}", data) for key in ("k=1/a", "k=2/a")]
+        files.append(await shelf.put(f"readme.{suffix}", b"7,8,9\n" if suffix != "jsonl" else data))
+        options = FormatOptions()
+        inferred = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
+        assert inferred.schema.names == [*names, "k"]
+        assert f"'readme.{suffix}' are in no name=value directory, as 'k=1/a.{suffix}' is" in caplog.text
+        task = ReadTask(
+            schema=inferred.schema,
+            url=URL,
+            format=FormatOptions(unknown_fields="fail"),
+            directory_columns=inferred.directories,
+        )
+        assert [row["k"] for row in await shelf.rows(files, task)] == [1, 2, None]
 
 
 FILTERS: list[tuple[Any, list[int]]] = [

@@ -1,5 +1,6 @@
 """The schema of a source that nobody told."""
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, NotFound, UntrustedMetadata
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import FormatOptions
-from aioprefetch.source.reading import infer_schema, list_files
+from aioprefetch.source.reading import infer, infer_schema, list_files
 from tests.unit.source.reading.stores import Shelf, jsonl, parquet
 
 
@@ -18,15 +19,37 @@ async def given(files: Sequence[SourceFile]) -> AsyncIterator[SourceFile]:
         yield file
 
 
-async def test_the_first_files_are_sampled_and_no_more() -> None:
+async def test_the_sample_is_spread_over_all_files_and_no_larger() -> None:
     async with Shelf() as shelf:
-        for number in range(30):
+        for number in range(31):
             await shelf.put(f"{number:02}.jsonl", jsonl([{"n": number, f"c{number:02}": "x"}]))
         await shelf.put("00.empty.jsonl", b"")
         options = FormatOptions(sample_files=3)
-        found = await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
-    assert found.equals(pa.schema([("n", pa.int64()), *((f"c0{n}", pa.string()) for n in range(3))]))
+        found = (await infer_schema(shelf.operator, list_files(shelf.operator, options), options)).schema
+    assert found.equals(pa.schema([("n", pa.int64()), *((name, pa.string()) for name in ("c00", "c15", "c30"))]))
     assert len(set(shelf.seen.paths)) == 3
+
+
+@pytest.mark.parametrize(("files", "small_bytes", "sampled"), [(15, 1 << 20, 15), (900, 1 << 20, 100), (900, 45, 10)])
+async def test_small_files_are_sampled_in_larger_numbers(
+    files: int, small_bytes: int, sampled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infer, "SAMPLE_SMALL_BYTES", small_bytes)
+    async with Shelf() as shelf:
+        listed = [await shelf.put(f"{number:04}.jsonl", jsonl([{"n": 1}])) for number in range(files)]
+        await infer_schema(shelf.operator, given(listed), FormatOptions())
+    seen = sorted(set(shelf.seen.paths))
+    assert len(seen) == sampled
+    assert (seen[0], seen[-1]) == (listed[0].key, listed[-1].key)
+    places = [int(path.partition(".")[0]) for path in seen]
+    assert max(after - before for before, after in itertools.pairwise(places)) <= 2 * files // sampled
+
+
+async def test_of_a_stream_so_many_keys_are_listed_and_no_more() -> None:
+    async with Shelf() as shelf:
+        files = [await shelf.put(f"{n}.jsonl", jsonl([{f"c{n}": n}])) for n in range(5)]
+        found = (await infer_schema(shelf.operator, given(files), FormatOptions(), keys_max=2)).schema
+    assert found.names == ["c0", "c1"]
 
 
 async def test_fields_of_all_samples_are_united() -> None:
@@ -36,13 +59,13 @@ async def test_fields_of_all_samples_are_united() -> None:
             pa.table({"t": pa.array([0], pa.timestamp("ns")), "n": pa.array([1], pa.int64())}),
         ]
         files = [await shelf.put(f"{place}.parquet", parquet(table)) for place, table in enumerate(tables)]
-        found = await infer_schema(shelf.operator, given(files), FormatOptions())
+        found = (await infer_schema(shelf.operator, given(files), FormatOptions())).schema
         assert found.equals(pa.schema([("n", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us"))]))
         files.append(await shelf.put("2.parquet", parquet(pa.table({"n": ["x"]}))))
         with pytest.raises(UntrustedMetadata, match=r"'n' is .*give the schema"):
             await infer_schema(shelf.operator, given(files), FormatOptions())
         texts = [await shelf.put(f"{n}.jsonl", jsonl([{"n": value}])) for n, value in enumerate((1, "x", 1.5))]
-        found = await infer_schema(shelf.operator, given(texts), FormatOptions())
+        found = (await infer_schema(shelf.operator, given(texts), FormatOptions())).schema
         assert found.equals(pa.schema([("n", pa.string())]))
 
 
@@ -51,7 +74,7 @@ async def test_a_file_in_which_a_field_is_always_null_says_nothing_of_it() -> No
     told: dict[str, Any] = {"n": 1, "o": {"a": True}, "l": [1.5], "s": {"x": "y"}, "z": None, "e": {}, "k": []}
     async with Shelf() as shelf:
         files = [await shelf.put(f"{place}.jsonl", jsonl([row])) for place, row in enumerate((nothing, told, nothing))]
-        found = await infer_schema(shelf.operator, given(files), FormatOptions())
+        found = (await infer_schema(shelf.operator, given(files), FormatOptions())).schema
         kinds = {name: str(kind) for name, kind in zip(found.names, found.types, strict=True)}
         assert kinds == {
             "n": "int64",
@@ -65,9 +88,9 @@ async def test_a_file_in_which_a_field_is_always_null_says_nothing_of_it() -> No
         texts = (b"a,b,c\n", b"a,b,c\n,1,\n", b"a,b,c\n2.5,,\n")
         tables = [await shelf.put(f"{place}.csv", data) for place, data in enumerate(texts)]
         options = FormatOptions(header=True)
-        found = await infer_schema(shelf.operator, given(tables), options)
+        found = (await infer_schema(shelf.operator, given(tables), options)).schema
         assert found.equals(pa.schema([("a", pa.float64()), ("b", pa.int64()), ("c", pa.string())]))
-        found = await infer_schema(shelf.operator, given(tables[:1]), options)
+        found = (await infer_schema(shelf.operator, given(tables[:1]), options)).schema
         assert found.types == [pa.string()] * 3
 
 
@@ -91,7 +114,7 @@ async def test_q6_an_unreadable_schema_names_its_file() -> None:
         with pytest.raises(UntrustedMetadata) as caught:
             await infer_schema(shelf.operator, given(files), FormatOptions())
         assert caught.value.path == "0.parquet"
-        found = await infer_schema(shelf.operator, given(files), FormatOptions(), on_corrupt="skip")
+        found = (await infer_schema(shelf.operator, given(files), FormatOptions(), on_corrupt="skip")).schema
         assert found.names == ["n"]
         with pytest.raises(UntrustedMetadata, match="none of 1 files"):
             await infer_schema(shelf.operator, given(files[:1]), FormatOptions(), on_corrupt="skip")
