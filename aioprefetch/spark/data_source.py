@@ -48,7 +48,8 @@ class AioPrefetchDataSource(DataSource):
 
         A stream's is inferred once and kept with its state, so that a restart sees the same one.
         """
-        settings = self._settings()
+        with worker.short_errors():
+            settings = self._settings()
         with explaining(settings):
             infer = batch_fields if settings.state_location is None else stream_fields
             self.inferred = infer(settings)
@@ -56,6 +57,10 @@ class AioPrefetchDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """A reader of all files that are there now. ``schema`` is also the projection."""
+        with worker.short_errors():
+            return self._reader(schema)
+
+    def _reader(self, schema: StructType) -> BatchReader:
         check_scope(self.options, "batch")
         settings = with_policy(self._settings(), self.inferred, "fail")
         if not settings.push_filters:
@@ -71,10 +76,11 @@ class AioPrefetchDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """A reader of files as they come."""
-        check_scope(self.options, "stream")
-        # It runs unattended, with the schema of its first start: one more field of somebody's is not to end it.
-        settings = with_policy(self._settings(), self.inferred, "warn")
-        return StreamReader(settings, schema, self.inferred)
+        with worker.short_errors():
+            check_scope(self.options, "stream")
+            # It runs unattended, with the schema of its first start: one more field of somebody's is not to end it.
+            settings = with_policy(self._settings(), self.inferred, "warn")
+            return StreamReader(settings, schema, self.inferred)
 
     def _settings(self) -> SourceSettings:
         worker.spare_collections()

@@ -43,7 +43,16 @@ def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
 
 @contextlib.contextmanager
 def explaining(settings: SourceSettings) -> Iterator[None]:
-    """Say in an error what the user may not know of: that keys of the session were left out, or a schema inferred."""
+    """Say in an error what the user may not know of: that keys of the session were left out, or a schema inferred.
+
+    With ``worker.short_errors``.
+    """
+    with worker.short_errors(), _hints(settings):
+        yield
+
+
+@contextlib.contextmanager
+def _hints(settings: SourceSettings) -> Iterator[None]:
     try:
         yield
     except PermissionDenied as error:

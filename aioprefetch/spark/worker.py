@@ -7,22 +7,27 @@ in each task. Hence the registry here. Nothing relies on an orderly end: workers
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from aioprefetch.errors import Error
 from aioprefetch.operator import Operator
 from aioprefetch.runtime import fork_generation
 from aioprefetch.spark.memory import budget_bytes
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+from aioprefetch.telemetry import logger
 
 # Spark runs a worker for each core: more threads in each would only take turns.
 ARROW_CPU_THREADS = 1
 ARROW_IO_THREADS = 2
+# With this Spark tells an error without its traceback, as under spark.sql.execution.pyspark.udf.hideTraceback.enabled.
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
 # Operators that a worker keeps. Each may fill its budget, so those that were not asked for lately are closed.
 OPERATORS_MAX = 8
 # That of an Operator by default.
@@ -66,6 +71,22 @@ def spare_collections() -> None:
     elif collections > worker.collections:
         gc.freeze()
         worker.is_spared = True
+
+
+@contextlib.contextmanager
+def short_errors() -> Iterator[None]:
+    """Let Spark show an error of ours by its one sentence, not below the calls that led to it.
+
+    Those go to the log at level DEBUG. In processes of Spark's alone, which end when they have told an error.
+    """
+    try:
+        yield
+    except Error as error:
+        if not is_worker():
+            raise
+        logger.debug("an error that Spark is told of", exc_info=True)
+        os.environ[_HIDE_TRACEBACK] = "true"
+        raise error.with_traceback(None) from None
 
 
 def memory_budget_bytes() -> int:
