@@ -31,17 +31,26 @@ from aioprefetch.spark.source_url import SourceUrl, directory_url, name_filter, 
 
 Groups = dict[str, dict[str, Any]]
 
+# Properties that every new table of Spark's catalog has. For its rows the catalog asks without any options.
+_OF_CATALOG = frozenset({"owner", "provider"})
+_NO_TABLES = (
+    "tables of the catalog (CREATE TABLE ... USING aioprefetch) hand no options to Python sources as of Spark 4.3, not "
+    "even a path: use CREATE TEMPORARY VIEW name USING aioprefetch OPTIONS (path '...')"
+)
+
 
 def parse_options(options: Mapping[str, str], found: Found | None = None) -> SourceSettings:
     """The settings that ``options`` mean, with ``found`` in the session behind them.
 
     ``ConfigInvalid`` names an option that there is not, with the nearest one, or a value that cannot be.
     """
+    _check_catalog(options)
     given, open_file = _split(options)
     groups = _parsed(given)
     source = groups["source"]
     if "path" not in source:
-        raise ConfigInvalid("no path is given: load() takes a URL such as s3://bucket/prefix", operation="configure")
+        why = "no path is given: load() takes a URL such as s3://bucket/prefix"
+        raise ConfigInvalid(why if given else f"{why}; {_NO_TABLES}", operation="configure")
     location = source_url(source["path"])
     if "name_filter" in source:
         location = _filtered(location, source["name_filter"])
@@ -78,6 +87,12 @@ def parse_options(options: Mapping[str, str], found: Found | None = None) -> Sou
     _check_places(settings)
     _check_cleaning(settings)
     return settings
+
+
+def _check_catalog(options: Mapping[str, str]) -> None:
+    """``ConfigInvalid`` where Spark's catalog asks: for the schema of a new table it gives properties of its own."""
+    if {name.lower() for name in options} >= _OF_CATALOG:
+        raise ConfigInvalid(_NO_TABLES, operation="configure")
 
 
 def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

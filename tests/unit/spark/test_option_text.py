@@ -171,8 +171,22 @@ def test_two_names_of_one_option() -> None:
 
 
 def test_without_a_path() -> None:
-    with pytest.raises(ConfigInvalid, match="no path"):
+    with pytest.raises(ConfigInvalid, match=r"no path.*CREATE TEMPORARY VIEW"):
         parse_options({})
+    with pytest.raises(ConfigInvalid, match=r"no path is given: load\(\) takes a URL such as s3://bucket/prefix$"):
+        parse_options({"header": "true"})
+
+
+def test_a_table_of_the_catalog_is_told_by_the_properties_that_it_asks_with() -> None:
+    # As Spark 4.3.0 asks for the schema of CREATE TABLE t USING aioprefetch OPTIONS (path '/x', header 'true').
+    asked = {
+        "location": "file:/x", "option.header": "true", "owner": "root", "header": "true", "path": "file:/x",
+        "provider": "aioprefetch",
+    }  # fmt: skip
+    with pytest.raises(ConfigInvalid, match=r"hand no options.*CREATE TEMPORARY VIEW"):
+        parse_options(asked)
+    with pytest.raises(ConfigInvalid, match="there is no option 'owner'"):
+        parse_options({"path": "/x", "owner": "root"})
 
 
 def test_a_state_beside_the_source_or_hidden_in_it_is_fine() -> None:
