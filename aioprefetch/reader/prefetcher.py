@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.block import NO_MARK, Segment
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import OFFSET_MAX, Range
 from aioprefetch.reader.growth import Growth
 from aioprefetch.reader.policy import MIB, Policy
 from aioprefetch.reader.window import Look, Session, Windows
@@ -24,7 +24,10 @@ _DEMAND_BYTES = 8 * MIB
 
 
 class Prefetcher:
-    """The windows of one reader. ``split`` is what its caller means to read: nothing beyond it is fetched ahead."""
+    """The windows of one reader.
+
+    ``split`` is what its caller means to read: nothing beyond it is fetched ahead before a block was read there.
+    """
 
     def __init__(
         self,
@@ -36,10 +39,16 @@ class Prefetcher:
         blocks_max: int,
         split: Range | None,
     ) -> None:
-        self.windows = Windows(policy, growth, block_bytes=block_bytes, blocks_max=blocks_max, last_end=self._last_end)
+        self.windows = Windows(
+            policy,
+            growth,
+            block_bytes=block_bytes,
+            blocks_max=blocks_max,
+            split_end=OFFSET_MAX if split is None else split[1],
+            last_end=self._last_end,
+        )
         self._pinned = pinned
         self._block_bytes = block_bytes
-        self._split = split
         self._wasted_bytes = 0
 
     @property
@@ -120,10 +129,8 @@ class Prefetcher:
 
     def _observe(self, file: BlockFile, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool) -> Look:
         windows = self.windows
-        # Whoever reads on past its split means to.
-        split, size = self._split, self._pinned.size
-        known = file.size if size is None else min(file.size, size)
-        windows.stop = known if split is None or end > split[1] else min(known, split[1])
+        size = self._pinned.size
+        windows.stop = file.size if size is None else min(file.size, size)
         pressed = bool(self._pinned.runtime.budget.waiting)
         if pressed or file.evicted_unread_bytes > self._wasted_bytes:
             windows.shrink()

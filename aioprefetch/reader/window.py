@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from aioprefetch.ranges import Range, subtract
+from aioprefetch.ranges import OFFSET_MAX, Range, subtract
 from aioprefetch.reader.growth import Growth, Progress
 from aioprefetch.reader.policy import Fill, Policy
 
@@ -42,6 +42,7 @@ class Session:
     ``told``: where it stood when a read of it was reported last; hits in between are not.
     ``shared``: the cursor left it and came back, so that leaving it says nothing any more.
     ``joined``: another run has come to the same place, and the two are one.
+    ``beyond_bytes``: how much of it was read behind the end of the split.
     """
 
     start: int
@@ -55,6 +56,7 @@ class Session:
     used: int = 0
     shared: bool = False
     joined: bool = False
+    beyond_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,9 @@ class Windows:
     """The sessions of one reader.
 
     ``last_end`` tells how far a run that stood at a position has been read since, by reads that found their bytes
-    resident and were not reported here. ``stop`` is where look-ahead ends (the end of the object, or of the split).
+    resident and were not reported here. ``stop`` is where look-ahead ends: at the end of the object. ``split_end`` is
+    where the caller means to stop: whoever reads on there is finishing a record, most of the time, so a run looks ahead
+    beyond it only after it has read a block there, and from no window on.
     """
 
     def __init__(
@@ -85,12 +89,14 @@ class Windows:
         *,
         block_bytes: int,
         blocks_max: int,
+        split_end: int = OFFSET_MAX,
         last_end: Callable[[int], int] = lambda position: position,
     ) -> None:
         self.policy = policy
         self.growth = growth
         self.block_bytes = block_bytes
         self.blocks_max = blocks_max
+        self.split_end = split_end
         self.limit = blocks_max
         self.sessions: list[Session] = []
         self.stop = 0
@@ -147,6 +153,7 @@ class Windows:
         in_order_bytes = max(0, end - max(start, found.position))
         found.run_bytes += in_order_bytes
         found.reads += 1
+        self._count_beyond(found, max(start, found.position), end)
         found.position = found.told = end
         self._note_calm(in_order_bytes)
         if not found.established:
@@ -202,6 +209,7 @@ class Windows:
             if position > session.position:
                 self._note_calm(position - session.position)
                 session.run_bytes += position - session.position
+                self._count_beyond(session, session.position, position)
                 session.position = position
                 session.reach = max(session.reach, position)
                 session.used = self._tick
@@ -246,6 +254,7 @@ class Windows:
         session = Session(
             start, end, end, end, blocks, established=fill == "block" and blocks > 0, run_bytes=end - start
         )
+        self._count_beyond(session, start, end)
         left = self._move_cursor(session) if at_cursor else None
         left = self._add(session) or left
         if fill == "block":
@@ -305,9 +314,11 @@ class Windows:
             self.limit = min(self.blocks_max, max(1, 2 * self.limit))
         if not session.established:
             return
-        if self.policy.window == "full":
+        if self._is_beyond(session) and session.beyond_bytes < self.block_bytes:
+            return
+        if self.policy.window == "full" and not self._is_beyond(session):
             session.blocks = self.limit
-        elif self.policy.window == "grown":
+        else:
             progress = Progress(session.blocks, stalled, crossed, jumped, self.limit)
             session.blocks = min(self.limit, self.growth.grow(progress))
 
@@ -323,11 +334,27 @@ class Windows:
             length = min(session.run_bytes, self.limit * self.block_bytes) if session.reads > 2 else 0
             session.reach = max(session.reach, end)
             stop = end + length if session.reach - end <= length // 2 else 0
-        start, stop = session.reach, min(stop, self.stop, self._next_run(end))
+        start, stop = session.reach, min(stop, self._stop_of(session), self._next_run(end))
         if not may_grow or stop <= start:
             return Look(fill, left=left)
         session.reach = stop
         return Look(fill, (start, stop), left)
+
+    def _count_beyond(self, session: Session, start: int, end: int) -> None:
+        """A run has been read from ``start`` to ``end``: count what of it lies behind the end of the split."""
+        if end <= self.split_end:
+            session.beyond_bytes = 0
+            return
+        if not session.beyond_bytes:  # The window that it had within the split says nothing of what lies beyond.
+            session.blocks = 0
+        session.beyond_bytes += max(0, end - max(start, self.split_end))
+
+    def _is_beyond(self, session: Session) -> bool:
+        return session.position > self.split_end
+
+    def _stop_of(self, session: Session) -> int:
+        """Where the look-ahead of a run ends."""
+        return self.stop if session.beyond_bytes >= self.block_bytes else min(self.stop, self.split_end)
 
     def _next_run(self, position: int) -> int:
         """Where the next run began: whoever reads an object in parts ends there, and its bytes were had once."""

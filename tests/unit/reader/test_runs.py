@@ -157,7 +157,7 @@ async def test_while_a_reservation_waits_nothing_is_fetched_ahead(r: Reader, mon
 
 @pytest.mark.parametrize("policy", ["adaptive", "sequential", "columnar"])
 async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: str) -> None:
-    """Nothing beyond the block of its end; whoever reads on past it means to, and has a window again."""
+    """Nothing beyond the block of its end; whoever reads on past it for a block has a window again, from one block on."""
     service = Arithmetic(64 * MIB, content=blank)
     options = {"policy": policy, "prefetch_growth": "geometric", "split": (4 * BLOCK, 20 * BLOCK + 5)}
     async with (
@@ -167,5 +167,68 @@ async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: st
         made = Reader(reader, operator, service)
         await made.run(4 * BLOCK, 16)
         assert max(one.end for one in service.log) <= 21 * BLOCK
-        await made.run(20 * BLOCK, 4)
-        assert max(one.end for one in service.log) > 28 * BLOCK
+        await made.run(20 * BLOCK, 1)
+        assert max(one.end for one in service.log) == 21 * BLOCK
+        await made.run(21 * BLOCK, 1)
+        assert max(one.end for one in service.log) == 23 * BLOCK
+        await made.run(22 * BLOCK, 6)
+        assert max(one.end for one in service.log) == (28 + AHEAD) * BLOCK
+
+
+@pytest.mark.parametrize("growth", ["stall", "geometric", "step"])
+@pytest.mark.parametrize("policy", ["csv", "sequential", "adaptive", "whole-file"])
+@pytest.mark.parametrize("by", ["cursor", "position", "stream"])
+async def test_reading_the_last_record_of_a_split_costs_a_block_of_the_next(policy: str, growth: str, by: str) -> None:
+    """64 MiB in four splits, each read by a process of its own up to one buffer behind its end."""
+    split_bytes, buffer_bytes, requests, whole = 16 * MIB, 64 * KIB, 0, MIB
+    for start in range(0, 64 * MIB, split_bytes):
+        service = Arithmetic(64 * MIB, content=blank)
+        end = start + split_bytes
+        async with (
+            Operator(service, block_bytes=whole, prefetch_blocks=AHEAD) as operator,
+            operator.reader("k", policy=policy, split=(start, end), prefetch_growth=growth) as reader,
+        ):
+            reader.seek(start)
+            async with reader.stream(buffer_bytes) as chunks:
+                for position in range(start, min(end + buffer_bytes, 64 * MIB), buffer_bytes):
+                    if by == "cursor":
+                        await reader.read(buffer_bytes)
+                    elif by == "position":
+                        await reader.read_at(position, buffer_bytes)
+                    else:
+                        await anext(chunks)
+            await settle(100)
+        asked = sorted((one.start, one.end) for one in service.log)
+        last = min(end + whole, 64 * MIB)
+        assert sum(high - low for low, high in asked) == last - start
+        assert (asked[0][0], asked[-1][1]) == (start, last)
+        requests += len(asked)
+    assert requests <= 4 * 16 + 3
+
+
+@pytest.mark.parametrize("policy", ["sequential", "adaptive"])
+async def test_a_split_may_end_within_a_block_and_its_last_record_be_longer_than_one(policy: str) -> None:
+    """Up to a block behind the split nothing is fetched ahead; then the run goes on as one that has just begun."""
+    service = Arithmetic(64 * MIB, content=blank)
+    end = 20 * BLOCK + BLOCK // 2
+    async with (
+        Operator(service, block_bytes=BLOCK, prefetch_blocks=AHEAD) as operator,
+        operator.reader("k", policy=policy, split=(0, end)) as reader,
+    ):
+        made = Reader(reader, operator, service)
+        for position in range(0, end + BLOCK // 2, BLOCK // 2):
+            await made.read(position, BLOCK // 2)
+        assert max(one.end for one in service.log) == 21 * BLOCK
+        assert await made.read(21 * BLOCK, BLOCK // 2) == [(21, 1, "demand"), (22, 1, "prefetch")]
+
+
+async def test_a_read_far_behind_the_split_brings_its_block_alone() -> None:
+    """As a footer does, before the split is read: and the split has its window afterwards."""
+    service = Arithmetic(64 * MIB, content=blank)
+    async with (
+        Operator(service, block_bytes=BLOCK, prefetch_blocks=AHEAD) as operator,
+        operator.reader("k", policy="sequential", split=(0, 20 * BLOCK)) as reader,
+    ):
+        made = Reader(reader, operator, service)
+        assert await made.read(100 * BLOCK, SMALL) == [(100, 1, "demand")]
+        assert sum(blocks for _, blocks, _ in await made.read(0, SMALL)) == 1 + AHEAD
