@@ -8,7 +8,7 @@ from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.ranges import OFFSET_MAX, Range
 from aioprefetch.reader.growth import Growth
 from aioprefetch.reader.policy import MIB, Policy
-from aioprefetch.reader.window import Look, Session, Windows
+from aioprefetch.reader.window import SKIP_BYTES, Look, Session, Windows
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.block_file import BlockFile
@@ -135,7 +135,29 @@ class Prefetcher:
         if pressed or file.evicted_unread_bytes > self._wasted_bytes:
             windows.shrink()
         self._wasted_bytes = file.evicted_unread_bytes
-        return windows.observe(start, end, missing=missing, stalled=stalled, at_cursor=at_cursor, may_grow=not pressed)
+        return windows.observe(
+            start,
+            end,
+            missing=missing,
+            stalled=stalled,
+            at_cursor=at_cursor,
+            may_grow=not pressed,
+            # Of a hit this cannot be told: it may be reported from another thread, and later than the one after it.
+            backward=missing and self._goes_back(file, start, end),
+        )
+
+    def _goes_back(self, file: BlockFile, start: int, end: int) -> bool:
+        """Whether the bytes right behind a read were read last where they lie: then it goes on towards the start.
+
+        A short skip between the two makes no difference, unless reads are scattered.
+        """
+        near = 0 if self.windows.scattered else min(SKIP_BYTES, self._block_bytes // 2)
+        segment = file.at(end)
+        edge = -(-end // self._block_bytes) * self._block_bytes
+        if segment is None and edge - end <= near:
+            segment = file.at(edge)
+        # One that nobody has read has its ``next`` at its start.
+        return segment is not None and max(end, segment.start) < segment.next <= end + near + 2 * (end - start)
 
     def _last_end(self, position: int) -> int:
         """How far a run that stood at ``position`` has come since, by reads that found their bytes resident."""

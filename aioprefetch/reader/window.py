@@ -59,6 +59,21 @@ class Session:
     beyond_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class BackwardRun:
+    """A run towards the start of the object: ``front`` is where its last miss began.
+
+    All from ``reach`` up to there was asked for already.
+    """
+
+    front: int
+    reach: int
+    run_bytes: int
+    established: bool = False
+    reads: int = 1
+    used: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a read entails.
@@ -99,6 +114,7 @@ class Windows:
         self.split_end = split_end
         self.limit = blocks_max
         self.sessions: list[Session] = []
+        self.backward_runs: list[BackwardRun] = []
         self.stop = 0
         self._last_end = last_end
         self._cursor: Session | None = None
@@ -124,20 +140,31 @@ class Windows:
         return tuple(session.position for session in self.sessions if session.blocks)
 
     def observe(
-        self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool = False, may_grow: bool = True
+        self,
+        start: int,
+        end: int,
+        *,
+        missing: bool,
+        stalled: bool,
+        at_cursor: bool = False,
+        may_grow: bool = True,
+        backward: bool = False,
     ) -> Look:
         """A read of ``[start, end)`` that was not served from memory alone, or that has come to a mark.
 
         ``missing``: some of it is neither resident nor on its way. ``stalled``: it has to wait. ``at_cursor``: it was
         made through the reader's cursor, which follows one run at a time. ``may_grow``: there is memory to look ahead.
+        ``backward``: it is missing, and lies right in front of what was read before it.
         """
         if self.policy.window == "none":
             return Look(self.fill)
         self._tick += 1
         self._catch_up()
         found = self._find(start, end)
+        if backward and (found is None or start < found.position):
+            return self._go_back(start, end, may_grow=may_grow)
         if found is None:
-            if self.sessions and not missing and self._asked_for(start, end):
+            if not missing and self._asked_for(start, end):
                 return Look(self.fill, continues=False)
             return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
         if missing:  # What had been asked for is gone again: evicted, broken off, or it never came.
@@ -196,6 +223,7 @@ class Windows:
     def forget(self) -> None:
         """Begin as with a new reader."""
         self.sessions.clear()
+        self.backward_runs.clear()
         self._cursor = None
         self._strays = self._calm_bytes = 0
 
@@ -243,7 +271,9 @@ class Windows:
         return best
 
     def _asked_for(self, start: int, end: int) -> bool:
-        return any(session.position <= start and end <= session.reach for session in self.sessions)
+        ahead = [(session.position, session.reach) for session in self.sessions]
+        ahead += [(run.reach, run.front) for run in self.backward_runs]
+        return any(low <= start and end <= high for low, high in ahead)
 
     def _begin(self, start: int, end: int, *, missing: bool, at_cursor: bool, may_grow: bool) -> Look:
         fill = self.fill
@@ -292,6 +322,40 @@ class Windows:
         session.run_bytes = 0
         self.limit //= 2
         return ahead_of_block, reach
+
+    # --- backward -----------------------------------------------------------------------------------------------
+
+    def _go_back(self, start: int, end: int, *, may_grow: bool) -> Look:
+        """A miss that goes on towards the start: it brings a block, in which the next reads are hits.
+
+        While reads are scattered it is exact at first, with as much ahead again as the run is long, as forward.
+        """
+        run = self._backward_run(start, end)
+        if run is None:
+            run = BackwardRun(front=start, reach=start, run_bytes=end - start)
+            self.backward_runs = [*self.backward_runs[1 - SESSIONS_MAX :], run]
+        else:
+            if self.scattered and self._tick - run.used > SESSIONS_MAX:
+                run.established, run.run_bytes, run.reads = False, 0, 1
+            in_order_bytes = run.front - start
+            run.run_bytes += in_order_bytes
+            run.reads += 1
+            run.front = start
+            self._note_calm(in_order_bytes)
+        run.used = self._tick
+        run.established = run.established or not self.scattered or run.run_bytes >= self.block_bytes
+        run.reach = start
+        if run.established or not may_grow or run.reads <= 2:
+            return Look("block" if run.established else self.fill)
+        run.reach = max(0, start - min(run.run_bytes, self.limit * self.block_bytes))
+        return Look(self.fill, (run.reach, start) if run.reach < start else None)
+
+    def _backward_run(self, start: int, end: int) -> BackwardRun | None:
+        """The run that a read goes on with towards the start, the nearest behind it."""
+        near = end + self.block_bytes + SKIP_BYTES
+        return min(
+            (run for run in self.backward_runs if start <= run.front <= near), key=lambda run: run.front, default=None
+        )
 
     # --- windows ------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """The runs of a reader: what its hits and its stray reads tell its windows, and what memory does to them."""
 
+import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -157,7 +159,7 @@ async def test_while_a_reservation_waits_nothing_is_fetched_ahead(r: Reader, mon
 
 @pytest.mark.parametrize("policy", ["adaptive", "sequential", "columnar"])
 async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: str) -> None:
-    """Nothing beyond the block of its end; whoever reads on past it for a block has a window again, from one block on."""
+    """Nothing beyond the block of its end; who reads a block past it has a window again, from one block on."""
     service = Arithmetic(64 * MIB, content=blank)
     options = {"policy": policy, "prefetch_growth": "geometric", "split": (4 * BLOCK, 20 * BLOCK + 5)}
     async with (
@@ -232,3 +234,107 @@ async def test_a_read_far_behind_the_split_brings_its_block_alone() -> None:
         made = Reader(reader, operator, service)
         assert await made.read(100 * BLOCK, SMALL) == [(100, 1, "demand")]
         assert sum(blocks for _, blocks, _ in await made.read(0, SMALL)) == 1 + AHEAD
+
+
+# --- towards the start ----------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def large_blocks(policy: str = "adaptive", *, block_bytes: int = 8 * MIB) -> AsyncIterator[Reader]:
+    """A reader of 64 MiB in eight blocks."""
+    service = Arithmetic(64 * MIB, content=blank)
+    async with (
+        Operator(service, block_bytes=block_bytes, prefetch_blocks=AHEAD) as operator,
+        operator.reader("k", policy=policy, size=64 * MIB) as reader,
+    ):
+        yield Reader(reader, operator, service)
+
+
+async def read_back(made: Reader, step: int, *, end: int = 64 * MIB, skip: int = 0, at_cursor: bool = False) -> None:
+    """Read towards the start in steps, the last one short."""
+    while end > 0:
+        start = max(0, end - step)
+        if at_cursor:
+            made.reader.seek(start)
+            await made.reader.read(end - start)
+        else:
+            await made.reader.read_at(start, end - start)
+        end = start - skip
+    await settle(100)
+
+
+def asked(made: Reader) -> tuple[int, int]:
+    """Requests sent, and the bytes they asked for."""
+    return len(made.service.log), sum(one.end - one.start for one in made.service.log)
+
+
+@pytest.mark.parametrize("at_cursor", [False, True])
+@pytest.mark.parametrize("step", [32 * KIB, 100_000, 3 * MIB])
+@pytest.mark.parametrize("policy", ["adaptive", "sequential"])
+async def test_reading_towards_the_start_costs_a_request_a_block(policy: str, step: int, at_cursor: bool) -> None:
+    async with large_blocks(policy) as made:
+        await read_back(made, step, at_cursor=at_cursor)
+        assert asked(made) == (8, 64 * MIB)
+
+
+@pytest.mark.parametrize("skip", [1, 1000, MIB])
+async def test_short_skips_towards_the_start_cost_no_more(skip: int) -> None:
+    async with large_blocks() as made:
+        await read_back(made, 64 * KIB, skip=skip)
+        assert asked(made)[0] == 8
+
+
+async def test_chunks_that_are_read_forward_from_the_last_to_the_first() -> None:
+    """As who looks for the last lines of a log does, and reads each chunk in order."""
+    async with large_blocks() as made:
+        for chunk in range(63 * MIB, -1, -MIB):
+            for start in range(chunk, chunk + MIB, 128 * KIB):
+                await made.reader.read_at(start, 128 * KIB)
+        await settle(100)
+        assert asked(made) == (8, 64 * MIB)
+
+
+async def test_a_tail_and_what_lies_before_it_cost_a_request() -> None:
+    """The end of a log, in growing steps; a trailer, a directory before it, and what that points to."""
+    async with large_blocks() as made:
+        position = 64 * MIB
+        for size in (22, 8 * KIB, 64 * KIB, 512 * KIB, MIB):
+            position -= size
+            await made.reader.read_at(position, size)
+        assert asked(made) == (1, 8 * MIB)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "columnar", "parquet"])
+async def test_a_run_towards_the_start_shows_among_scattered_reads(policy: str) -> None:
+    """Exact at first, as far ahead again as it is long, then block by block."""
+    async with large_blocks(policy) as made:
+        for place in (60, 40, 50, 33):
+            await made.reader.read_at(place * MIB + 777, 1000)
+        requests, before = asked(made)
+        await read_back(made, 64 * KIB, end=30 * MIB)
+        now, asked_bytes = asked(made)
+        assert now - requests <= 24
+        assert asked_bytes - before <= 30 * MIB
+
+
+@pytest.mark.parametrize("block_bytes", [MIB, 8 * MIB])
+@pytest.mark.parametrize("seed", range(4))
+async def test_scattered_reads_turn_to_exact_ranges_however_they_lie(seed: int, block_bytes: int) -> None:
+    """Also where one happens to lie in front of another: a few blocks are all that this may cost."""
+    places = random.Random(seed).sample(range(64 * MIB // 4096), 300)
+    async with large_blocks(block_bytes=block_bytes) as made:
+        for place in places:
+            await made.reader.read_at(place * 4096, 4096)
+        await settle(100)
+        assert asked(made)[1] <= 4 * block_bytes + 300 * 4096
+        assert {one.end - one.start for one in made.service.log[-100:]} == {4096}
+
+
+async def test_a_run_forward_is_not_taken_for_one_towards_the_start() -> None:
+    """Two that read the halves, the second half first: both have a window."""
+    async with large_blocks(block_bytes=MIB) as made:
+        for number in range(24):
+            await made.read(32 * MIB + number * MIB, MIB)
+            await made.read(number * MIB, MIB)
+        assert made.windows.backward_runs == []
+        assert {one.lane for one in made.service.log[-4:]} == {"prefetch"}

@@ -111,6 +111,37 @@ def test_no_byte_ahead_of_a_run_is_asked_for_twice(
     assert edges == sorted(edges)
 
 
+@PROPERTY
+@given(
+    policy=st.sampled_from(("adaptive", "sequential", "columnar")),
+    blocks_max=st.integers(0, 9),
+    begin=st.integers(0, 60 * BLOCK),
+    sizes=st.lists(st.tuples(st.integers(1, 3 * BLOCK), st.booleans())),
+)
+def test_a_run_towards_the_start_asks_for_no_more_than_it_has_read(
+    policy: str, blocks_max: int, begin: int, sizes: Sequence[tuple[int, bool]]
+) -> None:
+    """What it asks for ahead lies in front of it and is as long as the run at most; after a block it reads blocks."""
+    windows = tape(policy, blocks_max=blocks_max).windows
+    windows.stop = 2 * FAR
+    front = begin
+    for size, may_grow in sizes:
+        start, end = max(0, front - size), front
+        if start == end:
+            break
+        look = windows.observe(start, end, missing=True, stalled=True, may_grow=may_grow, backward=True)
+        front = start
+        assert look.left is None
+        if look.ahead is not None:
+            assert may_grow
+            assert 0 <= look.ahead[0] < look.ahead[1] == start
+            assert start - look.ahead[0] <= min(begin - start, blocks_max * BLOCK)
+        if policy != "columnar":
+            assert look == Look("block")
+        elif begin - start >= BLOCK:
+            assert (look.fill, look.ahead) == ("block", None)
+
+
 # --- scattered reads ------------------------------------------------------------------------------------------------
 
 
