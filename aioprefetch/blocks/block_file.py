@@ -47,6 +47,12 @@ class BlockFile:
 
     def __init__(self, store: BlockStore, name: Hashable, version: Version, *, size: int, block_bytes: int) -> None:
         self.store = store
+        self.key = (
+            name,
+            version,
+            size,
+            block_bytes,
+        )  # Under which the store has it, whatever its size turns out to be.
         self.name = name
         self.version = version
         self.label = ""
@@ -225,6 +231,12 @@ class BlockFile:
             for segment in block.segments:
                 if segment.account is account.reference and segment.state is not SegmentState.FILLING:
                     settle(self.store.runtime, segment)
+
+    def shorten(self, size: int) -> None:
+        """The object ends before the size that a caller declared: at ``size``."""
+        self.size = size
+        self.grid = BlockGrid(size, self.grid.block_bytes)
+        self.footer_start = min(self.footer_start, size)
 
     def open(self, cursor: Cursor) -> None:
         """A reader opened this file."""

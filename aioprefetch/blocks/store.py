@@ -88,7 +88,7 @@ class BlockStore:
         if file.blocks or file.cursors or file.fetches:
             return
         block_bytes = file.grid.block_bytes
-        self.files.pop((file.name, file.version, file.size, block_bytes), None)
+        self.files.pop(file.key, None)
         if self._newest.get((file.name, block_bytes)) is file:
             del self._newest[file.name, block_bytes]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
+from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import MergedRange, Range
 from aioprefetch.reader.pinned_object import PinnedObject
 from aioprefetch.reader.window import Session
@@ -93,6 +94,13 @@ class RangeIterator:
         collected = io.BytesIO()
         try:
             tier = await plan.pinned.copy(piece.start, piece.end, collected.write)
+            if collected.tell() < piece.size:
+                raise RangeNotSatisfied(
+                    f"a range ends past the end of the object of {plan.pinned.size} bytes",
+                    total=plan.pinned.size,
+                    operation="read_ranges",
+                    path=plan.pinned.path,
+                )
         except asyncio.CancelledError:
             self._pending.appendleft(piece)  # For whoever asks for the next result.
             raise

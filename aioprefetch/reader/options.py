@@ -23,12 +23,12 @@ class ReaderOptions:
     """What ``operator.reader()`` takes. Sizes in bytes.
 
     ``size``, ``etag`` and ``version`` are what the caller knows already: a size saves asking for it (reads end there,
-    the object may be longer), an ETag or a version pins the object before the first request. ``split`` is the range
-    the caller is going to use: look-ahead ends with it, reads may go on. ``buffer_bytes`` is the chunk of streams.
-    ``footer_cache`` makes the first request bring the tail (``True``: a block, a number: that many bytes; ``False``:
-    not even under a policy for footers). ``prefetch_blocks`` is how far a window may grow, ``growth`` how it does;
-    without ``prefetch_enabled`` reads are plain ranged reads. ``on_progress`` is called with the number of bytes after
-    each read.
+    the object may be longer; where it is shorter they end with the object), an ETag or a version pins the object
+    before the first request. ``split`` is the range the caller is going to use: look-ahead ends with it, reads may go
+    on. ``buffer_bytes`` is the chunk of streams. ``footer_cache`` makes the first request bring the tail (``True``: a
+    block, a number: that many bytes; ``False``: not even under a policy for footers). ``prefetch_blocks`` is how far
+    a window may grow, ``growth`` how it does; without ``prefetch_enabled`` reads are plain ranged reads.
+    ``on_progress`` is called with the number of bytes after each read.
     """
 
     policy: Policy

@@ -10,7 +10,7 @@ from functools import partial
 from aioprefetch.accessor import Accessor
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
-from aioprefetch.errors import Closed, Unexpected
+from aioprefetch.errors import Closed, RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import Range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.pinned_version import PinnedVersion
@@ -50,13 +50,12 @@ class PinnedObject(PinnedVersion):
     def want(self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int) -> None:
         """Start requests for what of ``[start, end)`` is neither resident nor on its way."""
         file = self._file()
-        wanted = extent(start, end, fill=fill, grid=file.grid)
+        limit = self.end_of_reads()
+        wanted = extent(start, min(end, limit), fill=fill, grid=file.grid)
         if self.policy.keeps_footer and wanted[1] > file.footer_start:
-            wanted = (
-                min(wanted[0], file.footer_start),
-                file.size,
-            )  # All of it, as a first request without a size brings.
-        for low, high in file.missing(*wanted):
+            # All of it, as a first request without a size brings.
+            wanted = min(wanted[0], file.footer_start), limit
+        for low, high in file.missing(wanted[0], min(wanted[1], limit)):
             for begin, stop in steps(low, high, fill=fill, step_bytes=request_bytes):
                 call = self._call(begin, stop)
                 file.start_fetch(
@@ -89,19 +88,25 @@ class PinnedObject(PinnedVersion):
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
         """``[start, end)`` in pieces of block memory once the waits are over. Copy them before the next ``await``.
 
-        ``None`` when a byte is missing all the same: it was evicted, or its prefetch failed. ``copy`` brings it.
+        ``None`` when a byte is missing all the same: it was evicted, its prefetch failed, or the object turned out to
+        be shorter than declared. ``copy`` brings what there is.
         """
         if len(waits) == 1:
             waits[0].pin()
         for wait in waits:
-            await self._over(wait)
+            try:
+                await self._over(wait)
+            except RangeNotSatisfied:
+                if end <= self.end_of_reads():
+                    raise
+                return None
         return self._file().find_pieces(start, end)
 
     async def copy(self, start: int, end: int, put: Callable[[memoryview], object], *, at_cursor: bool = False) -> Tier:
         """Give ``[start, end)`` to ``put`` piece by piece, in order, with several requests ahead in flight.
 
-        Returns where they came from. If it fails or is cancelled, what has arrived stays resident, and
-        ``put`` may have been called for a beginning.
+        Returns where they came from. Less is given where the object turns out to be shorter than its declared size.
+        If it fails or is cancelled, what has arrived stays resident, and ``put`` may have been called for a beginning.
         """
         if start >= end:
             return Tier.MEMORY
@@ -122,12 +127,16 @@ class PinnedObject(PinnedVersion):
         tier = Tier.MEMORY
         try:
             while cut is not None or asked:
+                if cut is not None and cut[0] >= self.end_of_reads():
+                    cut = None  # There is nothing any more, whatever size was declared.
                 while cut is not None and self.has_room(len(asked), sum(one[1] - one[0] for one in asked), cut):
                     asked.append((*cut, self.ask(*cut, fill=fill)))
                     cut = next(cuts, None)
                 if look is not None:  # After the read's own requests, so that they are first in every queue.
                     self.prefetcher.follow(look, start)
                     look = None
+                if not asked:
+                    break
                 low, high, waits = asked[0]
                 tier = max(tier, await self._hand_over(low, high, waits, put, fill))
                 self.release(waits)
@@ -151,7 +160,7 @@ class PinnedObject(PinnedVersion):
 
         take()
         tries = 0
-        while start < end:
+        while start < min(end, self.end_of_reads()):
             while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
                 self.release((waits.pop(0),))  # What it brought was taken, or is evicted by now.
             if not waits or waits[0].fetch.start > start:
@@ -164,7 +173,11 @@ class PinnedObject(PinnedVersion):
                 asked += again
             before = start
             waits[0].pin()
-            await self._over(waits[0], is_last=tries == _TRIES)
+            try:
+                await self._over(waits[0], is_last=tries == _TRIES)
+            except RangeNotSatisfied:
+                if start < self.end_of_reads():
+                    raise
             take()
             self.release((waits.pop(0),))
             tries = tries if start == before else 0
@@ -222,6 +235,13 @@ class PinnedObject(PinnedVersion):
         options = self.runtime.options
         fits = total_bytes + following[1] - following[0] <= options.memory_bytes // 2
         return count == 0 or (count < options.concurrency and fits)
+
+    def end_of_reads(self) -> int:
+        """Where reads and requests end: at the declared size, or at the end of the object if that comes first."""
+        size = self._file().size
+        if self.size is None or self.size > size:  # Another reader that declared the same may have found out.
+            self.size = size
+        return self.size
 
     def _step_bytes(self, fill: Fill) -> int:
         return self.prefetcher.demand_bytes if fill == "block" else self.request_bytes_max

@@ -33,8 +33,8 @@ from aioprefetch.values import ReadHead, ReadRequest, StatRequest
 class PinnedVersion:
     """Which version of an object a reader reads, found out by its first request. Bound to one runtime.
 
-    ``size`` is what reads may reach: the declared size if there is one (a minimum of the real one), else the real
-    size, ``None`` until known.
+    ``size`` is what reads may reach: the declared size if there is one, as long as no answer tells that the object is
+    shorter, else the real size, ``None`` until known.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class PinnedVersion:
         self._waits: set[Wait] = set()
         self._end_error: Callable[[], Error] = self._was_closed
         self._opening_timer: Timer | None = None
+        # A size that the caller declares together with an ETag is believed until an answer contradicts it.
+        self._is_size_confirmed = size is None or etag is None
         if size is not None and etag is not None:
             self._set_file(size, is_current=False)
 
@@ -86,9 +88,10 @@ class PinnedVersion:
                 await self._wait(fetch.join(0))
             except RangeNotSatisfied as error:
                 self._opening_ended(error)
-                if error.total is None or self._declared is not None:
-                    raise self._too_short(error.total) from error
-                self.size = error.total  # Nothing is there, but now we know the size; the next read pins the version.
+                if error.total is None:
+                    raise
+                # Nothing is there, but now we know the size; the next read pins the version.
+                self.size = self._reachable(error.total)
                 if is_own or offset is None or offset >= error.total:
                     return
             except Exception as error:
@@ -138,15 +141,12 @@ class PinnedVersion:
     def _file_of(self, head: ReadHead) -> BlockFile:
         if head.total is None:
             raise Unexpected("the store does not tell the size of the object", operation="read", path=self.path)
-        if self._declared is not None and head.total < self._declared:
-            raise self._too_short(head.total)
         self.etag = head.etag
         self.version = self.version or head.version
         return self._set_file(head.total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
-        if self._declared is None:
-            self.size = total
+        self.size = self._reachable(total)
         version = (self.version, self.etag) if self.is_shared else (None, None, object())
         file = self.file = self._store.file(
             self._name,
@@ -161,6 +161,10 @@ class PinnedVersion:
         file.open(self.cursor)
         self._opening_ended(None)
         return file
+
+    def _reachable(self, total: int) -> int:
+        """What reads may reach of an object of ``total`` bytes."""
+        return total if self._declared is None else min(self._declared, total)
 
     def _footer_start(self, total: int) -> int:
         return max(0, total - (self._tail_bytes or self._block_bytes))
@@ -180,11 +184,8 @@ class PinnedVersion:
 
     def _check_same(self, file: BlockFile, head: ReadHead) -> None:
         """A later answer must be of the pinned object, whether or not the store understands conditions."""
-        same_size = head.total in (None, file.size) or (self._declared is not None and (head.total or 0) >= file.size)
-        if head.etag == self.etag and same_size:
+        if head.etag == self.etag and self._is_size_of(file, head.total):
             return
-        if head.etag == self.etag and self._declared is not None:
-            raise self._too_short(head.total)
         self.runtime.counters["stream_read_version_mismatches"] += 1
         raise ObjectChanged(
             f"the object has {head.total} bytes now where it had {file.size}; reopen() reads the new version",
@@ -194,13 +195,18 @@ class PinnedVersion:
             path=self.path,
         )
 
-    def _too_short(self, total: int | None) -> RangeNotSatisfied:
-        return RangeNotSatisfied(
-            f"the object is shorter than the declared size of {self._declared} bytes",
-            total=total,
-            operation="read",
-            path=self.path,
-        )
+    def _is_size_of(self, file: BlockFile, total: int | None) -> bool:
+        """Whether an object of the pinned version may have ``total`` bytes; reads end there if that is new."""
+        if total is None or (self._declared is not None and total > file.size):
+            return True
+        if total == file.size:
+            self._is_size_confirmed = True
+            return True
+        if self._is_size_confirmed:
+            return False
+        file.shorten(total)
+        self.size = self._reachable(total)
+        return True
 
     def _call(self, start: int, end: int, *, suffix: bool = False, resident: BlockFile | None = None) -> FetchCall:
         """The request for ``[start, end)``; with ``resident`` only if the object is not that version any more."""
@@ -233,8 +239,6 @@ class PinnedVersion:
 
     async def _changed(self, error: Error) -> Error:
         """What these errors mean to a reader: once a version is pinned, that the object is another one now."""
-        if isinstance(error, RangeNotSatisfied) and self._declared is not None and error.total is not None:
-            return self._too_short(error.total)
         pinned = self.etag if self.etag is not None else self.version
         first = self.file is None and not self.closed  # Another reader may still wait for what a closed one asked for.
         if pinned is None or (first and not isinstance(error, ConditionNotMatch)):
@@ -245,8 +249,10 @@ class PinnedVersion:
                 actual = (await self._accessor.stat(StatRequest(path=self.path))).etag
             except Error:
                 actual = None
-            if isinstance(error, RangeNotSatisfied) and actual is not None and actual == self.etag:
-                return error  # Nothing has changed: the store refuses a range of the very version it has.
+        if isinstance(error, RangeNotSatisfied) and actual is not None and actual == self.etag:
+            if self.file is not None and error.total is not None:
+                self._is_size_of(self.file, error.total)
+            return error  # Nothing has changed: the store refuses a range of the very version it has.
         self.runtime.counters["stream_read_version_mismatches"] += 1
         what = "deleted" if isinstance(error, NotFound) else "overwritten"
         return ObjectChanged(

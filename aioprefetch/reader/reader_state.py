@@ -43,7 +43,10 @@ class ReaderState:
 
     @property
     def size(self) -> int | None:
-        """Bytes that reads can reach: the declared size, else the object's, ``None`` until an answer told it."""
+        """Bytes that reads can reach: the declared size until the object turns out to be shorter, else the object's.
+
+        ``None`` until an answer told it.
+        """
         return self._options.size if self._object is None else self._object.size
 
     @property
@@ -191,7 +194,7 @@ class ReaderState:
         pinned = await self.guarded(self._opened(start, length or 0))
         if pinned.file is None and start < (pinned.size or 0):  # The first answer told the size alone.
             pinned = await self.guarded(self._opened(start, length or 0))
-        total = pinned.size or 0
+        total = (pinned.size or 0) if pinned.file is None else pinned.end_of_reads()
         end = total if length is None else min(start + length, total)
         return pinned, start, max(start, end)
 

@@ -102,6 +102,11 @@ class FileIdentity:
         self._hashed = hashlib.sha256(MAGIC + FORMAT_VERSION.to_bytes(2, "big") + self._encoded)
         self._grid = BlockGrid(size, block_bytes)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self._grid.size
+
     def name(self, index: int) -> str:
         """The name of the file of block ``index``."""
         hashed = self._hashed.copy()

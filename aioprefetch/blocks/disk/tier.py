@@ -66,8 +66,10 @@ class DiskTier:
     def _identity(self, file: BlockFile) -> FileIdentity | None:
         """What tells the blocks of a file from all others, ``None`` when nothing says which version they are of."""
         known = self._identities.get(file)
-        if known is not None or len(file.version) != 2 or not isinstance(file.name, tuple):
+        if known is not None and known.size == file.size:
             return known
+        if len(file.version) != 2 or not isinstance(file.name, tuple):
+            return None
         namespace, path = file.name
         version, etag = file.version
         known = self._identities[file] = FileIdentity(

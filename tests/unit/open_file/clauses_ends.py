@@ -30,14 +30,15 @@ async def _(scene: Scene) -> None:
 
 @clause(53)
 async def _(scene: Scene) -> None:
-    """A length that is longer than the object is an EOFError at the read, and never made-up bytes."""
+    """A length that is longer than the object: what is there is read, an exact read beyond it is an EOFError."""
     for length in (SIZE + 1, SIZE + 10 * BLOCK):
         for offset in (0, SIZE - 1, length - 1):
             reader = await scene.open(length=length)
             with pytest.raises(EOFError) as caught:
-                await reader.read_at(offset, length)
+                await reader.read_exactly_at(offset, length - offset)
             assert isinstance(caught.value, RangeNotSatisfied)
             assert caught.value.total == SIZE
+            assert await reader.read_at(offset, length) == scene.data[offset:]
             await reader.aclose()
 
 

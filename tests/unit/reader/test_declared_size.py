@@ -1,11 +1,16 @@
 """What a caller declares of an object stays its own: other readers see the object as it is."""
 
 import asyncio
+import dataclasses
 
 import pytest
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
+from aioprefetch.values import Metadata
+from tests.unit.blocks.disk.disk_bench import BLOCK as DISK_BLOCK
+from tests.unit.blocks.disk.disk_bench import counts, disk_bench, written
 from tests.unit.gates import KIB, MIB, bench, settle
+from tests.unit.reader.ahead import READS
 
 BLOCK = 64 * KIB
 
@@ -70,3 +75,161 @@ async def test_many_tiny_blocks_in_one_request() -> None:
     async with bench(20_000, block_bytes=1) as b, b.reader() as reader:
         assert await reader.read() == b.data
         assert len(b.calls) == 2
+
+
+# --- declared too long ----------------------------------------------------------------------------------------------
+
+REAL = 5 * BLOCK + 1000
+SHORT_READS = sorted(set(READS) - {"read_ranges", "iter_ranges", "stream"})
+
+
+@pytest.mark.parametrize("declared", [REAL + 1, 6 * BLOCK, 9 * BLOCK, 1 << 62])
+@pytest.mark.parametrize("policy", ["adaptive", "sequential", "random", "parquet", "whole-file"])
+@pytest.mark.parametrize("with_etag", [False, True])
+async def test_all_that_is_there_is_read_whatever_was_declared(with_etag: bool, policy: str, declared: int) -> None:
+    """In order, by stream, and at once; then the size is the object's."""
+    async with bench(REAL, prefetch_blocks=4) as b:
+        etag = (await b.operator.stat("k")).etag if with_etag else None
+        for way in ("read", "stream", "read_at"):
+            async with b.reader(policy=policy, size=declared, etag=etag) as reader:
+                if way == "stream":
+                    found = b"".join([chunk async for chunk in reader.stream(10_000)])
+                else:
+                    found = await (reader.read() if way == "read" else reader.read_at(0, declared))
+                assert found == b.data
+                assert reader.size == REAL
+                assert await reader.read_at(REAL, 10) == b""
+                assert reader.seek(-10, 2) == REAL - 10
+                assert await reader.read() == b.data[-10:]
+
+
+@pytest.mark.parametrize("way", SHORT_READS)
+@pytest.mark.parametrize("start", [REAL - 10, REAL, 8 * BLOCK + 5])
+@pytest.mark.parametrize("with_etag", [False, True])
+@pytest.mark.parametrize("policy", ["adaptive", "random"])
+async def test_every_way_to_read_is_short_where_the_object_ends(
+    policy: str, with_etag: bool, start: int, way: str
+) -> None:
+    """As the first read of a reader, and as a later one."""
+    async with bench(REAL) as b:
+        etag = (await b.operator.stat("k")).etag if with_etag else None
+        for first in (start, 0):
+            async with b.reader(policy=policy, size=9 * BLOCK, etag=etag) as reader:
+                await reader.read_at(first, 1)
+                assert await READS[way](reader, start, 100) == b.data[start : start + 100]
+                assert await READS[way](reader, 3, 100) == b.data[3:103]
+
+
+@pytest.mark.parametrize("way", ["read_ranges", "iter_ranges"])
+@pytest.mark.parametrize("with_etag", [False, True])
+async def test_ranges_are_whole_or_an_end_of_file(with_etag: bool, way: str) -> None:
+    """Of several ranges none comes short."""
+    async with bench(REAL) as b:
+        etag = (await b.operator.stat("k")).etag if with_etag else None
+        for start in (REAL - 50, REAL + 50, 8 * BLOCK):
+            async with b.reader(size=9 * BLOCK, etag=etag) as reader:
+                with pytest.raises(EOFError) as caught:
+                    await READS[way](reader, start, 100)
+                assert isinstance(caught.value, RangeNotSatisfied)
+                assert caught.value.total == REAL
+                assert await READS[way](reader, 5, 100) == b.data[5:105]
+
+
+@pytest.mark.parametrize("size", [REAL + 1, 9 * BLOCK])
+async def test_a_stale_status_without_an_etag_is_a_hint(size: int) -> None:
+    async with bench(REAL) as b:
+        for builder in (
+            b.operator.open_file("k").with_status(Metadata(path="k", size=size)),
+            b.operator.open_file("k").opt_long("fs.option.openfile.length", size),
+        ):
+            async with await builder.build() as reader:
+                assert await reader.read_exactly_at(REAL - 10, 10) == b.data[-10:]
+                assert await reader.read_at(REAL - 10, 100) == b.data[-10:]
+                with pytest.raises(EOFError):
+                    await reader.read_exactly_at(REAL - 10, 11)
+
+
+@pytest.mark.parametrize("offset", [0, REAL - 1, 8 * BLOCK])
+@pytest.mark.parametrize("understands_conditions", [True, False])
+async def test_a_stale_status_with_an_etag_is_a_changed_object(understands_conditions: bool, offset: int) -> None:
+    """Whatever its size says, and whether or not the store looks at conditions."""
+    async with bench(REAL) as b:
+        b.gate.open = understands_conditions
+        status = Metadata(path="k", size=9 * BLOCK, etag="stale")
+        async with await b.operator.open_file("k").with_status(status).build() as reader:
+            reading = asyncio.create_task(reader.read_at(offset, 10))
+            if not understands_conditions:
+                call = await b.next_call()
+                call.request = dataclasses.replace(call.request, if_match=None)
+                call.finish()
+            with pytest.raises(ObjectChanged):
+                await reading
+
+
+async def test_an_object_that_shrinks_under_its_etag_after_it_was_read_has_changed() -> None:
+    """A declared size is given up for what the first answer says, and for no later one."""
+    async with bench(REAL) as b:
+        etag = (await b.operator.stat("k")).etag
+        async with b.reader(size=REAL, etag=etag) as reader:
+            assert await reader.read_at(0, 10) == b.data[:10]
+            b.gate.falsify = lambda head: dataclasses.replace(head, total=REAL - 1)
+            with pytest.raises(ObjectChanged):
+                await reader.read_at(3 * BLOCK, 10)
+
+
+async def test_readers_that_declare_the_same_size_find_the_same_end() -> None:
+    """They share blocks; what one has found out holds for the other, and all is given back."""
+    async with bench(REAL) as b:
+        etag = (await b.operator.stat("k")).etag
+        async with b.reader(size=9 * BLOCK, etag=etag) as one, b.reader(size=9 * BLOCK, etag=etag) as other:
+            assert await other.read_at(0, 10) == b.data[:10]
+            assert await one.read_at(5 * BLOCK, BLOCK) == b.data[5 * BLOCK :]
+            assert await other.read() == b.data
+            assert other.size == REAL
+        async with b.reader(size=9 * BLOCK, etag=etag) as late:
+            assert await late.read() == b.data
+        assert len(b.calls) <= 6
+
+
+async def test_blocks_of_a_size_that_was_wrong_are_written_as_what_they_are(tmp_path: object) -> None:
+    """The last block is as long as the object has it, on the disk too."""
+    async with disk_bench(tmp_path, blocks=6, memory_blocks=2) as b:  # type: ignore[arg-type]
+        b.data = b.data[:-100]
+        b.put(b.data)
+        etag = (await b.operator.stat("k")).etag
+        async with b.reader(size=6 * DISK_BLOCK, etag=etag) as reader:
+            for _ in range(3):
+                for start in (*range(5 * DISK_BLOCK, -1, -DISK_BLOCK), 0):
+                    assert await reader.read_at(start, DISK_BLOCK) == b.data[start : start + DISK_BLOCK]
+                    await written(b)
+        assert counts(b)[2] == 0
+
+
+# --- declared too short ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "sequential", "whole-file", "random", "parquet", "hbase"])
+@pytest.mark.parametrize("size", [100, BLOCK, 2 * BLOCK + 7])
+@pytest.mark.parametrize("with_etag", [False, True])
+async def test_nothing_beyond_a_declared_size_is_asked_for(with_etag: bool, size: int, policy: str) -> None:
+    """Not to the end of its block either: no read can give it out."""
+    async with bench(4 * MIB, prefetch_blocks=8) as b:
+        etag = (await b.operator.stat("k")).etag if with_etag else None
+        async with b.reader(policy=policy, size=size, etag=etag) as reader:
+            assert await reader.read_at(0, 100) == b.data[:100]
+            assert await reader.read_at(size - 50, 100) == b.data[size - 50 : size]
+            while await reader.read(10_000):
+                pass
+            await settle()
+        assert all(end is not None and end <= size for _, end in b.ranges)
+        assert sum((end or 0) - start for start, end in b.ranges) == size
+        if size == 100:
+            assert b.ranges == [(0, 100)]
+
+
+async def test_who_declares_less_shares_what_it_read_with_the_others() -> None:
+    """And takes nothing from them: they read the object to its end."""
+    async with bench(2 * BLOCK) as b, b.reader(size=100) as short, b.reader() as reader:
+        assert await short.read() == b.data[:100]
+        assert await reader.read() == b.data
+        assert await short.read_at(0, 1000) == b.data[:100]

@@ -107,19 +107,21 @@ async def test_a_declared_size_is_where_reads_end() -> None:
 @pytest.mark.parametrize("declared", [1001, 5000, 3 * BLOCK])
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("offset", [0, 999, 1000, BLOCK + 7])
-async def test_a_declared_size_that_is_too_long_is_an_end_of_file_error(
+async def test_a_declared_size_that_is_too_long_hides_nothing_of_the_object(
     declared: int, pinned: bool, offset: int
 ) -> None:
-    """V11: never a short read that looks like the end, and never a hang."""
+    """Reads are short where the object ends, and an exact read that goes on from there is an end of file."""
     async with bench(1000) as b:
         etag = (await b.operator.stat("k")).etag
         async with b.reader(size=declared, etag=etag if pinned else None) as reader:
-            if offset >= declared:
-                return
+            assert await reader.read_at(offset, declared) == b.data[offset:]
+            if offset < declared:
+                assert reader.size == 1000
+                assert len(b.calls) <= 2
             with pytest.raises(EOFError) as caught:
-                await reader.read_at(offset, declared)
+                await reader.read_exactly_at(offset, declared)
             assert isinstance(caught.value, RangeNotSatisfied)
-            assert caught.value.total == 1000
+            assert caught.value.total == (1000 if offset < declared else declared)
             assert len(b.calls) <= 3
 
 
