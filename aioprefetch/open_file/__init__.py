@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from aioprefetch.open_file.builder import OpenFileBuilder, PendingReader
+from aioprefetch.open_file.builder import KeyedBuilder, OpenFileBuilder, PendingReader
 
-__all__ = ["OpenFileBuilder", "PendingReader"]
+__all__ = ["KeyedBuilder", "OpenFileBuilder", "PendingReader"]

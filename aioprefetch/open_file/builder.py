@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
-from aioprefetch.errors import Error, InvalidArgument, InvalidType, IsADirectory, NotFound
+from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotFound
 from aioprefetch.open_file.keys import BUFFER_SIZE
 from aioprefetch.open_file.settings import Settings
 from aioprefetch.open_file.status import known_object
@@ -18,23 +19,44 @@ class PendingReader(Awaitable[RangeReader]):
     """An open under way, what Hadoop calls a future: ``await`` gives the reader, the same one each time.
 
     Nothing is sent before the reader's first read, so awaiting it neither waits nor leaves anything behind when it is
-    cancelled. ``asyncio.ensure_future`` makes a real future of it, for callbacks.
+    cancelled. ``async with`` awaits it, and closes the reader at the end. ``asyncio.ensure_future`` makes a real
+    future of it, for callbacks.
     """
 
-    def __init__(self, outcome: RangeReader | Error) -> None:
+    def __init__(self, outcome: RangeReader | IsADirectory | NotFound, described: str) -> None:
         self._outcome = outcome
+        self._described = described
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._described}>"
 
     def __await__(self) -> Generator[Any, None, RangeReader]:
         return self._result().__await__()
 
     async def _result(self) -> RangeReader:
-        if isinstance(self._outcome, Error):
-            raise self._outcome
-        return self._outcome
+        if isinstance(self._outcome, RangeReader):
+            return self._outcome
+        raise self._outcome
+
+    async def __aenter__(self) -> RangeReader:
+        return await (await self._result()).__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await (await self._result()).aclose()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"{type(self).__name__!r} has no attribute {name!r}: it is a reader that was not awaited yet; write"
+            " reader = await builder.build(), or async with builder.build() as reader",
+            name=name,
+            obj=self,
+        )
 
 
-class OpenFileBuilder:
-    """Opens one object by Hadoop's keys; made by ``operator.open_file(path)``.
+class KeyedBuilder:
+    """Opens one object by Hadoop's keys: what the builders of coroutines and of code that blocks have in common.
 
     ``opt`` sets a key that whoever does not know it may ignore, ``must`` one that has to be known. The last call for a
     key decides, on both. Calls check nothing and return the builder; ``build`` checks everything. The keys and what
@@ -49,8 +71,14 @@ class OpenFileBuilder:
         self._settings = Settings()
         self._status: object | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._described()}>"
+
     def opt(self, key: str, value: object) -> Self:
-        """Set a key. A value may be text, a number, a bool or a list; ``None`` and empty text unset it."""
+        """Set a key. A value may be text, a number, a bool or a list; empty text counts as no value.
+
+        ``None`` forgets the key: as if it had never been set, by ``opt`` or by ``must``.
+        """
         self._settings.put(key, value, mandatory=False)
         return self
 
@@ -113,25 +141,49 @@ class OpenFileBuilder:
                     self._settings.put(key.removeprefix(whole), value, mandatory=mandatory)
         return self
 
-    def build(self) -> PendingReader:
-        """Check everything, and open: a plain call that needs no loop and sends nothing.
+    def _described(self) -> str:
+        """The path and the known keys, for people. Other keys may be secret, and a status is shown by its owner."""
+        options = describe(self._settings)
+        return repr(self._path) + (f" {options}" if options else "")
 
-        Raises ``ConfigInvalid`` for an unknown mandatory key, a block size or count that cannot be, or a status of
-        another object; ``Unsupported`` for S3 Select. What concerns the object comes later: awaiting raises
-        ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when the status is a directory's; a missing
-        object, or one that may not be read, is found out by the first read. Each call opens another reader.
-        """
+    def _resolve(self) -> tuple[RangeReader, dict[str, Any]]:
+        """Check everything: the reader that was opened, which has sent nothing, and its options."""
         path, settings = self._path, self._settings
         options = reader_keywords(settings, limits=self._limits, path=path)
         known = known_object(self._status, path=path)
-        outcome: RangeReader | Error
+        options |= known.keywords()
         try:
-            outcome = self._open_reader(path, **options | known.keywords())
+            reader = self._open_reader(path, **options)
         except IsADirectory as error:
-            outcome = error
+            error.operation = "open_file"
+            raise (_no_object(path) if known.is_directory else error) from None
         except InvalidArgument as error:
             error.operation = "open_file"
             raise error.add_context(options=describe(settings)) from None
         if known.is_directory:
-            outcome = NotFound("the status says that a directory is there, no object", operation="open_file", path=path)
-        return PendingReader(outcome)
+            raise _no_object(path)
+        return reader, options
+
+
+def _no_object(path: str) -> NotFound:
+    return NotFound("the status says that a directory is there, no object", operation="open_file", path=path)
+
+
+class OpenFileBuilder(KeyedBuilder):
+    """Opens one object by Hadoop's keys; made by ``operator.open_file(path)``."""
+
+    def build(self) -> PendingReader:
+        """Check everything, and open: a plain call that needs no loop and sends nothing.
+
+        Await what it returns, or use it by ``async with``. Raises ``ConfigInvalid`` for an unknown mandatory key, a
+        block size or count that cannot be, or a status of another object; ``Unsupported`` for S3 Select. What concerns
+        the object comes later: awaiting raises ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when
+        the status is a directory's; a missing object, or one that may not be read, is found out by the first read.
+        Each call opens another reader.
+        """
+        outcome: RangeReader | IsADirectory | NotFound
+        try:
+            outcome, _ = self._resolve()
+        except (IsADirectory, NotFound) as error:
+            outcome = error
+        return PendingReader(outcome, self._described())

@@ -6,6 +6,7 @@ HADOOP-18724 a bad hint must never fail an open.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +39,11 @@ class Settings:
         self._given: dict[str, Setting] = {}
 
     def put(self, key: str, value: object, *, mandatory: bool) -> None:
-        """The last call for a key decides on its value and on whether it is mandatory."""
-        self._given[str(key)] = Setting(value, mandatory)
+        """The last call for a key decides on its value and on whether it is mandatory; ``None`` forgets the key."""
+        if value is None:
+            self._given.pop(str(key), None)
+        else:
+            self._given[str(key)] = Setting(value, mandatory)
 
     def items(self) -> Iterator[tuple[str, Setting]]:
         """All keys, known or not."""
@@ -48,9 +52,9 @@ class Settings:
     def text(self, key: str) -> str | None:
         """The value as text, trimmed; ``None`` when it is not set, or empty. A list is joined with commas."""
         setting = self._given.get(key)
-        value = None if setting is None else setting.value
-        if value is None:
+        if setting is None:
             return None
+        value = setting.value
         if isinstance(value, (list, tuple)):
             value = ",".join(map(str, value))
         return str(value).strip() or None
@@ -70,7 +74,7 @@ class Settings:
             return None
         found = _FLAGS.get(text.lower())
         if found is None:
-            _tell_once(key, text[:_SHOWN_CHARS_MAX], "true or false")
+            _warn_once(key, text[:_SHOWN_CHARS_MAX], "true or false")
         return found
 
     def names(self, key: str) -> list[str]:
@@ -85,12 +89,23 @@ class Settings:
         match = form.fullmatch(text)
         number = 0 if match is None else int(match[1]) << _SHIFT[match[2].lower()]
         if match is None or not -OFFSET_MAX - 1 <= number <= OFFSET_MAX:
-            _tell_once(key, text[:_SHOWN_CHARS_MAX], wanted)
+            _warn_once(key, text[:_SHOWN_CHARS_MAX], wanted)
             return None
         return number
 
 
+def note_once(message: str, name: str) -> None:
+    """Log at DEBUG what was passed over because nobody knows it; the same once in the life of the process."""
+    if logger.isEnabledFor(logging.DEBUG):
+        _note_once(message, name[:_SHOWN_CHARS_MAX])
+
+
 @lru_cache(maxsize=256)
-def _tell_once(key: str, text: str, wanted: str) -> None:
+def _note_once(message: str, name: str) -> None:
+    logger.debug(message, name)
+
+
+@lru_cache(maxsize=256)
+def _warn_once(key: str, text: str, wanted: str) -> None:
     # A job that opens a million files under one configuration tells it once, not a million times.
     logger.warning("open_file: %s=%r is not %s and counts as unset", key, text, wanted)

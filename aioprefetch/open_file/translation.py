@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, Unsupported
 from aioprefetch.open_file import keys
-from aioprefetch.open_file.settings import Settings
+from aioprefetch.open_file.settings import Settings, note_once
 from aioprefetch.ranges import OFFSET_MAX, Range
 from aioprefetch.reader.policy import listed_policy
 from aioprefetch.runtime import RuntimeOptions
@@ -46,14 +47,23 @@ def check_keys(settings: Settings, *, path: str) -> None:
                 operation="open_file",
                 path=path,
             )
-        if setting.mandatory and key not in keys.KEYS:
+        if key in keys.KEYS:
+            continue
+        if setting.mandatory:
             # The value is left out: the key may be one of credentials.
             raise ConfigInvalid(
-                f"must() was given {key!r}, which is no known key: set it by opt(), which ignores what is unknown, or "
-                f"use one of {', '.join(sorted(keys.KEYS))}",
+                f"must() was given {key!r}, which is no known key{_nearest(key)}: set it by opt(), which ignores what"
+                f" is unknown, or use one of {', '.join(sorted(keys.KEYS))}",
                 operation="open_file",
                 path=path,
             )
+        note_once("open_file: %r is no known key, and opt() ignores it", key)
+
+
+def _nearest(key: str) -> str:
+    """The known key that may have been meant, as a question."""
+    found = difflib.get_close_matches(key, keys.KEYS, n=1, cutoff=0.8)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def describe(settings: Settings) -> str:
@@ -65,10 +75,12 @@ def _policy(settings: Settings) -> str | None:
     """The first recognised name. A vendor's key counts only where the ones before it say nothing at all."""
     for key in (keys.READ_POLICY, keys.INPUT_FADVISE, keys.EXPERIMENTAL_FADVISE):
         names = settings.names(key)
-        if names:
-            policy = listed_policy([_POLICY_ALIASES.get(name, name) for name in names])
+        for name in names:
+            policy = listed_policy([_POLICY_ALIASES.get(name, name)])
             if policy is not None:
                 return policy.name
+            note_once("open_file: %r is no known read policy, and is passed over", name)
+        if names:
             break
     # ABFS then asks for exactly what a positional read wants, past its buffer.
     return "random" if settings.flag(keys.BUFFERED_PREAD_DISABLE) else None

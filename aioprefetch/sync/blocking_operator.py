@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
+from aioprefetch.paths import checked_path
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime import fork_generation
 from aioprefetch.streamed_write import BytesLike, WriteSource, is_asynchronous
-from aioprefetch.sync.file import SyncFile
+from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile
 from aioprefetch.sync.listing import BlockingListing
 from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.open_readers import OpenReaders
@@ -139,6 +140,11 @@ class BlockingOperator:
         """
         self._live("open", path)
         return open_file(path, mode, operator=self._operator, **reader_options)
+
+    def open_file(self, path: str) -> BlockingOpenFileBuilder:
+        """A file by Hadoop's keys: ``open_file("k").opt(key, value).build()``. See ``BlockingOpenFileBuilder``."""
+        self._live("open_file", path)
+        return BlockingOpenFileBuilder(checked_path(path, "open_file"), self._operator, self.open)
 
     def list(self, prefix: str = "", **options: Any) -> BlockingListing:
         """Iterate over the entries whose path begins with ``prefix``; options as in ``Operator.list``."""

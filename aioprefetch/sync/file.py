@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, Unsupported
+from aioprefetch.open_file import KeyedBuilder
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime import fork_generation
@@ -353,3 +354,20 @@ class SyncFile(io.RawIOBase):
             self._line_piece, self._line_start, at = self._read(position, LINE_PIECE_BYTES), position, 0
             self._live("readline").count_given(-len(self._line_piece))  # Not yet: each line is, when it is returned.
         return self._line_piece, at
+
+
+class BlockingOpenFileBuilder(KeyedBuilder):
+    """Opens one object by Hadoop's keys, as a file; made by ``BlockingOperator.open_file(path)``."""
+
+    def __init__(self, path: str, operator: Operator, open_file: Callable[..., SyncFile]) -> None:
+        super().__init__(path, operator.reader, operator.options)
+        self._open_file = open_file
+
+    def build(self) -> SyncFile:
+        """Check everything, and open; nothing is sent before the first read.
+
+        Raises what ``OpenFileBuilder.build`` raises, and at once what awaiting raises there: ``IsADirectory`` when the
+        path ends with ``/``, ``NotFound`` when the status is a directory's. Each call opens another file.
+        """
+        _, options = self._resolve()
+        return self._open_file(self._path, **options)

@@ -3,10 +3,12 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable
+from types import SimpleNamespace
 
 import pytest
 
 from aioprefetch import Metadata, Operator, RangeReader
+from aioprefetch.errors import IsADirectory, NotFound
 from aioprefetch.open_file import PendingReader
 from aioprefetch.open_file import keys as k
 from aioprefetch.services import Memory
@@ -106,3 +108,58 @@ async def test_prefetching_switched_off() -> None:
                 await settle()
                 assert b.ranges == [(5, 105), (105, 205), (205, 305)]
                 await reader.unbuffer()
+
+
+async def test_it_is_used_by_async_with() -> None:
+    """As what `await` gives would be: closed at the end, and under whole-file asked for at the beginning."""
+    async with bench(1000) as b:
+        pending = b.operator.open_file("k").opt(k.READ_POLICY, "whole-file").build()
+        async with pending as reader:
+            assert isinstance(reader, RangeReader)
+            await settle()
+            assert len(b.calls) == 1
+            assert await reader.read() == b.data
+        assert reader.closed
+        assert await pending is reader
+        with pytest.raises(RuntimeError, match="left by an error"):
+            async with b.operator.open_file("k").build() as other:
+                raise RuntimeError("left by an error")
+        assert other.closed
+
+
+@pytest.mark.parametrize("use", ["await", "async with"])
+async def test_a_directory_is_told_when_it_is_used(use: str) -> None:
+    """By whichever way, under the name of the verb that was called."""
+    async with bench(1000) as b:
+        listed = SimpleNamespace(path="k", is_directory=True)
+        for pending, kind in (
+            (b.operator.open_file("dir/").build(), IsADirectory),
+            (b.operator.open_file("k").with_status(listed).build(), NotFound),
+        ):
+            using = pending if use == "await" else pending.__aenter__()
+            with pytest.raises(kind) as caught:
+                await using
+            assert caught.value.operation == "open_file"  # type: ignore[attr-defined]
+
+
+async def test_a_forgotten_await_says_so() -> None:
+    async with bench(1000) as b:
+        pending = b.operator.open_file("k").build()
+        for name in ("read", "read_at", "size", "nothing_that_there_is"):
+            with pytest.raises(AttributeError, match=r"await builder\.build\(\)") as caught:
+                getattr(pending, name)
+            assert (caught.value.name, caught.value.obj) == (name, pending)
+        assert not hasattr(pending, "read")
+
+
+async def test_what_is_shown_of_a_builder_and_its_reader() -> None:
+    """The path and the known keys, by which one is told from another; no value of a key that nobody knows."""
+    async with bench(1000) as b:
+        builder = b.operator.open_file("k").opt(k.READ_POLICY, "random").must_long(k.LENGTH, 500)
+        builder.opt("fs.s3a.secret.key", "hunter2")
+        shown = f"'k' {k.READ_POLICY}='random', {k.LENGTH}='500'"
+        assert repr(builder) == f"<OpenFileBuilder {shown}>"
+        pending = builder.build()
+        builder.opt(k.LENGTH, None)
+        assert repr(pending) == f"<PendingReader {shown}>"
+        assert repr(b.operator.open_file("k")) == "<OpenFileBuilder 'k'>"

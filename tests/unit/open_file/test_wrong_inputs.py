@@ -67,6 +67,63 @@ def test_a_key_that_must_not_be_set(builder: OpenFileBuilder, key: str, kind: ty
     assert (caught.value.operation, caught.value.path) == ("open_file", "dir/k")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("fs.option.openfile.read.polcy", k.READ_POLICY),
+        ("fs.option.openfile.split.strat", k.SPLIT_START),
+        ("fs.s3a.prefetch.blocksize", k.PREFETCH_BLOCK_SIZE),
+    ],
+)
+def test_a_misspelt_key_is_told_the_nearest_first(builder: OpenFileBuilder, given: str, meant: str) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        builder.must(given, 1).build()
+    told = str(caught.value)
+    assert f"did you mean {meant!r}?" in told
+    assert told.index(meant) < told.index("use one of")
+
+
+def test_a_key_like_no_other_is_not_guessed_at(builder: OpenFileBuilder) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        builder.must("com.example.colour", 1).build()
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("again", ["opt", "must"])
+@pytest.mark.parametrize("key", ["fs.example.unknown", "fs.s3a.select.sql", k.PREFETCH_BLOCK_SIZE])
+def test_none_forgets_a_key(builder: OpenFileBuilder, key: str, again: str) -> None:
+    """As if it had never been set, whoever set it; what comes later counts again."""
+    builder.must(key, "0")
+    getattr(builder, again)(key, None).build()
+    builder.propagate({f"mapreduce.job.input.file.must.{key}": "0"})
+    with pytest.raises(Error):
+        builder.build()
+    builder.propagate({f"mapreduce.job.input.file.must.{key}": None}).build()
+
+
+def test_what_is_passed_over_is_noted_once(builder: OpenFileBuilder, caplog: pytest.LogCaptureFixture) -> None:
+    """Misspelt keys and policies leave a trace for who looks for it, in any number of opens; their values none."""
+    caplog.set_level("DEBUG", "aioprefetch")
+    for _ in range(3):
+        builder.opt("fs.option.openfile.read.polcy", "hunter2").opt(k.READ_POLICY, "radnom, random").build()
+        builder.opt(k.LENGTH, 5).build()
+    noted = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
+    assert noted == [
+        "open_file: 'fs.option.openfile.read.polcy' is no known key, and opt() ignores it",
+        "open_file: 'radnom' is no known read policy, and is passed over",
+    ]
+
+
+def test_nothing_is_noted_for_who_does_not_look(builder: OpenFileBuilder, caplog: pytest.LogCaptureFixture) -> None:
+    """And who looks later is told then."""
+    caplog.set_level("INFO", "aioprefetch")
+    builder.opt("fs.example.looked.at.later", 1).build()
+    assert caplog.records == []
+    caplog.set_level("DEBUG", "aioprefetch")
+    builder.build()
+    assert len(caplog.records) == 1
+
+
 def test_a_forged_key_stays_on_its_line(builder: OpenFileBuilder) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         builder.must("fs.a\nERROR all is lost", 1).build()

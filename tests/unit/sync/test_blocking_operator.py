@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aioprefetch.errors import Closed, InvalidArgument, InvalidType, NotFound, ObjectChanged, RangeNotSatisfied
+from aioprefetch.errors import (
+    Closed,
+    ConfigInvalid,
+    InvalidArgument,
+    InvalidType,
+    NotFound,
+    ObjectChanged,
+    RangeNotSatisfied,
+)
 from aioprefetch.operator import Operator
-from aioprefetch.sync import BlockingOperator, run
+from aioprefetch.sync import BlockingOperator, SyncFile, run
 from aioprefetch.sync.loop_thread import LoopThread
 from aioprefetch.values import Entry
 
@@ -51,6 +59,35 @@ def test_the_verbs(blocking: BlockingOperator) -> None:
     assert list(blocking.list("", recursive=True)) == []
     assert blocking.capability.read
     assert blocking.info == blocking.operator.info
+
+
+def test_a_file_by_hadoops_keys(blocking: BlockingOperator) -> None:
+    """The same keys, checks and hints as on a loop; what awaiting raises there is raised by build()."""
+    blocking.write("k", DATA)
+    builder = blocking.open_file("k").opt("fs.option.openfile.read.policy", "random").must("fs.s3a.prefetch.enabled", 1)
+    builder = builder.with_status(blocking.stat("k")).opt_long("fs.option.openfile.length", 10)
+    assert repr(builder).startswith("<BlockingOpenFileBuilder 'k' fs.option.openfile.read.policy='random'")
+    with builder.build() as file:
+        assert isinstance(file, SyncFile)
+        assert (file.size, file.etag) == (len(DATA), blocking.stat("k").etag)
+        assert file.read_at(10, 20) == DATA[10:30]
+        assert file.statistics["stream_read_bytes"] == 20
+    with blocking.open_file("k").opt_long("fs.option.openfile.length", 10).build() as file:
+        assert file.read() == DATA[:10]
+    with pytest.raises(ConfigInvalid, match=r"did you mean 'fs\.option\.openfile\.length'"):
+        blocking.open_file("k").must("fs.option.openfile.lenght", 1).build()
+    with pytest.raises(IsADirectoryError) as caught:
+        blocking.open_file("dir/").build()
+    assert "at open_file" in str(caught.value)
+    with pytest.raises(NotFound):
+        blocking.open_file("k").with_status({"name": "k", "type": "directory"}).build()
+    with pytest.raises(InvalidType):
+        blocking.open_file(5)  # type: ignore[arg-type]
+    late = blocking.open_file("k")
+    blocking.close()
+    for call in (late.build, lambda: blocking.open_file("k")):
+        with pytest.raises(Closed):
+            call()
 
 
 def test_an_iterable_is_written_from_a_worker_thread(blocking: BlockingOperator) -> None:
