@@ -38,6 +38,7 @@ class ColumnChunk(NamedTuple):
     ``first_row`` counts from the file's first row. ``num_values`` counts nulls and items of lists. ``codec`` is
     pyarrow's name of the compression. ``offset_index`` and ``column_index`` are where the page indexes lie, ``None``
     where there are none or nobody asked. ``uncompressed_bytes`` is what the footer says of the pages, 0 if nothing.
+    ``is_nullable``: the schema lets it hold nulls.
     """
 
     row_group: int
@@ -53,6 +54,7 @@ class ColumnChunk(NamedTuple):
     offset_index: Range | None = None
     column_index: Range | None = None
     uncompressed_bytes: int = 0
+    is_nullable: bool = True
 
     @property
     def size(self) -> int:
@@ -158,6 +160,7 @@ def column_chunks(
                     offset_index,
                     column_index,
                     max(said.uncompressed_bytes, 0),
+                    footer.shape.max_definitions[leaf] > 0,
                 )
             )
     _check_disjoint(footer, chunks)

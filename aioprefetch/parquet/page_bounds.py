@@ -1,9 +1,15 @@
-"""Bounds of pages as Arrow values: bytes in Parquet's PLAIN encoding, compared as the column's Arrow type compares."""
+"""Bounds of pages and row groups: bytes in Parquet's PLAIN encoding, and which of them cannot be bounds at all.
+
+Bounds of pages become Arrow values, compared as the column's Arrow type compares. Those of row groups are compared by
+pyarrow; here is only found out whether they can be true.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import struct
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +24,54 @@ _DTYPES = {"INT32": "<i4", "INT64": "<i8", "FLOAT": "<f4", "DOUBLE": "<f8", "BOO
 _TIME_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 
+# How numbers are unpacked, by physical type; unsigned ones by their own letter.
+_NUMBERS = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d", "BOOLEAN": "<B"}
+_UNSIGNED = {"INT32": "<I", "INT64": "<Q"}
+
+
+def bound_order(column: Any) -> Callable[[bytes], Any]:
+    """What makes of a bound of a column (one of pyarrow's ``ParquetSchema``) a value that compares as bounds do.
+
+    It gives ``None`` for bytes that are no value of the column: of another width, NaN, a boolean that is neither.
+    """
+    physical: str = column.physical_type
+    logical: dict[str, Any] = json.loads(column.logical_type.to_json())
+    kind = logical.get("Type")
+    if physical in _NUMBERS:
+        unsigned = not logical.get("isSigned", True)
+        return _number_order((_UNSIGNED if unsigned else _NUMBERS)[physical], is_boolean=physical == "BOOLEAN")
+    width = column.length if physical == "FIXED_LEN_BYTE_ARRAY" else None
+    if kind == "Float16":
+        return _number_order("<e")
+    if physical not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+        return lambda raw: None  # INT96 has no order.
+
+    def of_bytes(raw: bytes) -> Any:
+        if width is not None and len(raw) != width:
+            return None
+        return int.from_bytes(raw, "big", signed=True) if kind == "Decimal" else bytes(raw)
+
+    return of_bytes
+
+
+def _number_order(form: str, *, is_boolean: bool = False) -> Callable[[bytes], Any]:
+    unpacked = struct.Struct(form)
+
+    def of_number(raw: bytes) -> Any:
+        if len(raw) != unpacked.size:
+            return None
+        (number,) = unpacked.unpack(raw)
+        return None if math.isnan(number) or (is_boolean and number > 1) else number
+
+    return of_number
+
+
+def can_be_bounds(order: Callable[[bytes], Any], low: bytes, high: bytes) -> bool:
+    """Whether values can lie between two bounds: both are values, and the lower one is not above the other."""
+    first, last = order(low), order(high)
+    return first is not None and last is not None and bool(first <= last)
+
+
 class BoundsReader:
     """Reads the bounds of one top-level leaf; types whose order or encoding is not plain are not read."""
 
@@ -28,6 +82,7 @@ class BoundsReader:
         self._physical: str = column.physical_type
         self._logical: dict[str, Any] = json.loads(column.logical_type.to_json())
         self.is_float = pa.types.is_floating(self.type)
+        self._order = bound_order(column)
         self._is_bytes = self._logical.get("Type") in ("String", "None", "Enum", "JSON", "BSON") and (
             pa.types.is_string(self.type)
             or pa.types.is_large_string(self.type)
@@ -46,8 +101,12 @@ class BoundsReader:
             return pa.scalar(value.encode() if isinstance(value, str) else bytes(value), pa.large_binary())
         return value if isinstance(value, pa.Scalar) else pa.scalar(value)
 
+    def can_be(self, low: bytes, high: bytes) -> bool:
+        """Whether values of the column can lie between these bounds."""
+        return can_be_bounds(self._order, low, high)
+
     def read(self, bounds: Sequence[bytes], null_pages: Sequence[bool]) -> pa.Array | None:
-        """Bounds as an array, null for pages of nulls; ``None`` where this type's bounds are not read.
+        """Bounds as an array, null for pages that have none; ``None`` where this type's bounds are not read.
 
         Raises ``ValueError`` or an error of pyarrow's for bytes that are no such values.
         """
@@ -60,8 +119,6 @@ class BoundsReader:
         width = _WIDTHS.get(self._physical)
         if width is None:
             return None
-        if any(len(one) != width and not null for one, null in zip(bounds, null_pages, strict=True)):
-            raise ValueError(f"bounds of another width than {self._physical} has")
         blank = bytes(width)
         raw = b"".join(blank if null else bytes(one) for one, null in zip(bounds, null_pages, strict=True))
         return self._typed(np.frombuffer(raw, _DTYPES[self._physical]), np.array(null_pages, bool))

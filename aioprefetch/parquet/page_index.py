@@ -66,13 +66,15 @@ class ColumnIndex:
     """What the values of each page of a chunk lie between, as bytes in Parquet's PLAIN encoding.
 
     They are bounds: strings may be cut. A page in ``null_pages`` has nulls alone, and its bounds mean nothing.
-    ``null_counts`` is ``None`` where the writer did not count.
+    ``null_counts`` is ``None`` where the writer did not count. What is said of a page in ``unknown_pages`` cannot be
+    true, and says nothing; ``None`` if there are none.
     """
 
     null_pages: list[bool]
     minima: list[bytes]
     maxima: list[bytes]
     null_counts: list[int] | None
+    unknown_pages: list[bool] | None = None
 
     def __len__(self) -> int:
         return len(self.null_pages)
@@ -108,8 +110,13 @@ def parse_offset_index(raw: bytes | memoryview, chunk: ColumnChunk, *, path: str
     return OffsetIndex(starts, sizes, first_rows, chunk.rows)
 
 
-def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, pages: int, *, path: str) -> ColumnIndex:
-    """The column index of a chunk of so many ``pages``. ``UntrustedMetadata`` if its lists are not as long."""
+def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, offsets: OffsetIndex, *, path: str) -> ColumnIndex:
+    """The column index of a chunk with these pages. ``UntrustedMetadata`` if its lists are not as long.
+
+    Nulls are believed where they can be true: the column can hold some, and a page of nothing else has as many as rows,
+    if they were counted. (parquet-mr writes a page without statistics as one of nulls, of which it counted -1.)
+    """
+    pages = len(offsets)
     fields = _read(raw, "column index", chunk, path)
     nulls = _list_of(fields, 1, thrift.TRUE)
     if nulls is None:
@@ -120,7 +127,25 @@ def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, pages: int, 
         raise _bad("column index", chunk, "has no bounds", path)
     if not len(nulls) == len(minima) == len(maxima) == pages or (counts is not None and len(counts) != pages):
         raise _bad("column index", chunk, f"is not of {pages} pages", path)
-    return ColumnIndex([one == thrift.TRUE for one in nulls], minima, maxima, counts)
+    null_pages = [one == thrift.TRUE for one in nulls]
+    unknown = [
+        not _can_be_true(chunk, is_null, None if counts is None else counts[page], offsets.page_rows(page))
+        for page, is_null in enumerate(null_pages)
+    ]
+    believed = [is_null and not is_unknown for is_null, is_unknown in zip(null_pages, unknown, strict=True)]
+    return ColumnIndex(believed, minima, maxima, counts, unknown)
+
+
+def _can_be_true(chunk: ColumnChunk, is_null_page: bool, null_count: int | None, rows: Range) -> bool:
+    """Whether what is said of a page's nulls can be. Negative counts are those of writers that did not count."""
+    if chunk.max_repetition:
+        return True  # Nulls are counted in items.
+    count = rows[1] - rows[0]
+    if is_null_page:
+        return chunk.is_nullable and (null_count is None or null_count == count)
+    if null_count is None or null_count < 0:
+        return True
+    return null_count < count if chunk.is_nullable else null_count == 0
 
 
 async def load_page_indexes(
@@ -143,7 +168,7 @@ async def load_page_indexes(
         if chunk.offset_index is not None:
             offset = parse_offset_index(found[chunk.offset_index], chunk, path=pinned.path)
             if with_columns and chunk.column_index is not None:
-                column = parse_column_index(found[chunk.column_index], chunk, len(offset), path=pinned.path)
+                column = parse_column_index(found[chunk.column_index], chunk, offset, path=pinned.path)
         indexes[chunk.row_group, chunk.column] = (offset, column)
     return indexes
 

@@ -1,8 +1,11 @@
 """Which row groups, and which rows within them, may hold what filters ask for. What may match is always kept.
 
 Row groups go by their statistics, which pyarrow itself evaluates, from a footer that holds nothing else. Pages go by
-the column index. Statistics say nothing of NaN, which matches every ``!=``, ``not in`` and inversion, so these never
-drop anything where floating-point columns are concerned. (pyarrow 26 does drop it.)
+the column index. No statistic is believed that cannot be true: a lower bound above the upper one, a bound that is NaN
+or no value of the column, more nulls than rows. It says nothing then, and its rows are read.
+
+Statistics say nothing of NaN, which matches every ``!=``, ``not in`` and inversion, so these never drop anything where
+floating-point columns are concerned. (pyarrow 26 does drop it.)
 """
 
 from __future__ import annotations
@@ -177,21 +180,27 @@ def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIn
     everything = np.ones(len(bounds), bool)
     if operator == "not in" or (operator == "!=" and reader.is_float):
         return everything
-    with_values = ~np.array(bounds.null_pages, bool)
-    if not with_values.any():
-        return everything if operator == "in" and None in value else with_values
+    unknown = _unknown_pages(reader, bounds)
+    without_bounds = (unknown | np.array(bounds.null_pages, bool)).tolist()
     try:
-        low, high = reader.read(bounds.minima, bounds.null_pages), reader.read(bounds.maxima, bounds.null_pages)
+        low, high = reader.read(bounds.minima, without_bounds), reader.read(bounds.maxima, without_bounds)
         if low is None or high is None:
             return everything
         if operator == "in":
-            mask = np.zeros(len(bounds), bool)
+            mask = unknown
             for one in value:
-                mask |= _compared(reader, low, high, "==", one)
+                mask = mask | _compared(reader, low, high, "==", one)
             return mask
-        return _compared(reader, low, high, operator, value)
+        return unknown | _compared(reader, low, high, operator, value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):
         return everything  # A value that does not go with the column: the filter itself says so.
+
+
+def _unknown_pages(reader: BoundsReader, bounds: ColumnIndex) -> Any:
+    """For each page whether nothing true is said of it: of its nulls, or by bounds that cannot be those of values."""
+    known_not_to_be = bounds.unknown_pages or [False] * len(bounds)
+    said = zip(known_not_to_be, bounds.null_pages, bounds.minima, bounds.maxima, strict=True)
+    return np.array([unknown or not (null or reader.can_be(low, high)) for unknown, null, low, high in said], bool)
 
 
 def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str, value: Any) -> Any:
@@ -210,9 +219,5 @@ def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str
         found = pc.greater(high, scalar)
     else:
         found = pc.greater_equal(high, scalar)
-    # Pages of nulls have no bounds, compare as null, and match nothing. Bounds that are NaN say nothing.
-    mask = found.fill_null(False).to_numpy(zero_copy_only=False)
-    if reader.is_float:
-        unknown = pc.or_(pc.is_nan(low), pc.is_nan(high)).fill_null(False)
-        mask = mask | unknown.to_numpy(zero_copy_only=False)
-    return mask
+    # Pages without bounds compare as null, and match nothing.
+    return found.fill_null(False).to_numpy(zero_copy_only=False)

@@ -1,7 +1,8 @@
 """A footer that holds statistics of some columns and nothing else, for pyarrow to evaluate filters on.
 
 pyarrow knows which statistics of which writers can be trusted, and evaluates any expression on them. But it ends the
-process when their bytes are not as wide as the column's type, so it gets those alone that were looked at.
+process when their bytes are not as wide as the column's type, and believes a lower bound above the upper one, so it
+gets those alone that were looked at.
 """
 
 from __future__ import annotations
@@ -13,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from aioprefetch.parquet import thrift
+from aioprefetch.parquet.page_bounds import bound_order, can_be_bounds
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer
 
-# Physical types, and how many bytes their values have. A fixed length is told by the schema.
-_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
-_BYTE_ARRAY, _FIXED = 6, 7
-
-# Fields of Statistics: old and new bounds, and how many nulls.
-_BOUNDS = (1, 2, 5, 6)
+# Fields of Statistics: lower and upper bound, new and old, and how many nulls.
+_BOUNDS = ((6, 5), (2, 1))
 _NULL_COUNT = 3
 
 # Bounds longer than this are left out: decimals have 32 bytes at most, and no text needs more to be told from another.
@@ -38,7 +36,8 @@ def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequenc
     """
     elements = [thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0] for leaf in leaves]
     root = {4: (thrift.BINARY, b"schema"), 5: (thrift.I32, len(leaves))}
-    groups = [_row_group(footer, number, leaves, elements) for number in row_groups]
+    columns = [_Column(footer, leaf, element) for leaf, element in zip(leaves, elements, strict=True)]
+    groups = [_row_group(footer, number, columns) for number in row_groups]
     tree: thrift.Struct = {
         1: (thrift.I32, 2),
         2: (thrift.LIST, thrift.ThriftList(thrift.STRUCT, [root, *elements])),
@@ -54,21 +53,57 @@ def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequenc
     return b"PAR1" + raw + len(raw).to_bytes(4, "little") + b"PAR1"
 
 
-def _row_group(footer: Footer, number: int, leaves: Sequence[int], elements: Sequence[thrift.Struct]) -> thrift.Struct:
+class _Column:
+    """A leaf of the footer that is made: its ``element`` of the schema, and what its statistics can be."""
+
+    def __init__(self, footer: Footer, leaf: int, element: thrift.Struct) -> None:
+        self.leaf = leaf
+        self.element = element
+        self._is_nullable = footer.shape.max_definitions[leaf] > 0
+        self._order = bound_order(footer.metadata.schema.column(leaf))
+
+    def checked(self, statistics: thrift.Struct, rows: int) -> thrift.Struct:
+        """The statistics of a chunk of ``rows`` values that pyarrow can decode, none where they cannot be true.
+
+        A negative count of nulls is that of a writer that did not count.
+        """
+        kept: thrift.Struct = {}
+        kind, nulls = statistics.get(_NULL_COUNT, (0, None))
+        if kind == thrift.I64 and nulls >= 0:
+            if nulls > (rows if self._is_nullable else 0):
+                return {}
+            kept[_NULL_COUNT] = (kind, nulls)
+        for low, high in _BOUNDS:
+            found = {number: statistics[number] for number in (low, high) if _is_bound(statistics, number)}
+            values = [self._order(found[number][1]) for number in found]
+            if len(found) == 2 and not can_be_bounds(self._order, found[low][1], found[high][1]):
+                return {}
+            if None in values or (found and rows and nulls == rows):
+                return {}  # No value, or values where all are nulls.
+            kept |= found
+        return kept
+
+
+def _is_bound(statistics: thrift.Struct, number: int) -> bool:
+    kind, value = statistics.get(number, (0, None))
+    return kind == thrift.BINARY and len(value) <= _BOUND_BYTES_MAX
+
+
+def _row_group(footer: Footer, number: int, columns: Sequence[_Column]) -> thrift.Struct:
     chunks = []
-    for leaf, element in zip(leaves, elements, strict=True):
-        rows = footer.first_rows[number + 1] - footer.first_rows[number]
+    rows = footer.first_rows[number + 1] - footer.first_rows[number]
+    for column in columns:
         metadata: thrift.Struct = {
-            1: element[1],
+            1: column.element[1],
             2: (thrift.LIST, thrift.ThriftList(thrift.I32, [])),
-            3: (thrift.LIST, thrift.ThriftList(thrift.BINARY, [element[4][1]])),
+            3: (thrift.LIST, thrift.ThriftList(thrift.BINARY, [column.element[4][1]])),
             4: (thrift.I32, 0),
             5: (thrift.I64, rows),
             6: (thrift.I64, 0),
             7: (thrift.I64, 0),
             9: (thrift.I64, 4),
         }
-        statistics = _checked(_statistics(footer, number, leaf), element, rows)
+        statistics = column.checked(_statistics(footer, number, column.leaf), rows)
         if statistics:
             metadata[12] = (thrift.STRUCT, statistics)
         chunks.append({2: (thrift.I64, 0), 3: (thrift.STRUCT, metadata)})
@@ -93,20 +128,6 @@ def _struct_in(fields: thrift.Struct, number: int) -> thrift.Struct:
     kind, value = fields.get(number, (0, None))
     found: thrift.Struct = value if kind == thrift.STRUCT else {}
     return found
-
-
-def _checked(statistics: thrift.Struct, element: thrift.Struct, rows: int) -> thrift.Struct:
-    """Those of the statistics that pyarrow can decode."""
-    physical = element[1][1]
-    width = element[2][1] if physical == _FIXED and 2 in element else _WIDTHS.get(physical)
-    kept: thrift.Struct = {}
-    for number, (kind, value) in statistics.items():
-        if number in _BOUNDS and kind == thrift.BINARY and len(value) <= _BOUND_BYTES_MAX:
-            if physical == _BYTE_ARRAY or len(value) == width:
-                kept[number] = (kind, value)
-        elif number == _NULL_COUNT and kind == thrift.I64 and 0 <= value <= rows:
-            kept[number] = (kind, value)
-    return kept
 
 
 def _arrow_schema(footer: Footer, leaves: Sequence[int]) -> thrift.Struct:

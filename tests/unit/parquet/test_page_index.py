@@ -35,6 +35,8 @@ DATA = written(
     TABLE, row_group_size=1000, write_page_index=True, data_page_size=512, write_batch_size=64, use_dictionary=False
 )
 CHUNK = ColumnChunk(0, 0, ("a",), 100, 1000, 0, 90, 90, 0)
+ONE_PAGE = OffsetIndex([120], [300], [0], 90)
+TWO_PAGES = OffsetIndex([120, 420], [300, 580], [0, 83], 90)
 
 
 async def test_every_page_lies_where_its_header_is() -> None:
@@ -173,10 +175,10 @@ def column_index(nulls: list[int], minima: Any, maxima: Any, counts: list[int] |
 
 def test_a_good_column_index() -> None:
     raw = column_index([thrift.FALSE, thrift.TRUE], [b"a", b""], [b"b", b""], [0, 7])
-    found = parse_column_index(raw, CHUNK, 2, path="k")
+    found = parse_column_index(raw, CHUNK, TWO_PAGES, path="k")
     assert (found.null_pages, found.minima, found.maxima) == ([False, True], [b"a", b""], [b"b", b""])
     assert found.null_counts == [0, 7]
-    assert parse_column_index(column_index([0], [b""], [b""]), CHUNK, 1, path="k").null_counts is None
+    assert parse_column_index(column_index([0], [b""], [b""]), CHUNK, ONE_PAGE, path="k").null_counts is None
 
 
 @pytest.mark.parametrize(
@@ -193,4 +195,27 @@ def test_a_good_column_index() -> None:
 )
 def test_bad_column_indexes_are_refused(raw: bytes) -> None:
     with pytest.raises(UntrustedMetadata, match="column index"):
-        parse_column_index(raw, CHUNK, 2, path="k")
+        parse_column_index(raw, CHUNK, TWO_PAGES, path="k")
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_nullable", "null_pages", "unknown_pages"),
+    [
+        (None, True, [False, True], [False, False]),
+        ([3, 7], True, [False, True], [False, False]),
+        ([-1, 7], True, [False, True], [False, False]),
+        ([0, -1], True, [False, False], [False, True]),
+        ([0, 6], True, [False, False], [False, True]),
+        ([83, 7], True, [False, True], [True, False]),
+        ([84, 7], True, [False, True], [True, False]),
+        (None, False, [False, False], [False, True]),
+        ([1, 7], False, [False, False], [True, True]),
+    ],
+)
+def test_nulls_are_believed_where_they_can_be_true(
+    counts: list[int] | None, is_nullable: bool, null_pages: list[bool], unknown_pages: list[bool]
+) -> None:
+    """Two pages of 83 and of 7 rows, of which the second is said to hold nulls alone."""
+    raw = column_index([thrift.FALSE, thrift.TRUE], [b"a", b""], [b"b", b""], counts)
+    found = parse_column_index(raw, CHUNK._replace(is_nullable=is_nullable), TWO_PAGES, path="k")
+    assert (found.null_pages, found.unknown_pages) == (null_pages, unknown_pages)
