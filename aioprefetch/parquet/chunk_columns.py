@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import BudgetExhausted, Error, Unsupported, UntrustedMetadata
 from aioprefetch.parquet.chunks import ColumnChunk
+from aioprefetch.parquet.page_checks import chunk_refused, damaged_page
 from aioprefetch.parquet.row_groups import Columns
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.row_reader import RowReader
@@ -75,12 +76,15 @@ class ChunkColumns:
         row_bytes: float,
         path: str = "",
         int96_unit: str | None = None,
+        page_checksums: bool = True,
     ) -> None:
         self._groups = groups
         self._wanted = wanted
         self._places = places
         self._row_bytes = row_bytes
         self._path = path
+        self._open_source = open_source
+        self._page_checksums = page_checksums
         self._first_rows = [0]
         for parts in groups:
             self._first_rows.append(self._first_rows[-1] + parts[0].rows)
@@ -98,6 +102,7 @@ class ChunkColumns:
             end=wanted.end,
             check=partial(_check_group, groups),
             int96_unit=int96_unit,
+            page_checksums=page_checksums,
         )
 
     def ready(self) -> int:
@@ -143,10 +148,22 @@ class ChunkColumns:
             except MemoryError as error:
                 raise BudgetExhausted(f"no memory to decode: {error}", operation="scan", path=self._path) from error
             except Exception as error:
+                self._check_checksums()
                 raise UntrustedMetadata(self._where(error), operation="scan", path=self._path) from error
             return list(zip(self._places, batch.columns, strict=True))
 
         return decode
+
+    def _check_checksums(self) -> None:
+        """Raise ``UntrustedMetadata`` for the page that is damaged, where its checksum tells it."""
+        if not self._page_checksums:
+            return
+        source = self._open_source()
+        for chunk in (chunk for parts in self._groups for part in parts for chunk in part.chunks):
+            source.seek(chunk.start)
+            page = damaged_page(chunk, memoryview(source.read_buffer(chunk.size)).cast("B"))
+            if page is not None:
+                raise chunk_refused(chunk, f"the page at {page} does not have the checksum of its header", self._path)
 
     def _where(self, error: Exception) -> str:
         numbers = [parts[0].chunks[0].row_group for parts in self._groups]

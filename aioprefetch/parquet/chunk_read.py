@@ -10,7 +10,7 @@ from __future__ import annotations
 from aioprefetch.errors import Error
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_checks import check_pages, chunk_refused
-from aioprefetch.parquet.page_header import BadPage
+from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, BadPage
 from aioprefetch.parquet.page_walk import PageWalk
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
@@ -37,6 +37,7 @@ class ChunkRead:
         first: int,
         segment_bytes: int,
         path: str = "",
+        page_bytes_max: int = PAGE_BYTES_DEFAULT,
     ) -> None:
         self.chunk = chunk
         self.chunks = (chunk,)
@@ -46,14 +47,21 @@ class ChunkRead:
         self._wanted = wanted
         self._first = first
         self._path = path
+        self._page_bytes_max = page_bytes_max
         self._io: PageIo | None = None
         self._reads: list[PendingRead | None] = []
         self._arrived = 0
         self._released = 0
         self._walk: PageWalk | None = None
         if len(self.segments) > 1:
-            is_repeated = chunk.max_repetition > 0
-            self._walk = PageWalk(chunk.start, chunk.end, chunk.rows, is_repeated=is_repeated, codec=chunk.codec)
+            self._walk = PageWalk(
+                chunk.start,
+                chunk.end,
+                chunk.rows,
+                is_repeated=chunk.max_repetition > 0,
+                codec=chunk.codec,
+                page_bytes_max=page_bytes_max,
+            )
 
     @property
     def parts(self) -> int:
@@ -129,7 +137,7 @@ class ChunkRead:
         """
         # What was walked was checked; segments that were given back meanwhile could not be any more.
         if self._walk is None or self._walk.is_blind:
-            return check_pages(self.chunk, self._memory, self._path)
+            return check_pages(self.chunk, self._memory, self._path, page_bytes_max=self._page_bytes_max)
         return self.chunk.max_repetition == 0
 
     # --- giving back --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from aioprefetch.errors import Error
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_checks import check_pages
+from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
 from aioprefetch.scheduler.pages import PageIo, PendingRead
@@ -32,6 +33,7 @@ class GroupRead:
         first: int,
         is_resident: bool,
         path: str = "",
+        page_bytes_max: int = PAGE_BYTES_DEFAULT,
     ) -> None:
         self.chunks = chunks
         self.rows = chunks[0].rows
@@ -39,6 +41,7 @@ class GroupRead:
         self._wanted = wanted
         self._first = first
         self._path = path
+        self._page_bytes_max = page_bytes_max
         self._read: PendingRead | None = None
         self._is_there = is_resident
 
@@ -72,7 +75,8 @@ class GroupRead:
 
     def check_pages(self) -> bool:
         """See ``ChunkRead``."""
-        found = [check_pages(chunk, self._memory, self._path) for chunk in self.chunks]
+        most = self._page_bytes_max
+        found = [check_pages(chunk, self._memory, self._path, page_bytes_max=most) for chunk in self.chunks]
         return all(found)
 
     def release(self, row: int) -> None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import zlib
+
 from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_header import UNCOMPRESSED, BadPage, first_page_values, read_page_header
+from aioprefetch.parquet.page_header import (
+    PAGE_BYTES_DEFAULT,
+    UNCOMPRESSED,
+    BadPage,
+    first_page_values,
+    read_page_header,
+)
 from aioprefetch.parquet.sparse_file import SparseFile
 
 # Chunks below this size are too many for all their headers to be read, unless they must be.
 _SMALL_CHUNK_BYTES = 64 << 10
 
+# Of a PageHeader: the CRC-32 of all bytes of the page behind it.
+_CHECKSUM_FIELD = 4
 
-def check_pages(chunk: ColumnChunk, memory: SparseFile, path: str) -> bool:
+
+def check_pages(chunk: ColumnChunk, memory: SparseFile, path: str, *, page_bytes_max: int = PAGE_BYTES_DEFAULT) -> bool:
     """Check what the headers of all pages of a chunk claim, which has come as a whole. From any thread.
 
-    ``UntrustedMetadata`` for pages that claim to become larger than they can; those that are not compressed cannot.
+    ``UntrustedMetadata`` for pages that claim to become larger than they can, or than ``page_bytes_max``; those that
+    are not compressed cannot.
     Returns whether the pages are known to have exactly the rows that the footer tells. They never are within lists.
     """
     is_flat = chunk.max_repetition == 0
@@ -27,7 +40,7 @@ def check_pages(chunk: ColumnChunk, memory: SparseFile, path: str) -> bool:
     position, values = chunk.start, 0
     try:
         while position < chunk.end and values < chunk.num_values:
-            header = read_page_header(view, position, chunk.end, chunk.codec)
+            header = read_page_header(view, position, chunk.end, chunk.codec, bytes_max=page_bytes_max)
             assert header is not None
             position = header.end
             values += header.values if header.is_data else 0
@@ -40,3 +53,22 @@ def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetad
     """The error for a chunk that cannot be what it claims."""
     where = f"row group {chunk.row_group}, column {'.'.join(chunk.path)!r}"
     return UntrustedMetadata(f"{where}: {what}", operation="scan", path=path)
+
+
+def damaged_page(chunk: ColumnChunk, view: memoryview) -> int | None:
+    """Where the first page begins whose bytes do not have the checksum of its header; ``None`` if none is found.
+
+    ``view`` holds the chunk. pyarrow finds such a page too, and does not say in which column.
+    """
+    position = 0
+    try:
+        while position < len(view):
+            header = read_page_header(view, position, len(view), chunk.codec)
+            assert header is not None
+            kind, checksum = thrift.read_struct(view, position)[0].get(_CHECKSUM_FIELD, (0, 0))
+            if kind == thrift.I32 and zlib.crc32(view[header.data_start : header.end]) != checksum & 0xFFFFFFFF:
+                return chunk.start + position
+            position = header.end
+    except BadPage:  # Also where the bytes were given back already.
+        return None
+    return None

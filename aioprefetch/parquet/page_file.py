@@ -204,20 +204,27 @@ def _varint(number: int) -> bytes:
 
 
 def decode_pages(
-    parts: FooterParts, row_group: int, leaf: int, *, rows: int, dictionary: memoryview, pages: Sequence[memoryview]
+    parts: FooterParts,
+    row_group: int,
+    leaf: int,
+    *,
+    rows: int,
+    dictionary: memoryview,
+    pages: Sequence[memoryview],
+    page_checksums: bool = True,
 ) -> pa.Array:
     """The values of data pages that have ``rows`` rows together, as the column that the leaf alone makes.
 
-    ``dictionary`` is empty where the chunk has none. Raises what pyarrow raises for bad pages.
+    ``dictionary`` is empty where the chunk has none. Headers stay as they are, and so do their checksums. Raises what
+    pyarrow raises for bad pages.
     """
     data_bytes = sum(len(page) for page in pages)
     raw = parts.with_chunk(row_group, leaf, rows=rows, dictionary_bytes=len(dictionary), data_bytes=data_bytes)
     content = b"".join((MAGIC, dictionary, *pages, raw, len(raw).to_bytes(4, "little"), MAGIC))
     source = pa.BufferReader(content)
     metadata: Any = pq.ParquetFile(source, thrift_container_size_limit=_LIST_MAX).metadata
-    table = open_reader(pa.BufferReader(content), metadata, parts.int96_unit).read_row_groups(
-        [0], column_indices=[leaf - parts.first_leaf(leaf)], use_threads=False
-    )
+    reader = open_reader(pa.BufferReader(content), metadata, parts.int96_unit, page_checksums=page_checksums)
+    table = reader.read_row_groups([0], column_indices=[leaf - parts.first_leaf(leaf)], use_threads=False)
     column = table.column(0)
     return one_array(column.chunks) if column.num_chunks else column.combine_chunks()
 

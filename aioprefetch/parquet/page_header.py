@@ -39,6 +39,21 @@ _SLACK_BYTES = 1024
 PAGE_BYTES_MAX = (1 << 31) - 1
 
 
+# A page that claims to become larger is refused, unless the caller says so: a file of some KB could take all memory.
+PAGE_BYTES_DEFAULT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """How a scan takes pages: whether checksums are verified where headers have them, and how large a page may become.
+
+    ``bytes_max`` holds for pages that are compressed; others have no more bytes than were read.
+    """
+
+    checksums: bool = True
+    bytes_max: int = PAGE_BYTES_DEFAULT
+
+
 _NUMBER = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 # Type, both sizes and, in the struct of a data page, the number of values.
 _DATA_PAGE = re.compile(rb"(?s)\x15\x00\x15%b\x15%b\x2c\x15(%b)" % (_NUMBER, _NUMBER, _NUMBER))
@@ -70,11 +85,13 @@ class PageHeader:
         return self.kind in (DATA, DATA_V2)
 
 
-def read_page_header(view: memoryview, start: int, chunk_end: int, codec: str, *, base: int = 0) -> PageHeader | None:
+def read_page_header(
+    view: memoryview, start: int, chunk_end: int, codec: str, *, base: int = 0, bytes_max: int = PAGE_BYTES_DEFAULT
+) -> PageHeader | None:
     """The header that begins at ``start``, ``None`` when ``view`` (whose first byte is at ``base``) ends within it.
 
     Raises ``BadPage`` when it is no header, when the page leaves its chunk, and when it claims to become larger than
-    its codec can make it.
+    its codec can make it, or than ``bytes_max``.
     """
     try:
         fields, after = thrift.read_struct(view, start - base)
@@ -89,6 +106,11 @@ def read_page_header(view: memoryview, start: int, chunk_end: int, codec: str, *
     compressed = _number(fields, 3, "compressed size")
     data_start = base + after
     _check_sizes(start, data_start, compressed, uncompressed, chunk_end, codec)
+    if codec != UNCOMPRESSED and uncompressed > bytes_max:
+        raise BadPage(
+            f"the page at {start} claims to become {uncompressed} bytes out of {compressed}; page_bytes_max={bytes_max}"
+            " allows no more"
+        )
     values, rows, encoding = _counts(fields, kind)
     return PageHeader(start, data_start, data_start + compressed, kind, uncompressed, values, rows, encoding)
 

@@ -13,21 +13,32 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from aioprefetch.parquet.page_header import BadPage, PageHeader, read_page_header
+from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, BadPage, PageHeader, read_page_header
 
 
 class PageWalk:
     """The pages of one chunk ``[start, end)`` of ``rows`` rows, as far as they were seen. Pure.
 
-    ``is_repeated``: a list contains the leaf. ``codec`` is the name that the footer gives its compression.
+    ``is_repeated``: a list contains the leaf. ``codec`` is the name that the footer gives its compression. No page may
+    become larger than ``page_bytes_max``.
     """
 
-    def __init__(self, start: int, end: int, rows: int, *, is_repeated: bool, codec: str) -> None:
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        rows: int,
+        *,
+        is_repeated: bool,
+        codec: str,
+        page_bytes_max: int = PAGE_BYTES_DEFAULT,
+    ) -> None:
         self.start = start
         self.end = end
         self.rows = rows
         self.codec = codec
         self._is_repeated = is_repeated
+        self._page_bytes_max = page_bytes_max
         self._position = start
         self._rows_seen = 0
         # Whether a page did not tell its rows, so that nothing is known before all of the chunk has come.
@@ -44,7 +55,14 @@ class PageWalk:
         """
         limit = min(arrived_end, self.end)
         while not self.is_blind and self._position < limit and self._rows_seen < self.rows:
-            header = read_page_header(view[: limit - base], self._position, self.end, self.codec, base=base)
+            header = read_page_header(
+                view[: limit - base],
+                self._position,
+                self.end,
+                self.codec,
+                base=base,
+                bytes_max=self._page_bytes_max,
+            )
             if header is None:
                 return
             self._append(header)

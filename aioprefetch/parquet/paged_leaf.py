@@ -16,7 +16,7 @@ from aioprefetch.errors import Error
 from aioprefetch.parquet.byte_plan import PlannedChunk
 from aioprefetch.parquet.page_checks import chunk_refused
 from aioprefetch.parquet.page_file import FooterParts, decode_pages
-from aioprefetch.parquet.page_header import DICTIONARY, BadPage, read_page_header
+from aioprefetch.parquet.page_header import DICTIONARY, BadPage, PageHeader, PageOptions, read_page_header
 from aioprefetch.parquet.page_index import OffsetIndex
 from aioprefetch.parquet.row_ranges import RowRanges, joined
 from aioprefetch.parquet.row_reader import one_array
@@ -52,6 +52,7 @@ class PagedLeaf:
         first: int,
         part_bytes: int,
         path: str,
+        pages: PageOptions = PageOptions(),  # noqa: B008 - frozen
     ) -> None:
         assert planned.offset_index is not None
         self.chunk = planned.chunk
@@ -60,6 +61,7 @@ class PagedLeaf:
         self._wanted = wanted
         self._first = first
         self._path = path
+        self._page_options = pages
         self._parts = self._cut(planned.pages or (), part_bytes)
         self._lasts = [part.last for part in self._parts]
         self._dictionary_read: PendingRead | None = None
@@ -201,7 +203,13 @@ class PagedLeaf:
             for page, view in zip(part.pages, pages, strict=True):
                 self._check_page(page, view)
             values = decode_pages(
-                self._footer, self.chunk.row_group, self.chunk.column, rows=rows, dictionary=dictionary, pages=pages
+                self._footer,
+                self.chunk.row_group,
+                self.chunk.column,
+                rows=rows,
+                dictionary=dictionary,
+                pages=pages,
+                page_checksums=self._page_options.checksums,
             )
         except Error as error:
             raise error.add_context(path=self._path) from error.__cause__
@@ -228,14 +236,17 @@ class PagedLeaf:
         if read is None:
             return _NOTHING
         view = read.views[0]
-        header = read_page_header(view, 0, len(view), self.chunk.codec)
+        header = self._header(view)
         if header is None or header.kind != DICTIONARY or header.end != len(view):
             raise BadPage("what lies before its first data page is no dictionary page")
         return view
 
+    def _header(self, view: memoryview) -> PageHeader | None:
+        return read_page_header(view, 0, len(view), self.chunk.codec, bytes_max=self._page_options.bytes_max)
+
     def _check_page(self, page: int, view: memoryview) -> None:
         """The page must be what the offset index tells: one page, of these rows. Leaves of lists are never paged."""
-        header = read_page_header(view, 0, len(view), self.chunk.codec)
+        header = self._header(view)
         low, high = self._index.page_rows(page)
         if header is None or not header.is_data or header.end != len(view) or header.values != high - low:
             raise BadPage(f"page {page} is not the one of {high - low} rows that its offset index tells")

@@ -65,8 +65,10 @@ class RowReader:
         end: int,
         check: Callable[[int], bool],
         int96_unit: str | None = None,
+        page_checksums: bool = True,
     ) -> None:
         self._open_source = open_source
+        self._page_checksums = page_checksums
         self._int96_unit = int96_unit
         self._metadata = metadata
         self._row_groups = row_groups
@@ -143,7 +145,9 @@ class RowReader:
             self._batches = None
         rows = self._together(group, self._pulled + most) - self._pulled
         if self._batches is None:
-            self._reader = self._reader or open_reader(self._open_source(), self._metadata, self._int96_unit)
+            self._reader = self._reader or open_reader(
+                self._open_source(), self._metadata, self._int96_unit, page_checksums=self._page_checksums
+            )
             groups = self._row_groups[group:] if is_exact else self._row_groups[group : group + 1]
             self._batches = self._reader.iter_batches(
                 rows, row_groups=groups, column_indices=self._leaves, use_threads=False
@@ -176,15 +180,16 @@ class RowReader:
         return self._checked[group]
 
 
-def open_reader(source: Any, metadata: Any, int96_unit: str | None = None) -> Any:
+def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, page_checksums: bool = True) -> Any:
     """Pyarrow's reader of a file whose footer is known, with the settings of ``pyarrow.parquet.read_table``.
 
-    ``int96_unit``: see ``Footer``. A ``ParquetFile`` around the reader knows of no allocator, and makes a table of all
-    names that nobody looks at.
+    ``page_checksums``: they are verified where page headers have them. ``int96_unit``: see ``Footer``.
+
+    A ``ParquetFile`` around the reader knows of no allocator, and makes a table of all names that nobody looks at.
     """
     settings = _settings() if int96_unit is None else _settings() | {"coerce_int96_timestamp_unit": int96_unit}
     reader = ParquetReader(memory_pool=decode_pool())
-    reader.open(source, metadata=metadata, pre_buffer=False, **settings)
+    reader.open(source, metadata=metadata, pre_buffer=False, page_checksum_verification=page_checksums, **settings)
     return reader
 
 

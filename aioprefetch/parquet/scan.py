@@ -17,6 +17,7 @@ from aioprefetch.parquet.filters import Filters, check_expression, filter_expres
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.memory_limits import MemoryLimits, memory_limits
+from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import plan_scan
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
@@ -25,6 +26,7 @@ from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder
 from aioprefetch.parquet.sparse_file import SparseFile
 from aioprefetch.parquet.windows import WindowMaker
 from aioprefetch.paths import check_file
+from aioprefetch.ranges import at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import IoService
@@ -55,6 +57,8 @@ def scan(
     request_bytes_max: int | None = None,
     budget_bytes: int | None = None,
     slots: int | None = None,
+    page_checksums: bool = True,
+    page_bytes_max: int | None = None,
     footer: Footer | None = None,
     version: str | None = None,
     if_match: str | None = None,
@@ -83,6 +87,12 @@ def scan(
         Neighbouring ranges so far apart share a request of up to this size; see ``plan``.
     budget_bytes, slots
         See ``IoService``: what may be held in memory, requests in flight.
+    page_checksums
+        Verify the checksum of each page whose header has one, of dictionaries too: a bit that flipped on the way or in
+        the store is ``UntrustedMetadata``.
+    page_bytes_max
+        A compressed page whose header claims to become more bytes is refused (``UntrustedMetadata``) before anything is
+        decompressed: 256 MiB, or the runtime's ``memory_bytes`` where that is less.
     footer
         A footer of this file that was read before: its version is read, without a request for the metadata.
     version, if_match
@@ -99,6 +109,10 @@ def scan(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
     request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
+    if page_bytes_max is not None:
+        page_bytes_max = at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=path)
+    if not isinstance(page_checksums, bool):
+        raise InvalidType(f"page_checksums must be a bool, not {page_checksums!r}", operation="scan", path=path)
     if footer is not None:
         _check_footer(footer, path)
 
@@ -107,7 +121,9 @@ def scan(
         if found is None:
             everything = request.columns is None
             found = await read_footer(operator, path, version=version, if_match=if_match, everything=everything)
-        return await _prepared(operator, found, request, limits, options.rows)
+        most = page_bytes_max or min(PAGE_BYTES_DEFAULT, operator.runtime().options.memory_bytes)
+        pages = PageOptions(page_checksums, most)
+        return await _prepared(operator, found, request, limits, options.rows, pages)
 
     return BatchScan(operator, prepare, path=path, options=options)
 
@@ -128,7 +144,12 @@ async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
 
 
 async def _prepared(
-    operator: Operator, footer: Footer, request: ScanRequest, limits: Mapping[str, int], batch_rows: int
+    operator: Operator,
+    footer: Footer,
+    request: ScanRequest,
+    limits: Mapping[str, int],
+    batch_rows: int,
+    pages: PageOptions,
 ) -> PreparedScan:
     plan = await plan_scan(
         footer,
@@ -149,17 +170,24 @@ async def _prepared(
         budget_bytes=memory.held_bytes,
         slots=limits.get("slots"),
     )
-    return prepared_scan(footer, plan, service, memory, request, batch_rows=batch_rows)
+    return prepared_scan(footer, plan, service, memory, request, batch_rows=batch_rows, pages=pages)
 
 
 def prepared_scan(
-    footer: Footer, plan: Plan, service: IoService, limits: MemoryLimits, request: ScanRequest, *, batch_rows: int
+    footer: Footer,
+    plan: Plan,
+    service: IoService,
+    limits: MemoryLimits,
+    request: ScanRequest,
+    *,
+    batch_rows: int,
+    pages: PageOptions,
 ) -> PreparedScan:
     """The parts of a planned scan: a file has one."""
     projection = Projection(footer.metadata, footer.shape.paths, plan.columns, request.columns, footer.int96_unit)
     finish = _finish(projection, footer, request.filters)
     memory = SparseFile(footer.size, path=footer.path)
-    windows, units = WindowMaker(footer, plan, projection, memory, service).make(batch_rows)
+    windows, units = WindowMaker(footer, plan, projection, memory, service, pages).make(batch_rows)
     part = ScanPart(
         columns=[LeafScheduler(one, plan.row_count) for one in units],
         root=WindowsDecoder(

@@ -16,7 +16,7 @@ from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.group_read import GroupRead
 from aioprefetch.parquet.page_file import FooterParts
-from aioprefetch.parquet.page_header import UNCOMPRESSED
+from aioprefetch.parquet.page_header import UNCOMPRESSED, PageOptions
 from aioprefetch.parquet.paged_field import PagedField, can_be_merged
 from aioprefetch.parquet.paged_leaf import PagedLeaf
 from aioprefetch.parquet.projection import Projection
@@ -65,8 +65,15 @@ class WindowMaker:
     """Makes the windows of one plan, and for each leaf what is scheduled of it."""
 
     def __init__(
-        self, footer: Footer, plan: Plan, projection: Projection, memory: SparseFile, service: IoService
+        self,
+        footer: Footer,
+        plan: Plan,
+        projection: Projection,
+        memory: SparseFile,
+        service: IoService,
+        pages: PageOptions,
     ) -> None:
+        self._page_options = pages
         self._footer = footer
         self._plan = plan
         self._projection = projection
@@ -116,6 +123,7 @@ class WindowMaker:
             open_source=self._memory.source,
             metadata=self._footer.metadata,
             int96_unit=self._footer.int96_unit,
+            page_checksums=self._page_options.checksums,
             places=sorted(set(places)),
             row_bytes=self._row_bytes(group, leaves),
             path=self._footer.path,
@@ -162,6 +170,7 @@ class WindowMaker:
             first=group.first,
             part_bytes=self._segment_bytes,
             path=self._footer.path,
+            pages=self._page_options,
         )
         self._units[index].append(leaf)
         return leaf
@@ -196,6 +205,7 @@ class WindowMaker:
             first=group.first,
             is_resident=self._is_resident(chunks),
             path=self._footer.path,
+            page_bytes_max=self._page_options.bytes_max,
         )
 
     def _chunk_read(self, chunk: ColumnChunk, group: _Group) -> ChunkRead:
@@ -206,6 +216,7 @@ class WindowMaker:
             first=group.first,
             segment_bytes=self._segment_bytes,
             path=self._footer.path,
+            page_bytes_max=self._page_options.bytes_max,
         )
 
     def _is_resident(self, chunks: Sequence[ColumnChunk]) -> bool:

@@ -13,6 +13,7 @@ from aioprefetch.operator import Operator
 from aioprefetch.parquet import windows as windows_module
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.memory_limits import memory_limits
+from aioprefetch.parquet.page_header import PageOptions
 from aioprefetch.parquet.plan import plan_scan
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder, has_dictionaries
@@ -55,7 +56,7 @@ class Scanned:
         footer.pinned.tail_start = len(data)  # Nothing came with the footer.
         self.io = HeldIo(data)
         projection = Projection(footer.metadata, footer.shape.paths, plan.columns, None)
-        made, units = WindowMaker(footer, plan, projection, self.io.memory, service).make(batch_rows)
+        made, units = WindowMaker(footer, plan, projection, self.io.memory, service, PageOptions()).make(batch_rows)
         self.windows = made
         self.schedulers = [LeafScheduler(one, plan.row_count) for one in units]
         self.root = WindowsDecoder(made, projection.read, on_loop=lambda work: work())
