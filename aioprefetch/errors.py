@@ -40,7 +40,8 @@ FileNotFoundError`` keeps working::
 ``status`` tells whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
 (it was temporary, and the attempts are used up). The kind never decides it (after OpenDAL's error model).
 
-No message, repr or pickle of an error holds a credential, a header or the query of a URL.
+No message, repr or pickle of an error holds a credential, a header or the query of a URL. All have a bounded length,
+whatever a server sent: foreign text is quoted in part.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ import errno as errno_codes
 import io
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from aioprefetch.redaction import printable, redact
+from aioprefetch.redaction import excerpt, printable, redact, shortened
 
 if TYPE_CHECKING:
     from aioprefetch.values import ReadHead
@@ -99,7 +100,7 @@ class Error(Exception):
         received: int = 0,
         retry_after_seconds: float | None = None,
     ) -> None:
-        self.message = redact(message)
+        self.message = shortened(redact(message))
         super().__init__(self.message)
         self.operation = operation
         self.path = path
@@ -135,8 +136,8 @@ class Error(Exception):
 
     def __str__(self) -> str:
         where = f" at {self.operation}" if self.operation else ""
-        path = f" {printable(self.path)!r}" if self.path else ""
-        facts = ", ".join(f"{name}: {redact(printable(str(fact)))}" for name, fact in self.context.items())
+        path = f" {printable(shortened(self.path))!r}" if self.path else ""
+        facts = ", ".join(f"{name}: {excerpt(str(fact))}" for name, fact in self.context.items())
         return f"{self.kind} ({self.status}){where}{path}: {printable(self.message)}" + (f" [{facts}]" if facts else "")
 
     def __repr__(self) -> str:

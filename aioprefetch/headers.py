@@ -12,7 +12,9 @@ from aioprefetch.ranges import Range
 from aioprefetch.values import ReadRequest
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
-_DATE_LENGTH_MAX = 64
+# What is longer is not worth keeping, and what is much longer is no date.
+_KEPT_LENGTH_MAX = 64
+_DATE_LENGTH_MAX = 512
 
 
 def range_header(request: ReadRequest) -> str | None:
@@ -82,10 +84,10 @@ def is_weak(etag: str) -> bool:
 
 def parse_http_date(text: str | None) -> datetime | None:
     """``Last-Modified`` or ``Date`` with its time zone, ``None`` when it is missing or no date."""
-    if not text:
+    if not text or len(text) > _DATE_LENGTH_MAX:
         return None
-    # The answers for one object all say the same. What is too long for a date is not worth keeping.
-    return _known_date(text) if len(text) <= _DATE_LENGTH_MAX else _parsed_date(text)
+    # The answers for one object all say the same.
+    return _known_date(text) if len(text) <= _KEPT_LENGTH_MAX else _parsed_date(text)
 
 
 def _parsed_date(text: str) -> datetime | None:
@@ -101,7 +103,7 @@ _known_date = lru_cache(maxsize=256)(_parsed_date)
 
 def parse_retry_after(text: str | None, *, now: datetime | None = None) -> float | None:
     """``Retry-After`` in seconds, from a number or a date; ``None`` when missing or senseless."""
-    if not text:
+    if not text or len(text) > _DATE_LENGTH_MAX:
         return None
     try:
         seconds = float(text)

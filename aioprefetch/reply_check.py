@@ -5,6 +5,7 @@ from __future__ import annotations
 from aioprefetch.errors import ConditionNotMatch, ProtocolError
 from aioprefetch.headers import parse_content_range
 from aioprefetch.ranges import Range, resolve_range
+from aioprefetch.redaction import excerpt
 from aioprefetch.values import AnswerHead, ReadHead, ReadRequest
 
 # Larger numbers have no place in a Content-Range: a signed 64-bit offset has as many digits.
@@ -20,16 +21,16 @@ def check_reply(request: ReadRequest, answer: AnswerHead) -> ReadHead:
     """
     if request.if_match not in (None, "*", answer.etag):
         raise ConditionNotMatch(
-            f"the object's ETag is {answer.etag!r}, not {request.if_match!r}",
+            f"the object's ETag is {excerpt(answer.etag)!r}, not {excerpt(request.if_match)!r}",
             operation="read",
             path=request.path,
             context={"if_match": request.if_match, "etag": answer.etag},
         )
     if request.version is not None and answer.version not in (None, request.version):
-        raise _wrong(request, answer, f"the answer is version {answer.version!r}, not {request.version!r}")
+        raise _wrong(request, answer, f"the answer is version {excerpt(answer.version)!r}, not {request.version!r}")
     if request.if_none_match is not None and request.if_none_match in ("*", answer.etag):
         raise ConditionNotMatch(
-            f"the object's ETag is still {answer.etag!r}",
+            f"the object's ETag is still {excerpt(answer.etag)!r}",
             operation="read",
             path=request.path,
             context={"etag": answer.etag},
@@ -76,14 +77,16 @@ def _checked_range(request: ReadRequest, answer: AnswerHead) -> tuple[int, int, 
         parsed = parse_content_range(answer.content_range or "")
         bounds, total = parsed or (None, None)
         if answer.status not in (200, 206) or bounds is None:
-            raise _wrong(request, answer, f"a partial answer with Content-Range {answer.content_range!r}")
+            raise _wrong(request, answer, f"a partial answer with Content-Range {excerpt(answer.content_range)!r}")
         start, end = bounds
         if answer.content_length not in (None, end - start):
             raise _wrong(
-                request, answer, f"Content-Length {answer.content_length} contradicts {answer.content_range!r}"
+                request, answer, f"Content-Length {answer.content_length} contradicts {excerpt(answer.content_range)!r}"
             )
     if total is None and (request.size is None or request.suffix is not None):
-        raise _wrong(request, answer, f"Content-Range {answer.content_range!r} does not tell where the object ends")
+        raise _wrong(
+            request, answer, f"Content-Range {excerpt(answer.content_range)!r} does not tell where the object ends"
+        )
     first, last = _expected(request, total)
     if (start, end) != (first, last):
         raise _wrong(

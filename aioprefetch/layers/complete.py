@@ -24,6 +24,7 @@ from aioprefetch.errors import (
     Unsupported,
 )
 from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.redaction import excerpt
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink, drain
 from aioprefetch.values import (
@@ -133,7 +134,7 @@ class CompleteAccessor(WrappedAccessor):
         if compared not in (None, "*", body.head.etag):
             await body.aclose()
             raise ConditionNotMatch(
-                f"the object's ETag is {body.head.etag!r}, not {compared!r}",
+                f"the object's ETag is {excerpt(body.head.etag)!r}, not {compared!r}",
                 operation="read",
                 path=request.path,
                 context={"etag": body.head.etag},

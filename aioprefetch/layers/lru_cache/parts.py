@@ -8,6 +8,7 @@ from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.index import IndexEntry
 from aioprefetch.layers.lru_cache.lookup import is_excluded
 from aioprefetch.ranges import resolve_range
+from aioprefetch.redaction import excerpt
 from aioprefetch.values import ReadHead, ReadRequest
 
 
@@ -25,7 +26,7 @@ def part_of(request: ReadRequest, whole: ReadHead) -> ReadHead:
     assert whole.total is not None
     if is_excluded(request, whole.etag):
         raise ConditionNotMatch(
-            f"the ETag is still {whole.etag!r}",
+            f"the ETag is still {excerpt(whole.etag)!r}",
             operation="read",
             path=request.path,
             context={"if_none_match": request.if_none_match, "etag": whole.etag},

@@ -20,6 +20,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.redaction import excerpt
 from aioprefetch.services.http.exchange import Answer
 from aioprefetch.services.http.fields import field_of, text_of
 from aioprefetch.services.http.identity import Identity
@@ -28,7 +29,6 @@ from aioprefetch.transport import ResponseHead
 from aioprefetch.values import AnswerHead, Metadata, Request
 
 ERROR_BODY_SECONDS_MAX = 2.0
-EXCERPT_LENGTH_MAX = 200
 
 STATUSES: dict[int, tuple[type[Error], str]] = {
     304: (ConditionNotMatch, "the object is still the one that if_none_match names"),
@@ -165,5 +165,4 @@ async def _excerpt(answer: Answer, identity: Identity) -> str:
     # Scrubbed before it is cut: half of a secret must not remain.
     text = identity.scrub(bytes(body[:ERROR_BODY_BYTES_MAX]).decode("utf-8", "replace"))
     text = identity.scrub(html.unescape(_TAG.sub(" ", text)))
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= EXCERPT_LENGTH_MAX else f"{line[:EXCERPT_LENGTH_MAX]}…"
+    return excerpt(" ".join("".join(char if char.isprintable() else " " for char in text).split()))

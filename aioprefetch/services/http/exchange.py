@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from aioprefetch.errors import Closed, Error, RedirectRefused
+from aioprefetch.redaction import excerpt
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.http.fields import location_of
 from aioprefetch.services.http.proxies import Proxies
@@ -114,11 +115,11 @@ class Exchange:
                 return Answer(head, stream, None if origin == recipe.origin else origin)
             origin, url = redirect_target(url, location_of(head), recipe.origin)
             if not recipe.follow_redirects:
-                raise RedirectRefused(f"the server redirects to {url}, and follow_redirects is False")
+                raise RedirectRefused(f"the server redirects to {excerpt(url)}, and follow_redirects is False")
             if origin != recipe.origin:
                 ours = {}
             target = self._made(method, origin, url, ours)
-        raise RedirectRefused(f"more than {REDIRECTS_MAX} redirects, the last one to {url}")
+        raise RedirectRefused(f"more than {REDIRECTS_MAX} redirects, the last one to {excerpt(url)}")
 
     async def _fetch(
         self, target: Target, fields: bytes, take: Take | None

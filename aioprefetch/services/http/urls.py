@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from aioprefetch.errors import ConfigInvalid, RedirectRefused
+from aioprefetch.redaction import excerpt
 from aioprefetch.transport import Origin, is_link_local
 from aioprefetch.transport.origin import DEFAULT_PORTS
 
@@ -67,12 +68,13 @@ def redirect_target(current: str, location: str | None, base: Origin) -> tuple[O
         origin = origin_of(parts)
     except ValueError as error:
         raise RedirectRefused(f"the server redirects to {_shown(location)!r}: {error}") from None
+    shown = excerpt(str(origin))
     if parts.username is not None or parts.password is not None:
-        raise RedirectRefused(f"the server redirects to {origin} with credentials in the URL")
+        raise RedirectRefused(f"the server redirects to {shown} with credentials in the URL")
     if urlsplit(current).scheme == "https" and origin.scheme == "http":
-        raise RedirectRefused(f"the server redirects from https to {origin}: the bytes would come unprotected")
+        raise RedirectRefused(f"the server redirects from https to {shown}: the bytes would come unprotected")
     if is_link_local(origin.host) and origin.host != base.host:
-        raise RedirectRefused(f"the server redirects to the link-local address {origin}")
+        raise RedirectRefused(f"the server redirects to the link-local address {shown}")
     path = quote(parts.path, safe=_PATH_SAFE) or "/"
     query = f"?{quote(parts.query, safe=_QUERY_SAFE)}" if parts.query else ""
     return origin, f"{origin}{path}{query}"
@@ -102,7 +104,7 @@ def origin_of(parts: SplitResult) -> Origin:
 
 def _shown(text: str) -> str:
     """A URL that could not be taken apart, without what may be secret in it."""
-    return re.sub(r"//[^/]*@", "//", text.split("?", 1)[0])
+    return excerpt(re.sub(r"//[^/]*@", "//", text.split("?", 1)[0]))
 
 
 def _invalid(message: str) -> ConfigInvalid:

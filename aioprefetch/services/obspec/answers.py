@@ -11,6 +11,7 @@ from aioprefetch.accessor import check_reply
 from aioprefetch.errors import ProtocolError
 from aioprefetch.headers import is_weak, quote_etag, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.redaction import excerpt
 from aioprefetch.values import (
     AnswerHead,
     Capability,
@@ -69,7 +70,7 @@ def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: Read
     )
     head = check_reply(request, answer)
     if request.version not in (None, head.version):
-        raise _wrong(request, f"the answer is version {head.version!r}, not {request.version!r}")
+        raise _wrong(request, f"the answer is version {excerpt(head.version)!r}, not {request.version!r}")
     return head
 
 
@@ -78,7 +79,7 @@ def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) 
     size = _size_of(meta, request)
     version = _version_of(meta)
     if request.version not in (None, version):
-        raise _wrong(request, f"the answer is version {version!r}, not {request.version!r}")
+        raise _wrong(request, f"the answer is version {excerpt(version)!r}, not {request.version!r}")
     return Metadata(
         path=request.path,
         size=size,
@@ -154,7 +155,7 @@ def raw_etag(meta: Any) -> str | None:
 def _size_of(meta: Any, request: Request) -> int:
     size = meta.get("size") if isinstance(meta, Mapping) else None
     if type(size) is not int or not 0 <= size <= OFFSET_MAX:
-        raise _wrong(request, f"the store says that the object has {size!r} bytes")
+        raise _wrong(request, f"the store says that the object has {excerpt(str(size))} bytes")
     return size
 
 

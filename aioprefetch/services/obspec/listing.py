@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported
+from aioprefetch.redaction import excerpt
 from aioprefetch.services.folding import PAGE_ENTRIES, fold_page
 from aioprefetch.services.obspec.answers import entry_of
 from aioprefetch.services.obspec.traits import Order, has, kind_of, order_of
@@ -175,7 +176,7 @@ class StreamedListing:
             if key < self._seen:
                 self.in_order = False
                 if self._order == "keys":
-                    raise _disordered(request, f"{key!r} after {self._seen!r}")
+                    raise _disordered(request, f"{excerpt(key)!r} after {excerpt(self._seen)!r}")
             self._seen = key
             if key.startswith(self._prefix):
                 if key > self._after:

@@ -12,6 +12,7 @@ from aioprefetch.accessor import check_reply
 from aioprefetch.errors import NotFound, ProtocolError
 from aioprefetch.headers import parse_http_date, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.redaction import excerpt
 from aioprefetch.transport import ResponseHead
 from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest
 
@@ -39,7 +40,7 @@ def in_utc(when: object) -> datetime | None:
 def _no_object(answer: AnswerHead, request: ReadRequest) -> ProtocolError:
     """Each object of S3 has an ETag, error pages have none; nor could two versions be told from one another."""
     return ProtocolError(
-        f"the answer ({answer.status}, {answer.content_type}) carries no ETag: it is not an S3 object's",
+        f"the answer ({answer.status}, {excerpt(answer.content_type)}) carries no ETag: it is not an S3 object's",
         operation="read",
         path=request.path,
     )
@@ -105,7 +106,7 @@ def metadata_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
         raise ProtocolError(
-            f"the store says that the object has {length or 'no number of'} bytes",
+            f"the store says that the object has {excerpt(length) or 'no number of'} bytes",
             operation=request.operation,
             path=request.path,
         )
@@ -143,7 +144,7 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str) -> L
     prefix = root + request.path
     strangers = [entry.path for entry in entries if not entry.path.startswith(prefix)]
     if strangers:
-        raise wrong(f"the listing of {prefix!r} holds {strangers[0]!r}", strangers=len(strangers))
+        raise wrong(f"the listing of {prefix!r} holds {excerpt(strangers[0])!r}", strangers=len(strangers))
     token = reply.get("NextContinuationToken") if reply.get("IsTruncated") else None
     if reply.get("IsTruncated") and not token:
         raise wrong("the page is not the last one and names no next one")
@@ -168,7 +169,7 @@ def _entry(found: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> E
     key = found["Key"]
     size = found.get("Size")
     if not isinstance(size, int) or not 0 <= size <= OFFSET_MAX:
-        raise wrong(f"the listing gives {key!r} the size {size!r}")
+        raise wrong(f"the listing gives {excerpt(key)!r} the size {excerpt(str(size))}")
     if key.endswith("/"):
         return Entry(path=key, kind="directory")
     return Entry(

@@ -18,14 +18,12 @@ from aioprefetch import errors
 from aioprefetch.errors import Error, Status
 from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import redact
+from aioprefetch.redaction import excerpt
 from aioprefetch.services.s3.error_body import parse_error
 from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
-
-MESSAGE_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +240,7 @@ class Told:
         if parsed is not None:
             return parsed[1]
         size = str(self.fields.get("ActualObjectSize", ""))
-        return int(size) if size.isascii() and size.isdigit() and int(size) <= OFFSET_MAX else None
+        return int(size) if re.fullmatch(r"[0-9]{1,19}", size) and int(size) <= OFFSET_MAX else None
 
     @property
     def retry_after_seconds(self) -> float | None:
@@ -328,12 +326,11 @@ class Explainer:
         return f"{text}; it says: {self.scrub(said)}" if row.quotes and said else text
 
     def scrub(self, text: str) -> str:
-        """A foreign sentence, short, without the secrets that this process knows."""
+        """A foreign text, short, without the secrets that this process knows."""
         for secret in sorted(self._service.known_secrets(), key=len, reverse=True):
             for form in (secret, quote(secret, safe="")):
                 text = text.replace(form, "***")
-        # Before it is cut: half of a signature must not remain.
-        return redact(text)[:MESSAGE_CHARACTERS_MAX]
+        return excerpt(text)
 
 
 def _condition(told: Told, request: Request, facts: dict[str, Any]) -> Error | None:

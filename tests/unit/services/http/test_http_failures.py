@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.redaction import QUOTED_CHARACTERS_MAX
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.http import Http, answers
 from aioprefetch.testing import Fault, Rule
@@ -90,7 +91,7 @@ async def test_a_long_error_is_read_and_shown_in_part(servers: Servers, runtime:
     server = await servers.start(script=[Rule(fault=fault)])
     with pytest.raises(errors.Unavailable) as caught:
         await read(accessor_for(server, runtime))
-    assert len(str(caught.value.context["answer"])) == answers.EXCERPT_LENGTH_MAX + 1
+    assert len(str(caught.value.context["answer"])) == QUOTED_CHARACTERS_MAX
     await server.wait_until_idle()
     assert server.bytes_sent < len(LARGE)
 

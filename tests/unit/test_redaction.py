@@ -1,0 +1,177 @@
+"""What no message holds: credentials in any notation; and what a long text costs."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.errors import Unexpected
+from aioprefetch.headers import parse_http_date, parse_retry_after
+from aioprefetch.redaction import MESSAGE_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, excerpt, redact
+from aioprefetch.reply_check import check_reply
+from aioprefetch.values import AnswerHead, ReadRequest
+
+SECRET = "c4n4ry/S+cret=="
+LONG = 64 << 10
+CPU_SECONDS_MAX = 0.05
+
+NOTATIONS = [
+    f"<X-Amz-Signature>{SECRET}</X-Amz-Signature>",
+    f"it was X-Amz-Signature={SECRET} in mixed case",
+    f"host=h&X-Amz-Credential%3D{SECRET}&x",
+    f"x-amz-security-token: {SECRET}",
+    f"x-amz-security-token:{SECRET}\nx-amz-date:2026",
+    f'{{"X-Amz-Security-Token": "{SECRET}"}}',
+    f'{{"X-Amz-Security-Token" : "{SECRET}"}}',
+    f'{{\\"X-Amz-Security-Token\\": \\"{SECRET}\\"}}',
+    f"X-Amz-Signature&quot;:&quot;{SECRET}&quot;",
+    f"X-Amz-Signature&#34;:&#34;{SECRET}&#34;",
+    f"{{'X-Amz-Security-Token': b'{SECRET}'}}",
+    f"((b'x-amz-security-token', b'{SECRET}'),)",
+    f"x-amz-server-side-encryption-customer-key: {SECRET}",
+    f"x-amz-copy-source-server-side-encryption-customer-key: {SECRET}",
+    f"{{'SSECustomerKey': '{SECRET}'}}",
+    f"<SecretAccessKey>{SECRET}</SecretAccessKey>",
+    f'{{"sessionToken":"{SECRET}"}}',
+    f"aws_secret_access_key = {SECRET}",
+    f"Authorization: Bearer {SECRET}",
+    f"authorization: Basic {SECRET}",
+    f"Authorization: AWS4-HMAC-SHA256 Credential={SECRET}, SignedHeaders=host;range, Signature=0123456789abcdef",
+]
+
+
+@pytest.mark.parametrize("text", NOTATIONS)
+def test_secrets_outside_of_urls(text: str) -> None:
+    """Headers, parameters, XML, JSON, HTML and reprs, in upper and lower case."""
+    for shown in (redact(text), excerpt(text), str(Unexpected(text)), str(Unexpected("x", context={"said": text}))):
+        assert SECRET not in shown
+        assert "***" in shown
+    assert redact(text).partition("***")[0] == text.partition(SECRET)[0]
+
+
+def test_a_signature_without_the_name_of_a_header() -> None:
+    digits = "0123456789abcdef" * 4
+    for text in (f"Signature:\n{digits}", f"SignedHeaders=host, Signature={digits}", f"SignatureProvided>{digits}<"):
+        assert digits not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "session_token is given without access_key_id and secret_access_key",
+        "check secret_access_key, and region if it is not AWS",
+        "the session_token does not belong to the keys",
+        "no authorization was sent: check auth and headers",
+        "x-amz-date;x-amz-security-token",
+        "the page_token 'x' is of no listing",
+    ],
+)
+def test_words_that_hold_no_secret_stay(text: str) -> None:
+    assert redact(text) == text
+
+
+UNITS = [
+    *(
+        "a",
+        "a ",
+        ".",
+        "=",
+        "\\",
+        "@",
+        "&",
+        "%",
+        "é",
+        "http://",
+        "://",
+        "a://",
+        "a@",
+        "http://a@",
+        "https://h/?q ",
+        "b'",
+    ),
+    *("x-amz-", "x-amz-signature=", "x-amz-security-token: ", "authorization: bearer ", "signature=", "signature"),
+    *("sessiontoken:", "%3d", "&quot;", "&#", "sse", "token", "secretaccesskey>", "aws_"),
+]
+
+
+def cpu_seconds(text: str) -> float:
+    """The CPU that the best of three redactions takes."""
+    best = float("inf")
+    for _ in range(3):
+        before = time.thread_time()
+        redact(text)
+        best = min(best, time.thread_time() - before)
+    return best
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_cost_grows_with_the_length_and_no_faster(unit: str) -> None:
+    """Twice the text takes twice the time, and what a head may hold a few milliseconds."""
+    # With every word in it for which a pattern is tried at all.
+    small, large = (
+        "token signature authorization " + (unit * (size // len(unit) + 1))[:size]
+        for size in (TEXT_CHARACTERS_MAX // 4, TEXT_CHARACTERS_MAX - 100)
+    )
+    assert cpu_seconds(large) < max(8 * cpu_seconds(small), 0.004)
+    assert cpu_seconds((unit * LONG)[: 1 << 20]) < CPU_SECONDS_MAX
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_long_text_makes_a_short_message(unit: str) -> None:
+    text = (unit * LONG)[: 1 << 20]
+    before = time.thread_time()
+    error = Unexpected(text, path=text, context={"etag": text}, operation="read")
+    shown = str(error)
+    assert time.thread_time() - before < CPU_SECONDS_MAX * 2
+    assert len(shown) < 2 * MESSAGE_CHARACTERS_MAX * 6 + QUOTED_CHARACTERS_MAX + 100  # Escapes have six characters.
+    assert len(error.args[0]) <= MESSAGE_CHARACTERS_MAX
+
+
+@given(st.text(), st.integers(1, 300))
+def test_an_excerpt_is_one_short_line(text: str, characters_max: int) -> None:
+    shown = excerpt(text, characters_max)
+    assert len(shown) <= characters_max
+    assert shown.isprintable()
+
+
+def test_an_excerpt_keeps_what_is_short() -> None:
+    """``None`` too, which is what a missing header is."""
+    assert excerpt("bytes 0-4/10") == "bytes 0-4/10"
+    assert excerpt(None) is None
+    assert excerpt("a" * QUOTED_CHARACTERS_MAX) == "a" * QUOTED_CHARACTERS_MAX
+    assert excerpt("a" * 1000) == "a" * (QUOTED_CHARACTERS_MAX - 1) + "…"
+
+
+@pytest.mark.parametrize("cut", range(-3, 30))
+def test_a_cut_leaves_no_half_of_a_credential(cut: int) -> None:
+    """Wherever the text is cut: the ``@`` that would show who is a user may lie beyond it."""
+    start = "x" * (TEXT_CHARACTERS_MAX - 10 - cut) + " "
+    assert SECRET[:4] not in redact(f"{start}https://{SECRET[:6]}@host/ and more")
+
+
+WRONG_HEADS = [
+    AnswerHead(status=206, content_range="a" * LONG, content_length=10, etag="e"),
+    AnswerHead(status=206, content_range="http://" * 9000, content_length=10, etag="e"),
+    AnswerHead(status=206, content_range="bytes 0-9/10", content_length=10, etag="a" * LONG),
+    AnswerHead(status=206, content_range="bytes 0-9/10", content_length=10, etag="e", version="a" * LONG),
+]
+
+
+@pytest.mark.parametrize("head", WRONG_HEADS)
+def test_a_head_with_a_long_field(head: AnswerHead) -> None:
+    """A stranger's word of 64 KiB, in any field that a message quotes."""
+    request = ReadRequest(path="k", offset=0, size=10, if_match="e", version="v")
+    before = time.thread_time()
+    with pytest.raises(Exception, match=r"^\w+ \(") as caught:
+        check_reply(request, head)
+    assert time.thread_time() - before < CPU_SECONDS_MAX
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["9" * LONG, "a" * LONG, "1 " * LONG, "Fri, " * LONG, "-" * LONG])
+def test_times_of_64_kib_are_none(text: str) -> None:
+    before = time.thread_time()
+    assert parse_http_date(text) is None
+    assert parse_retry_after(text) is None
+    assert time.thread_time() - before < CPU_SECONDS_MAX
