@@ -115,7 +115,7 @@ class S3Accessor(ServiceAccessor):
         # 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
         self.runtime.counters["transport_fallbacks"] += 1
-        reply = await self._client.call(
+        reply, end = await self._client.open(
             request,
             "get_object",
             Key=self._key(request.path, request),
@@ -126,9 +126,10 @@ class S3Accessor(ServiceAccessor):
         )
         answer = reply["Body"].raw_stream
         try:
-            return S3Body(answer, answers.checked(request, answers.answer_head(reply)), self._client, request)
+            return S3Body(answer, answers.checked(request, answers.answer_head(reply)), self._client, request, end)
         except BaseException:
             answer.close()
+            end()
             raise
 
     async def list_page(self, request: ListRequest) -> ListPage:
@@ -143,7 +144,7 @@ class S3Accessor(ServiceAccessor):
             ContinuationToken=request.page_token,
             MaxKeys=limit,
         )
-        return answers.list_page_of(reply, request, self._root)
+        return answers.list_page_of(reply, request, self._root, limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         return await put(self._client, request, self._key(request.path, request), data)

@@ -132,13 +132,19 @@ def directory_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
     return Metadata(path=request.path, kind="directory")
 
 
-def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str) -> ListPage:
-    """One page, in the order of keys, without the listed directory itself. ``root`` is what our paths lack."""
+def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entries_max: int) -> ListPage:
+    """One page, in the order of keys, without the listed directory itself.
+
+    ``root`` is what our paths lack, ``entries_max`` what the store was asked for at most.
+    """
 
     def wrong(why: str, **context: object) -> ProtocolError:
         return ProtocolError(why, operation=request.operation, path=request.path, context=context)
 
     _check_is_page(reply, request)
+    count = len(reply.get("CommonPrefixes") or ()) + len(reply.get("Contents") or ())
+    if count > entries_max:
+        raise wrong(f"the page holds {count} entries where at most {entries_max} were asked for")
     entries = [Entry(path=found["Prefix"], kind="directory") for found in reply.get("CommonPrefixes") or ()]
     entries += [_entry(found, wrong) for found in reply.get("Contents") or ()]
     prefix = root + request.path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
@@ -12,13 +13,16 @@ from aioprefetch.values import ReadHead, ReadRequest
 class S3Body:
     """Bytes as they arrive. Closing it before its end breaks the connection off and frees its slot at once."""
 
-    __slots__ = ("__weakref__", "_answer", "_client", "_closed", "_received", "_request", "head")
+    __slots__ = ("__weakref__", "_answer", "_client", "_closed", "_end", "_received", "_request", "head")
 
-    def __init__(self, answer: Any, head: ReadHead, client: S3Client, request: ReadRequest) -> None:
+    def __init__(
+        self, answer: Any, head: ReadHead, client: S3Client, request: ReadRequest, end: Callable[[], None]
+    ) -> None:
         self.head = head
         self._answer = answer
         self._client = client
         self._request = request
+        self._end: Callable[[], None] | None = end
         self._received = 0
         self._closed = False
         client.runtime.streams.add(self)
@@ -26,7 +30,14 @@ class S3Body:
     def abort(self) -> None:
         """Break off; a waiting ``read_chunk`` raises ``Closed``."""
         self._closed = True
+        self._give_up()
+
+    def _give_up(self) -> None:
+        # After the last byte aiohttp has taken the connection back already, and this does nothing.
         self._answer.close()
+        if self._end is not None:
+            end, self._end = self._end, None
+            end()
 
     async def read_chunk(self) -> bytes:
         """What has arrived, at least one byte; ``b""`` after the last byte that the head promised."""
@@ -49,22 +60,22 @@ class S3Body:
         try:
             chunk: bytes = await self._answer.content.readany()
         except Exception as error:
-            if self._closed:
-                raise self._was_closed() from None
-            explained: Error = self._client.explainer.explain(error, self._request)
-            raise explained from error
-        if not chunk:
-            raise Unavailable(
+            explained: Error = (
+                self._was_closed() if self._closed else self._client.explainer.explain(error, self._request)
+            )
+        else:
+            if chunk:
+                return chunk
+            explained = Unavailable(
                 f"the body ended after {self._received} of {self.head.size} bytes",
                 operation="read",
                 path=self._request.path,
             )
-        return chunk
+        # Out here, where Python does not chain what was caught.
+        raise explained from explained.__cause__
 
     def _was_closed(self) -> Closed:
         return Closed("the body or its operator is closed", operation="read", path=self._request.path)
 
     async def aclose(self) -> None:
-        self._closed = True
-        # After the last byte aiohttp has taken the connection back already, and this does nothing.
-        self._answer.close()
+        self.abort()

@@ -1,24 +1,26 @@
 """The live client: one aiobotocore client for a runtime, made at first use, and the one place that calls it.
 
-aiobotocore has no types, so ``Any`` stays in here: the rest sees our requests, dictionaries and errors.
+aiobotocore has no types, so ``Any`` stays in here: the rest sees our requests, dictionaries and errors. Its exceptions
+stay in here too, since they hold requests with all their secrets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import os
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, PermissionDenied
 from aioprefetch.runtime import Runtime
-from aioprefetch.services.s3.errors import Explainer
+from aioprefetch.services.s3.errors import Explainer, inner_error
 from aioprefetch.services.s3.options import sse_key_bytes
-from aioprefetch.services.s3.session import answers_closed_on_failure, guard, session_class
+from aioprefetch.services.s3.session import calling, guard, redact_logs, session_class
 from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.statistics import Timer
 from aioprefetch.telemetry import DURATIONS
@@ -26,6 +28,8 @@ from aioprefetch.values import Request
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
+
+T = TypeVar("T")
 
 Reply = Mapping[str, Any]
 
@@ -46,36 +50,68 @@ _ENCRYPTED = {
 }
 
 
+# A store that calls credentials expired is believed once a minute: new ones cost a client, and a store may lie.
+RENEW_SECONDS_MIN = 60.0
+
+
+class LiveClient:
+    """A client of aiobotocore, the credentials it was made with, and how many calls and bodies still use it."""
+
+    __slots__ = ("ca_bundle", "client", "identity", "is_retired", "users")
+
+    def __init__(self, client: Any, identity: bytes, ca_bundle: str) -> None:
+        self.client = client
+        self.identity = identity
+        self.ca_bundle = ca_bundle
+        self.users = 0
+        self.is_retired = False
+
+
 class S3Client:
     """One client for one runtime. The first call makes it; concurrent first calls wait for the same one.
 
-    It is made in the background, so that a caller that is cancelled takes it from nobody else, and closed with the
-    runtime.
+    It is made in the background, so that a caller that is cancelled takes it from nobody else, and in a thread, since
+    that takes a few hundred milliseconds of computing. It is closed with the runtime, or when its credentials have
+    ended and its last call has.
     """
 
     def __init__(self, service: S3, runtime: Runtime) -> None:
         self.service = service
         self.runtime = runtime
         self.explainer = Explainer(service)
-        # Counts the clients made anew: what an earlier one signed is not used any more.
+        # Counts how often new credentials were asked for: what was signed before is not used any more.
         self.generation = 0
-        self._client: Any = None
-        self._retired: list[Any] = []
-        self._making: asyncio.Future[Any] | None = None
         self.ca_bundle: str | None = service.ca_bundle
+        self._live: LiveClient | None = None
+        self._previous: LiveClient | None = None
+        self._retired: set[LiveClient] = set()
+        self._renewed_at: float | None = None
+        self._making: asyncio.Future[LiveClient] | None = None
         self._sse_key: bytes | None = None
         self._closer_known = False
 
     async def call(self, request: Request, method: str, **parameters: Any) -> Reply:
         """Call one method of the client for ``request``; every failure is one of ours, with operation and path."""
+        reply, end = await self._called(request, method, parameters)
+        end()
+        return reply
+
+    async def open(self, request: Request, method: str, **parameters: Any) -> tuple[Reply, Callable[[], None]]:
+        """The same for a reply whose body the caller reads, and the function to call when it has been read."""
+        return await self._called(request, method, parameters, streams=True)
+
+    async def _called(
+        self, request: Request, method: str, parameters: dict[str, Any], *, streams: bool = False
+    ) -> tuple[Reply, Callable[[], None]]:
+        live = await self._connected_for(request)
+        live.users += 1
         try:
-            client = await self.connected()
             with self._counted(method) as timer:
-                return await self._send(client, request, method, parameters, timer)
-        except Error as error:
-            raise error.add_context(operation=request.operation, path=request.path) from error.__cause__
-        except Exception as error:
-            raise self.explainer.explain(error, request) from error
+                reply = await self._send(live.client, request, method, parameters, timer, streams=streams)
+        except BaseException:
+            self._end_use(live)
+            raise
+        return reply, lambda: self._end_use(live)
 
     def _counted(self, method: str) -> AbstractContextManager[Timer | None]:
         counter = _COUNTERS.get(method)
@@ -86,33 +122,49 @@ class S3Client:
         return nullcontext()
 
     async def _send(
-        self, client: Any, request: Request, method: str, parameters: dict[str, Any], timer: Timer | None
+        self,
+        client: Any,
+        request: Request,
+        method: str,
+        parameters: dict[str, Any],
+        timer: Timer | None,
+        *,
+        streams: bool,
     ) -> Reply:
         try:
-            with answers_closed_on_failure():
+            with calling(streams=streams):
                 reply: Reply = await getattr(client, method)(**self._complete(method, parameters))
                 return reply
-        except Error:
-            raise
         except Exception as error:
-            explained = self.explainer.explain(error, request)
+            explained = self._explained(error, request)
             if timer is not None and is_unmodified(request, explained):
                 timer.end(None)
-            raise explained from error
+        # Out here, where Python does not chain what was caught.
+        raise explained from explained.__cause__
 
     async def presigned_url(self, request: Request, method: str, **parameters: Any) -> str:
         """A URL that does what ``method`` would do."""
         expires_seconds = parameters.pop("ExpiresIn")
+        live = await self._connected_for(request)
+        live.users += 1
         try:
-            client = await self.connected()
-            url: str = await client.generate_presigned_url(
+            url: str = await live.client.generate_presigned_url(
                 method, Params=self._complete(method, parameters), ExpiresIn=expires_seconds
             )
             return url
-        except Error as error:
-            raise error.add_context(operation=request.operation, path=request.path) from error.__cause__
         except Exception as error:
-            raise self.explainer.explain(error, request) from error
+            explained = self._explained(error, request)
+        finally:
+            self._end_use(live)
+        raise explained from explained.__cause__
+
+    def _explained(self, error: Exception, request: Request) -> Error:
+        """An error of ours, without a trace of the frames and the exceptions that held the request."""
+        own = inner_error(error)
+        if isinstance(own, Error):
+            own.__context__ = None
+            return own.with_traceback(None).add_context(operation=request.operation, path=request.path)
+        return self.explainer.explain(error, request)
 
     def _complete(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         complete = {name: value for name, value in parameters.items() if value is not None}
@@ -126,9 +178,19 @@ class S3Client:
         return complete
 
     async def connected(self) -> Any:
-        """The client, made now if it is the first time. If cancelled, it is made all the same."""
-        if self._client is not None:
-            return self._client
+        """The client of aiobotocore, made now if it is the first time. If cancelled, it is made all the same."""
+        return (await self._connected()).client
+
+    async def _connected_for(self, request: Request) -> LiveClient:
+        try:
+            return self._live or await self._connected()
+        except Exception as error:
+            explained = self._explained(error, request)
+        raise explained from explained.__cause__
+
+    async def _connected(self) -> LiveClient:
+        if self._live is not None:
+            return self._live
         if self.runtime.closed:
             raise Closed("the operator is closed")
         if self._making is None:
@@ -141,55 +203,77 @@ class S3Client:
             return await asyncio.shield(self._making)
         except Error as error:
             # Every waiter gets its own, to which its operation and path are added.
-            raise copy.copy(error) from error.__cause__
+            own = copy.copy(error)
+            own.__cause__ = error.__cause__
+        raise own from own.__cause__
 
     def renew(self, generation: int) -> None:
-        """The store calls the credentials of that generation expired: ask the provider chain again, once.
+        """The store calls the credentials of that generation expired: ask the provider chain again.
 
-        Keys given as literals cannot be asked for again. Calls that are on their way end with the old client.
+        Keys given as literals cannot be asked for again, and nobody is asked twice within ``RENEW_SECONDS_MIN``.
+        Where the chain still gives the same ones the client stays. Calls on their way end with the old client.
         """
-        if generation != self.generation or self._client is None or self._has_literal_keys():
+        live, now = self._live, self.runtime.now()
+        if generation != self.generation or live is None or self._has_literal_keys():
             return
+        if self._renewed_at is not None and now - self._renewed_at < RENEW_SECONDS_MIN:
+            return
+        self._renewed_at = now
         self.generation += 1
-        self._retired.append(self._client)
-        self._client = self._making = None
+        self._previous, self._live, self._making = live, None, None
 
     def _has_literal_keys(self) -> bool:
         secret = Secret.of(self.service.access_key_id)
         return self.service.anonymous or (secret is not None and secret.is_literal)
 
-    async def _make(self, made: asyncio.Future[Any]) -> None:
+    async def _make(self, made: asyncio.Future[LiveClient]) -> None:
         try:
-            client = await self._create()
+            live = await self._create()
         except Exception as error:
             self._making = None  # the next caller tries again
-            made.set_exception(error)
+            made.set_exception(error.with_traceback(None))
             made.exception()  # seen, even if every waiter is gone
         else:
-            self._client = client
-            made.set_result(client)
+            self._live = live
+            self.ca_bundle = live.ca_bundle
+            previous, self._previous = self._previous, None
+            if previous is not None and previous is not live:
+                self._retire(previous)
+            made.set_result(live)
 
-    async def _create(self) -> Any:
-        service = self.service
-        keys = self._keys()
+    async def _create(self) -> LiveClient:
+        previous = self._previous
         self._sse_key = self._customer_key()
-        session, region, self.ca_bundle = await self.runtime.run_blocking(_load_session, service)
-        client = await session.create_client(
-            "s3",
-            region_name=region,
-            endpoint_url=service.endpoint_url,
-            verify=service.ca_bundle,
-            config=_config(service, service.connections(self.runtime.options.concurrency)),
-            **keys,
-        ).__aenter__()
+        made = await self._off_the_loop(
+            _Maker(self.service, self._keys(), previous, self.runtime.options.concurrency, self.explainer).make
+        )
+        return made or previous  # type: ignore[return-value]  # nothing is made only where there is a previous one
+
+    async def _off_the_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on a loop of its own in a thread of the runtime's; cancelled, it is cancelled there."""
+        elsewhere = _Elsewhere()
         try:
-            # Botocore may have found the endpoint in the environment or in a profile.
-            service.check_endpoint(client.meta.endpoint_url)
-        except BaseException:
-            await client.close()
+            return await self.runtime.run_blocking(elsewhere.run, make)
+        except asyncio.CancelledError:
+            elsewhere.cancel()
             raise
-        client.meta.events.register_first("needs-retry.s3", guard)
-        return client
+
+    def _retire(self, live: LiveClient) -> None:
+        live.is_retired = True
+        self._retired.add(live)
+        self._close_if_unused(live)
+
+    def _end_use(self, live: LiveClient) -> None:
+        live.users -= 1
+        self._close_if_unused(live)
+
+    def _close_if_unused(self, live: LiveClient) -> None:
+        if live.is_retired and not live.users:
+            self.runtime.supervisor.spawn(self._close_retired(live), name="s3 client closing")
+
+    async def _close_retired(self, live: LiveClient) -> None:
+        await live.client.close()
+        self._retired.discard(live)
 
     def _keys(self) -> dict[str, str | None]:
         service = self.service
@@ -218,12 +302,100 @@ class S3Client:
         return sse_key_bytes(value)
 
     async def _close(self) -> None:
-        clients = [*self._retired, self._client]
-        self._client = None
+        clients = [live for live in (*self._retired, self._previous, self._live) if live is not None]
+        self._live = self._previous = None
         self._retired.clear()
-        for client in clients:
-            if client is not None:
-                await client.close()
+        for live in clients:
+            await live.client.close()
+
+
+class _Elsewhere:
+    """A loop of its own for one coroutine, in whichever thread ``run`` is called."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run what ``make`` gives."""
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            self._loop = runner.get_loop()
+            return runner.run(self._guarded(make))
+
+    async def _guarded(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._task = asyncio.current_task()
+        if self._cancelled:
+            raise asyncio.CancelledError
+        return await make()
+
+    def cancel(self) -> None:
+        """End it where it waits for the network. May be called on any thread."""
+        self._cancelled = True
+        if self._loop is not None and self._task is not None:
+            with suppress(RuntimeError):  # It has just ended by itself.
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+
+class _Maker:
+    """Makes a client: imports, files, credentials, models. On a loop in a thread; it waits for nothing of ours."""
+
+    def __init__(
+        self,
+        service: S3,
+        keys: dict[str, str | None],
+        previous: LiveClient | None,
+        concurrency: int,
+        explainer: Explainer,
+    ) -> None:
+        self._service = service
+        self._keys = keys
+        self._previous = previous
+        self._connections = service.connections(concurrency)
+        self._explainer = explainer
+
+    async def make(self) -> LiveClient | None:
+        """A new client; ``None`` where the credentials are those of the previous one."""
+        session, region, ca_bundle = _load_session(self._service)
+        redact_logs(self._explainer)
+        identity = await self._identity(session, region)
+        if self._previous is not None and identity == self._previous.identity:
+            return None
+        client = await self._create(session, region)
+        redact_logs(self._explainer)  # Those of the modules as well that making it has imported.
+        return LiveClient(client, identity, ca_bundle)
+
+    async def _identity(self, session: Any, region: str | None) -> bytes:
+        """A digest of the access key and token that requests are signed with."""
+        keys = self._keys
+        found = (keys.get("aws_access_key_id"), keys.get("aws_session_token"))
+        if not keys and not self._service.anonymous:
+            # Providers that ask another service for keys need a region for it.
+            session.set_config_variable("region", region)
+            credentials = await session.get_credentials()
+            self._explainer.credentials = credentials
+            frozen = None if credentials is None else await credentials.get_frozen_credentials()
+            found = (None, None) if frozen is None else (frozen.access_key, frozen.token)
+        return hashlib.sha256(repr(found).encode()).digest()
+
+    async def _create(self, session: Any, region: str | None) -> Any:
+        service = self._service
+        client = await session.create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=service.endpoint_url,
+            verify=service.ca_bundle,
+            config=_config(service, self._connections),
+            **self._keys,
+        ).__aenter__()
+        try:
+            # Botocore may have found the endpoint in the environment or in a profile.
+            service.check_endpoint(client.meta.endpoint_url)
+        except BaseException:
+            await client.close()
+            raise
+        client.meta.events.register_first("needs-retry.s3", guard)
+        return client
 
 
 def _give_up(making: asyncio.Future[Any]) -> None:

@@ -1,20 +1,59 @@
-"""The XML of an error, as a flat dictionary. Pure, no I/O."""
+"""XML from a store: the guard before every parser, and an error as a flat dictionary. Pure, no I/O."""
 
 from __future__ import annotations
 
 from xml.etree import ElementTree as ET
+from xml.parsers import expat
+
+# The encodings in which a body is parsed: the one that it declares, by us, and UTF-8 whatever it says, by botocore.
+_ENCODINGS = (None, "utf-8")
+# Expat does not stop where a handler raises, so it is given no more than this beyond the place.
+_PIECE_BYTES = 4096
+
+
+class _Decided(Exception):
+    """The part of a document in which its type may stand is over."""
+
+
+def has_document_type(body: bytes | bytearray) -> bool:
+    """Whether a document declares a type (``<!DOCTYPE``), as no answer of S3 does.
+
+    Entities, with which few bytes become megabytes, can only be declared there. The parser is asked and not the
+    bytes, since these may be UTF-16. A type stands before the first element: no more of the body is looked at.
+    """
+    return any(_declares_type(body, encoding) for encoding in _ENCODINGS)
+
+
+def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
+    found = False
+
+    def begin_type(*_: object) -> None:
+        nonlocal found
+        found = True
+        raise _Decided
+
+    def begin_element(*_: object) -> None:
+        raise _Decided
+
+    parser = expat.ParserCreate(encoding)
+    parser.StartDoctypeDeclHandler = begin_type
+    parser.StartElementHandler = begin_element
+    try:
+        for start in range(0, len(body), _PIECE_BYTES):
+            parser.Parse(body[start : start + _PIECE_BYTES], False)
+        parser.Parse(b"", True)
+    except (_Decided, expat.ExpatError, ValueError, LookupError):  # The last two for encodings that are not known.
+        pass
+    return found
 
 
 def parse_error(body: bytes) -> dict[str, str]:
-    """Name and text of each element below ``Error``; nothing for what is no error of S3.
-
-    A document type is refused before it is parsed: entities could make megabytes out of a few bytes.
-    """
-    if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
+    """Name and text of each element below ``Error``; nothing for what is no error of S3."""
+    if has_document_type(body):
         return {}
     try:
         root = ET.fromstring(body)
-    except ET.ParseError:
+    except (ET.ParseError, ValueError, LookupError):
         return {}
     error = root if _name(root) == "Error" else next((one for one in root if _name(one) == "Error"), None)
     return {} if error is None else {_name(one): (one.text or "").strip() for one in error}

@@ -7,6 +7,8 @@ be too general, with every secret that this process knows cut out of it.
 
 from __future__ import annotations
 
+import html
+import json
 import re
 import ssl
 from collections.abc import Mapping
@@ -189,6 +191,10 @@ REASONS: Mapping[str, str] = {
 }
 
 
+class Reported(Exception):
+    """What botocore or aiohttp said, in a line of text without secrets: the cause of an error of ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What an answer said."""
@@ -252,18 +258,28 @@ class Told:
 
 
 class Explainer:
-    """Makes our errors for one recipe. ``keys_left_behind``: literal keys stayed in the process that pickled them."""
+    """Makes our errors for one recipe.
+
+    ``keys_left_behind``: literal keys stayed in the process that pickled them. ``credentials`` are botocore's, where
+    its providers found them.
+    """
 
     def __init__(self, service: S3) -> None:
         self._service = service
         self.keys_left_behind = False
+        self.credentials: Any = None
 
     def explain(self, error: Exception, request: Request) -> Error:
-        """The error for what botocore or aiohttp raised during ``request``."""
+        """The error for what botocore or aiohttp raised during ``request``.
+
+        Its cause is what these said, and not what they raised: that holds the request.
+        """
         response = getattr(error, "response", None)
-        if isinstance(response, Mapping):
-            return self.answered(Told.by(response), request)
-        return self._failed(error, request)
+        explained = (
+            self.answered(Told.by(response), request) if isinstance(response, Mapping) else self._failed(error, request)
+        )
+        explained.__cause__ = Reported(f"{type(error).__module__}.{type(error).__qualname__}: {self.scrub(str(error))}")
+        return explained
 
     def answered(self, told: Told, request: Request) -> Error:
         """The error for an answer that is none of success."""
@@ -286,7 +302,7 @@ class Explainer:
 
     def _failed(self, error: Exception, request: Request) -> Error:
         facts: dict[str, Any] = {"operation": request.operation, "path": request.path}
-        inner = _inner(error)
+        inner = inner_error(error)
         if isinstance(getattr(inner, "os_error", inner), (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             # The peer hung up during the handshake: that is a broken connection, not a wrong certificate.
             return errors.Unavailable("the connection broke during the TLS handshake", **facts)
@@ -327,10 +343,26 @@ class Explainer:
 
     def scrub(self, text: str) -> str:
         """A foreign text, short, without the secrets that this process knows."""
-        for secret in sorted(self._service.known_secrets(), key=len, reverse=True):
-            for form in (secret, quote(secret, safe="")):
+        return excerpt(self.without_secrets(text))
+
+    def without_secrets(self, text: str) -> str:
+        """A text without the secrets that this process knows, in the forms in which they travel."""
+        for secret in sorted(self._known_secrets(), key=len, reverse=True):
+            for form in _forms(secret):
                 text = text.replace(form, "***")
-        return excerpt(text)
+        return text
+
+    def _known_secrets(self) -> set[str]:
+        found = vars(self.credentials) if self.credentials is not None else {}
+        values = {found.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
+        return {value for value in (*self._service.known_secrets(), *values) if isinstance(value, str) and value}
+
+
+def _forms(secret: str) -> set[str]:
+    """How a secret looks in a URL, in XML or HTML, in JSON, and as a literal of Python's."""
+    quoted = quote(secret, safe="")
+    slashes = json.dumps(secret)[1:-1].replace("/", "\\/")
+    return {secret, quoted, quoted.lower(), quote(secret), html.escape(secret), slashes, repr(secret)[1:-1]}
 
 
 def _condition(told: Told, request: Request, facts: dict[str, Any]) -> Error | None:
@@ -370,8 +402,8 @@ def _row(told: Told, request: Request) -> Row:
     return row
 
 
-def _inner(error: Exception) -> Exception:
-    """What aiohttp raised, inside what botocore made of it."""
+def inner_error(error: Exception) -> Exception:
+    """What aiohttp raised, or we did below botocore, inside what botocore made of it."""
     inner = getattr(error, "kwargs", {}).get("error")
     return inner if isinstance(inner, Exception) else error
 

@@ -1,44 +1,69 @@
-"""How aiobotocore's requests travel: redirects are never followed, error bodies are bounded, nothing is left open.
+"""How aiobotocore's requests travel: redirects are never followed, bodies are bounded, nothing is left open.
 
 aiobotocore lets aiohttp follow redirects; to another host it then sends the session token along, and takes the
-foreign body for the object (botocore itself never does). And botocore's own handler for buckets in other regions
-runs into a ``RecursionError`` where an answer names no region. Both end here: a session whose requests do not follow
-redirects, and a guard that turns every answer from 300 on into an error before that handler sees it.
+foreign body for the object (botocore itself never does). It reads each answer but that of a GET whole, however long,
+and parses it with every entity in it. And botocore's own handler for buckets in other regions runs into a
+``RecursionError`` where an answer names no region. All end here: a session whose requests do not follow redirects and
+whose bodies are checked before they are parsed, and a guard that turns every answer from 300 on into an error before
+that handler sees it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
+import traceback
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
+from aioprefetch.errors import ProtocolError
+from aioprefetch.redaction import redact
 from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
+from aioprefetch.services.s3.error_body import has_document_type
 
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10
 WRITE_CHUNK_BYTES = 256 << 10
+# A page of a listing, the longest answer that is no object: a thousand keys of 1 KiB make some 2 MiB and 30,000 tags.
+BODY_BYTES_MAX = 16 << 20
+BODY_TAGS_MAX = 200_000
 
-_answers: ContextVar[list[Any] | None] = ContextVar("aioprefetch_s3_answers", default=None)
+
+class Call:
+    """One call of the client: the answers that it brought, and whether the body of a success is the caller's."""
+
+    __slots__ = ("answers", "streams")
+
+    def __init__(self, *, streams: bool) -> None:
+        self.answers: list[Any] = []
+        self.streams = streams
+
+
+_call: ContextVar[Call | None] = ContextVar("aioprefetch_s3_call", default=None)
 
 
 @contextlib.contextmanager
-def answers_closed_on_failure() -> Iterator[None]:
-    """Close each answer that arrives within, if what follows fails: botocore may fail to parse a head.
+def calling(*, streams: bool) -> Iterator[None]:
+    """Make one call of the client within.
 
-    Without this the connection would stay taken for as long as somebody keeps the exception.
+    ``streams``: the caller reads the body of a success itself; all others are read here, within bounds. If the call
+    fails its answers are closed: botocore may fail to parse a head, and the connection would stay taken for as long
+    as somebody keeps the exception.
     """
-    answers: list[Any] = []
-    token = _answers.set(answers)
+    call = Call(streams=streams)
+    token = _call.set(call)
     try:
         yield
     except BaseException:
-        for answer in answers:
+        for answer in call.answers:
             answer.close()
         raise
     finally:
-        _answers.reset(token)
+        _call.reset(token)
 
 
 @cache
@@ -62,21 +87,22 @@ class DirectRequests:
         self._session = session
 
     async def request(self, method: str, *, headers: Any, data: Any = None, **options: Any) -> Any:
-        """Send one request. Returns the answer of aiohttp, or a bounded one where it is an error."""
+        """Send one request. Returns a bounded answer, or that of aiohttp where the caller streams its body."""
         # Botocore lets a put wait for "100 Continue", and aiohttp waits without end where a server never says it.
         headers.pop("Expect", None)
         body = _memory_payload()(data) if isinstance(data, (bytes, bytearray)) and data else data
         answer = await self._session.request(
             method, headers=headers, data=body, allow_redirects=False, read_bufsize=READ_BUFFER_BYTES, **options
         )
-        answers = _answers.get()
-        if answers is not None:
-            answers.append(answer)
-        return answer if answer.status < 300 else BoundedAnswer(answer)
+        call = _call.get()
+        if call is None:
+            return BoundedAnswer(answer)
+        call.answers.append(answer)
+        return answer if call.streams and answer.status < 300 else BoundedAnswer(answer)
 
 
 class BoundedAnswer:
-    """What aiobotocore uses of an answer that is an error, of which only the beginning is read."""
+    """What aiobotocore uses of an answer whose body it parses. A body that must not be parsed is never given to it."""
 
     __slots__ = ("_answer", "raw_headers", "status", "url")
 
@@ -87,14 +113,30 @@ class BoundedAnswer:
         self.raw_headers = answer.raw_headers
 
     async def read(self) -> bytes:
-        """The body if it is short; otherwise its beginning, and the connection is given up."""
-        body = bytearray()
+        """The body of a success, or ``ProtocolError``; of an error its beginning, or nothing where it is not S3's."""
         try:
-            while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await self._answer.content.readany()):
-                body += chunk
+            return await (self._success() if self.status < 300 else self._excerpt())
         finally:
-            self._answer.close()
-        return bytes(body[:ERROR_BODY_BYTES_MAX])
+            self._answer.close()  # Without effect after the last byte.
+
+    async def _success(self) -> bytes:
+        body = bytearray()
+        while chunk := await self._answer.content.readany():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                raise ProtocolError(f"the answer is longer than {BODY_BYTES_MAX} bytes: no answer of S3 is")
+        if body.count(b"<") > BODY_TAGS_MAX:
+            raise ProtocolError(f"the answer holds more than {BODY_TAGS_MAX} tags: no answer of S3 does")
+        if has_document_type(body):
+            raise ProtocolError("the answer declares a document type: no answer of S3 does")
+        return bytes(body)
+
+    async def _excerpt(self) -> bytes:
+        body = bytearray()
+        while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await self._answer.content.readany()):
+            body += chunk
+        kept = bytes(body[:ERROR_BODY_BYTES_MAX])
+        return b"" if has_document_type(kept) else kept
 
 
 @cache
@@ -137,3 +179,63 @@ def guard(response: tuple[Any, dict[str, Any]] | None, operation: Any, **_: Any)
     told = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if max(answer.status_code, told) >= 300:
         raise ClientError(parsed, operation.name)
+
+
+# Whose lines show requests, answers and parameters at DEBUG, with the loggers below them.
+_LOGGERS = ("aiobotocore", "aiohttp", "botocore")
+
+
+class Scrubber(Protocol):
+    """Who knows the secrets of a client."""
+
+    def without_secrets(self, text: str) -> str:
+        """A text without these secrets."""
+        ...
+
+
+class RedactingFilter(logging.Filter):
+    """Takes credentials out of what botocore, aiobotocore and aiohttp log, before a handler sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scrubbers: weakref.WeakSet[Scrubber] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, scrubber: Scrubber) -> None:
+        """Take the secrets of one more client out, for as long as it lives."""
+        with self._lock:
+            self._scrubbers.add(scrubber)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Redact a record. It is never dropped."""
+        try:
+            said = record.getMessage()
+        except Exception:  # What cannot be formatted is the handler's to report, without its arguments.
+            said = str(record.msg)
+        record.msg, record.args = self._clean(said), None
+        if record.exc_info:
+            # The text remains. The exception holds the request, and so do the variables of its frames.
+            record.exc_text = self._clean("".join(traceback.format_exception(*record.exc_info)).rstrip())
+            record.exc_info = None
+        return True
+
+    def _clean(self, text: str) -> str:
+        with self._lock:
+            scrubbers = list(self._scrubbers)
+        for scrubber in scrubbers:
+            text = scrubber.without_secrets(text)
+        return redact(text)
+
+
+_redacting = RedactingFilter()
+
+
+def redact_logs(scrubber: Scrubber) -> None:
+    """Keep secrets out of the loggers of the libraries below us, as far as their modules are imported by now.
+
+    A filter looks at the lines of its own logger and not at those of the loggers below, so each of these gets it.
+    """
+    _redacting.add(scrubber)
+    known = [name for name in list(logging.root.manager.loggerDict) if name.split(".", 1)[0] in _LOGGERS]
+    for name in {*_LOGGERS, *known}:
+        logging.getLogger(name).addFilter(_redacting)  # Without effect the second time.
