@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from aioprefetch.buffers import IdleMemory
+from aioprefetch.buffers import Exports, IdleMemory
 from aioprefetch.values import Lane
 
 
@@ -68,6 +68,7 @@ class MemoryBudget:
         self.used_bytes = 0
         self.peak_bytes = 0
         self.idle = IdleMemory(limit_bytes)
+        self.exports = Exports()
         self.reclaim: Callable[[int, Lane], None] | None = None
         self.on_lend: Callable[[], None] | None = None
         self._promised_bytes = 0
@@ -75,6 +76,11 @@ class MemoryBudget:
         self._thread = threading.get_ident()
         self._lanes: dict[Lane, deque[Ticket]] = {"demand": deque(), "prefetch": deque()}
         self._grant_scheduled = False
+
+    @property
+    def is_mostly_viewed(self) -> bool:
+        """Whether views hold more than half of the limit: what is given out from now on has to be a copy."""
+        return self.exports.size_bytes > self.limit_bytes // 2
 
     @property
     def held_bytes(self) -> int:

@@ -15,6 +15,8 @@ import contextlib
 import ctypes
 import mmap
 import sys
+import threading
+from collections import deque
 from functools import lru_cache
 from typing import Protocol, cast
 
@@ -79,8 +81,39 @@ class IdleMemory:
         self.shrink(0)
 
 
+class Exports:
+    """How many bytes of buffers are held by views that were handed out. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._size_bytes = 0
+        self._returned: deque[int] = deque()
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that stays while these views live: whole buffers, however little of one is viewed."""
+        with self._lock:
+            while self._returned:
+                self._size_bytes -= self._returned.popleft()
+            return self._size_bytes
+
+    def add(self, size_bytes: int) -> None:
+        """A buffer of that size is viewed from now on."""
+        with self._lock:
+            self._size_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Its last view is gone. Takes no lock: it runs in destructors, in the middle of anything."""
+        self._returned.append(size_bytes)
+
+
 class Owner(Protocol):
     """Who counts the memory of buffers and keeps what is idle: the budget of a runtime."""
+
+    @property
+    def exports(self) -> Exports:
+        """What views outside hold of the buffers."""
+        ...
 
     def find_idle(self, size_bytes: int) -> mmap.mmap | None:
         """An idle mapping of that size, which is the caller's from now on."""
@@ -122,6 +155,29 @@ class MappedBuffer(ctypes.Array[ctypes.c_ubyte]):
     lease: Lease
 
 
+class ExportedBuffer(ctypes.Array[ctypes.c_ubyte]):
+    """The memory of a buffer, for views outside: they keep it alive, and with it the buffer. A type for each length."""
+
+    _type_ = ctypes.c_ubyte
+    _length_ = 0
+
+    hold: ExportHold
+
+
+class ExportHold:
+    """Counts a buffer as viewed for as long as it lives."""
+
+    __slots__ = ("_exports", "_size_bytes")
+
+    def __init__(self, exports: Exports, size_bytes: int) -> None:
+        self._exports = exports
+        self._size_bytes = size_bytes
+        exports.add(size_bytes)
+
+    def __del__(self) -> None:
+        self._exports.give_back(self._size_bytes)
+
+
 Buffer = SmallBuffer | MappedBuffer
 
 
@@ -148,8 +204,15 @@ def lend_buffer(size_bytes: int, owner: Owner | None) -> memoryview:
     return view_of(_mapped(whole_bytes, owner, charged_bytes=0))[:size_bytes]
 
 
-def view_of(buffer: Buffer) -> memoryview:
-    """The bytes of a buffer, writable. It and its slices count as one reference to the buffer."""
+def export_buffer(buffer: Buffer) -> ExportedBuffer:
+    """The same memory to be viewed from outside; counted by the owner's ``exports`` until the last view is gone."""
+    exported = _exported_type(len(buffer)).from_buffer(buffer)
+    exported.hold = ExportHold(buffer.lease.owner.exports, len(buffer))
+    return exported
+
+
+def view_of(buffer: Buffer | ExportedBuffer) -> memoryview:
+    """The bytes of a buffer, writable."""
     return memoryview(buffer).cast("B")
 
 
@@ -176,3 +239,8 @@ def _new_mapping(size_bytes: int) -> mmap.mmap:
 @lru_cache(maxsize=64)
 def _mapped_type(size_bytes: int) -> type[MappedBuffer]:
     return cast("type[MappedBuffer]", type("MappedBuffer", (MappedBuffer,), {"_length_": size_bytes}))
+
+
+@lru_cache(maxsize=64)
+def _exported_type(size_bytes: int) -> type[ExportedBuffer]:
+    return cast("type[ExportedBuffer]", type("ExportedBuffer", (ExportedBuffer,), {"_length_": size_bytes}))

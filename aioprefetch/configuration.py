@@ -19,7 +19,14 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.reader.options import reader_options
 from aioprefetch.redaction import redact
 
-OPERATOR_OPTIONS = ("memory_bytes", "block_bytes", "prefetch_blocks", "concurrency", "disk_cache")
+OPERATOR_OPTIONS = (
+    "memory_bytes",
+    "block_bytes",
+    "prefetch_blocks",
+    "concurrency",
+    "disk_cache",
+    "budget_wait_seconds",
+)
 
 _S3_OPTIONS = (
     "endpoint_url",
@@ -98,6 +105,7 @@ _SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token", "ss
 _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile", "anonymous"})
 _FLAGS = frozenset({"anonymous", "allow_http", "follow_redirects", "request_payer", "follow_symlinks"})
 _NUMBERS = frozenset({"memory_bytes", "block_bytes", "prefetch_blocks", "concurrency"})
+_SECONDS = frozenset({"budget_wait_seconds"})
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -232,4 +240,9 @@ def _parse(name: str, text: str, variable: str) -> Any:
             raise ConfigInvalid(
                 f"{variable}={text!r} is not an integer{_in_bytes(text)}", operation="configure"
             ) from None
+    if name in _SECONDS:
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigInvalid(f"{variable}={text!r} is not a number of seconds", operation="configure") from None
     return text

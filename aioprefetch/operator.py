@@ -59,6 +59,8 @@ class Operator(OperatorRecipe):
         How many blocks a stream fetches ahead.
     concurrency
         Requests in flight at once.
+    budget_wait_seconds
+        How long a read waits for memory before it is ``BudgetExhausted``.
     """
 
     @classmethod

@@ -37,6 +37,7 @@ class OperatorRecipe:
         prefetch_blocks: int = 8,
         concurrency: int = 64,
         disk_cache: DiskCache | str | os.PathLike[str] | None = None,
+        budget_wait_seconds: float = 60.0,
     ) -> None:
         check_bytes(memory_bytes=memory_bytes, block_bytes=block_bytes)
         options = RuntimeOptions(
@@ -45,6 +46,7 @@ class OperatorRecipe:
             prefetch_blocks=prefetch_blocks,
             concurrency=concurrency,
             disk_cache=DiskCache.of(disk_cache),
+            budget_wait_seconds=budget_wait_seconds,
         )
         self._assemble(service, default_layers(), RuntimeFamily(options))
 

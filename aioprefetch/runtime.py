@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import threading
@@ -82,6 +83,11 @@ class RuntimeOptions:
         if type(self.prefetch_blocks) is not int or self.prefetch_blocks < 0:
             raise ConfigInvalid(
                 f"prefetch_blocks must be an integer of at least 0, not {self.prefetch_blocks!r}", operation="configure"
+            )
+        wait = self.budget_wait_seconds
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 < wait < math.inf:
+            raise ConfigInvalid(
+                f"budget_wait_seconds must be a positive number of seconds, not {wait!r}", operation="configure"
             )
         if self.memory_bytes < self.block_bytes:
             raise ConfigInvalid(

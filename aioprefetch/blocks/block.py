@@ -7,19 +7,15 @@ other segment, is still behind the bytes that have arrived: only those are ever 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from bisect import bisect_left, bisect_right
 from enum import Enum
 from operator import attrgetter
 
-from aioprefetch.buffers import Buffer, new_buffer, view_of
+from aioprefetch.buffers import Buffer, ExportedBuffer, export_buffer, new_buffer, view_of
 from aioprefetch.errors import Unexpected
 from aioprefetch.ranges import Range
 from aioprefetch.statistics import Account
-
-# ``sys.getrefcount`` of a buffer that only its segment holds: the attribute, the segment's view, the argument.
-_REFERENCES_OF_A_SEGMENT = 3
 
 
 class SegmentState(Enum):
@@ -56,6 +52,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_exported",
         "account",
         "buffer",
         "end",
@@ -85,6 +82,7 @@ class Segment:
         self.end = end
         self.buffer = buffer
         self.view = view_of(buffer)
+        self._exported: weakref.ref[ExportedBuffer] | None = None
         self.filled = 0
         self.pins = 0
         self.state = SegmentState.FILLING
@@ -115,11 +113,15 @@ class Segment:
     @property
     def is_viewed(self) -> bool:
         """Whether somebody outside holds a view, so that dropping the segment would free nothing."""
-        return sys.getrefcount(self.buffer) > _REFERENCES_OF_A_SEGMENT
+        return self._exported is not None and self._exported() is not None
 
     def export(self, start: int, end: int) -> memoryview:
-        """A read-only view of ``[start, end)``, counted by ``is_viewed`` as long as it or a slice of it lives."""
-        return view_of(self.buffer).toreadonly()[start - self.start : end - self.start]
+        """A read-only view of ``[start, end)``, counted as long as it or a slice of it lives. From any thread."""
+        exported = None if self._exported is None else self._exported()
+        if exported is None:  # Two threads that come here in one moment count the buffer twice: no harm is done.
+            exported = export_buffer(self.buffer)
+            self._exported = weakref.ref(exported)
+        return view_of(exported).toreadonly()[start - self.start : end - self.start]
 
     def keep_prefix(self) -> None:
         """The fetch ended early: what has arrived stays, in memory of its own size unless somebody views the old."""
@@ -132,7 +134,7 @@ class Segment:
         lease.charged_bytes -= kept
         view = view_of(buffer)
         view[:] = self.view[:kept]
-        self.buffer, self.view = buffer, view
+        self.buffer, self.view, self._exported = buffer, view, None
 
 
 class Block:

@@ -20,6 +20,9 @@ from aioprefetch.values import Lane, ReadHead
 if TYPE_CHECKING:
     from aioprefetch.blocks.store import BlockStore
 
+# A view of less than this share of the memory it would keep is a copy instead.
+_VIEW_SHARE = 8
+
 # Version id, ETag; and where neither tells anything, something that equals nothing else.
 Version = tuple[str | None, str | None] | tuple[None, None, object]
 
@@ -119,6 +122,17 @@ class BlockFile:
         block = self.blocks.get(position // self.grid.block_bytes)
         segment = None if block is None else block.at(position)
         return segment if segment is not None and position < segment.start + segment.filled else None
+
+    def view(self, segment: Segment, start: int, end: int) -> memoryview:
+        """``[start, end)`` of a segment for somebody outside, read-only. From any thread.
+
+        On the segment itself, whose memory stays accounted until the last slice of the view is gone; or a copy, which
+        is not accounted, where it is small against the segment or views hold more than half of the budget already.
+        """
+        is_small = (end - start) * _VIEW_SHARE < len(segment.buffer)
+        if is_small or self.store.runtime.budget.is_mostly_viewed:
+            return memoryview(bytes(segment.view[start - segment.start : end - segment.start]))
+        return segment.export(start, end)
 
     def missing(self, start: int, end: int) -> list[Range]:
         """What of ``[start, end)`` is neither resident nor on its way, cut where what is on the disk begins or ends."""

@@ -184,9 +184,9 @@ class BlockStore:
                         await ticket.wait()
             except TimeoutError:
                 raise BudgetExhausted(
-                    f"{ticket.size_bytes} bytes of memory were not free within {limit_seconds} s:"
-                    f" {budget.used_bytes} of {budget.limit_bytes} are in use; release views, close readers or raise"
-                    " memory_bytes",
+                    f"{ticket.size_bytes} bytes of memory were not free within budget_wait_seconds={limit_seconds:g}:"
+                    f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use, of which views hold"
+                    f" {budget.exports.size_bytes}; release views, close readers or raise memory_bytes",
                     operation="read",
                 ) from None
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes

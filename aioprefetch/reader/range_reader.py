@@ -58,9 +58,11 @@ class RangeReader(ReaderState):
         return await self._read(offset, size, "read_at")
 
     async def view_at(self, offset: int, size: int | None) -> memoryview:
-        """As ``read_at``, as a read-only view on the block; its memory stays accounted while any slice of it lives.
+        """As ``read_at``, as a read-only view.
 
-        A range that lies in more than one piece of memory is copied together.
+        It lies on the block itself, whose memory stays accounted while any slice of the view lives. It is a copy, which
+        is not accounted, where it is less than an eighth of its block, while views hold more than half of
+        ``memory_bytes``, and where the range lies in more than one piece of memory.
         """
         hit = self._hit_view(offset, size)
         if hit is not None:
@@ -75,7 +77,7 @@ class RangeReader(ReaderState):
             if pieces is not None:
                 self._delivered(end - start, size, Tier.NETWORK if first else tier_of(waits))
                 segment = file.at(start) if len(pieces) == 1 else None
-                return memoryview(b"".join(pieces)) if segment is None else segment.export(start, end)
+                return memoryview(b"".join(pieces)) if segment is None else file.view(segment, start, end)
         finally:
             pinned.release(waits)
         return memoryview(await self._read(offset, size, "view_at"))

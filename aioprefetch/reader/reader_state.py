@@ -110,7 +110,17 @@ class ReaderState:
         if end > segment.start + segment.filled:  # Evicted in between by the loop's thread, and on its way again.
             return None
         self._count_hit(len(view), size)
-        return segment.export(offset, end)
+        return file.view(segment, offset, end)
+
+    def peek_into(self, offset: int, target: memoryview) -> int | None:
+        """Fill ``target`` if all of it is resident, and say how much that is, else ``None``. From any thread."""
+        view = self._resident(offset, len(target))
+        if view is None:
+            return None
+        count = len(view)
+        target[:count] = view
+        self._count_hit(count, len(target))
+        return count
 
     # --- within -------------------------------------------------------------------------------------------------
 
@@ -158,13 +168,15 @@ class ReaderState:
         return view
 
     def _hit_view(self, offset: int, size: int | None) -> memoryview | None:
-        """As ``_hit``, as a view that keeps its bytes accounted."""
+        """As ``_hit``, as the view that is given to the caller."""
         view = self._hit(offset, size)
         if view is None:
             return None
         file = None if self._object is None else self._object.file
-        segment = file.at(offset) if file is not None and len(view) else None
-        return memoryview(bytes(view)) if segment is None else segment.export(offset, offset + len(view))
+        segment = None if file is None or not len(view) else file.at(offset)
+        if file is None or segment is None:
+            return memoryview(bytes(view))
+        return file.view(segment, offset, offset + len(view))
 
     def _count_hit(self, count: int, size: int | None) -> None:
         # Two threads that hit in one moment may lose a count: exact ones would cost every hit a lock.

@@ -137,9 +137,10 @@ class SyncFile(io.RawIOBase):
         return self._read(*self._range(offset, size))
 
     def view_at(self, offset: int, size: int | None) -> memoryview:
-        """The same as a read-only ``memoryview``, without a copy where the bytes lie in one block.
+        """The same as a read-only ``memoryview``.
 
-        The block stays in memory, and accounted, until the last slice of the view is gone.
+        Without a copy where the bytes lie in one block, are at least an eighth of it, and views hold no more than half
+        of ``memory_bytes``. Then the block stays in memory, and accounted, until the last slice of the view is gone.
         """
         return self._view(*self._range(offset, size))
 
@@ -163,7 +164,7 @@ class SyncFile(io.RawIOBase):
         return self.read(-1)
 
     def read_buffer(self, size: int | None = -1, /) -> memoryview:
-        """Like ``read``, as a view without a copy. Arrow calls this where a file has it."""
+        """Like ``read``, as a view: a copy where ``view_at`` is one. Arrow calls this where a file has it."""
         with self._turn("read"):
             view = self._view(self._position, self._wanted(size))
             self._position += len(view)
@@ -177,10 +178,10 @@ class SyncFile(io.RawIOBase):
             if not given.nbytes:
                 self._live("readinto")
                 return 0
-            with given.cast("B") as target, self._turn("readinto"), self._view(self._position, len(target)) as source:
-                target[: len(source)] = source
-                self._position += len(source)
-                return len(source)
+            with given.cast("B") as target, self._turn("readinto"):
+                count = self._fill(target)
+                self._position += count
+                return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Move the cursor, beyond the end too; the new position. A negative one is a ``ValueError``."""
@@ -307,6 +308,15 @@ class SyncFile(io.RawIOBase):
             view = self._thread.run(reader.view_at(start, length))
         self._progress(len(view))
         return view
+
+    def _fill(self, target: memoryview) -> int:
+        count = self._live("readinto").peek_into(self._position, target)
+        if count is None:
+            with self._view(self._position, len(target)) as source:
+                target[: len(source)] = source
+                return len(source)
+        self._progress(count)
+        return count
 
     def _progress(self, count: int) -> None:
         # On the caller's thread: no code of the user runs on the loop's. A failure of it fails no read.

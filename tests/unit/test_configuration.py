@@ -52,6 +52,7 @@ def test_a_secret_in_a_bad_uri_is_not_shown() -> None:
         ("memory://x", {"memory_bytes": "1"}),
         ("memory://x", {"block_bytes": 0}),
         ("memory://x", {"disk_cache": "relative/path"}),
+        *(("memory://x", {"budget_wait_seconds": value}) for value in (0, -1, "60", True, float("inf"), float("nan"))),
     ],
 )
 def test_options_that_cannot_be(uri: str, options: dict[str, Any]) -> None:
@@ -65,14 +66,22 @@ def test_options_that_cannot_be(uri: str, options: dict[str, Any]) -> None:
 def test_keywords_win_over_variables_and_none_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOPREFETCH_MEMORY_BYTES", str(1 << 25))
     monkeypatch.setenv("AIOPREFETCH_CONCURRENCY", "7")
+    monkeypatch.setenv("AIOPREFETCH_BUDGET_WAIT_SECONDS", "2.5")
     operator = Operator.from_uri("memory://x", memory_bytes=1 << 26, concurrency=None)
     assert operator.options.memory_bytes == 1 << 26
     assert operator.options.concurrency == 7
+    assert operator.options.budget_wait_seconds == 2.5
     assert operator.options.block_bytes == 8 << 20
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("MEMORY_BYTES", "much"), ("MEMORY_BYTES", "1.5"), ("FOLLOW_SYMLINKS", "perhaps")]
+    ("name", "text"),
+    [
+        ("MEMORY_BYTES", "much"),
+        ("MEMORY_BYTES", "1.5"),
+        ("FOLLOW_SYMLINKS", "perhaps"),
+        ("BUDGET_WAIT_SECONDS", "a minute"),
+    ],
 )
 def test_a_variable_that_makes_no_sense_is_named(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"AIOPREFETCH_{name}", text)

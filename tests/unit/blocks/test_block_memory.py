@@ -28,9 +28,9 @@ def no_collector() -> Iterator[None]:
 async def test_a_view_keeps_its_bytes_accounted_until_the_last_slice_is_gone(no_collector: None) -> None:
     async with bench() as b:
         reader = b.reader()
-        view = await reader.view_at(10, 1000)
+        view = await reader.view_at(10, BLOCK // 2)
         assert view.readonly
-        assert bytes(view) == b.data[10:1010]
+        assert bytes(view) == b.data[10 : 10 + BLOCK // 2]
         inner = view[10:20][2:4]
         del view
         await reader.unbuffer()
@@ -45,7 +45,7 @@ async def test_a_view_keeps_its_bytes_accounted_until_the_last_slice_is_gone(no_
 async def test_a_view_may_die_in_another_thread(no_collector: None) -> None:
     async with bench() as b:
         reader = b.reader()
-        held = [(await reader.view_at(0, 100))[5:]]
+        held = [(await reader.view_at(0, BLOCK))[5:]]
         await reader.unbuffer()
         thread = threading.Thread(target=held.clear)
         thread.start()
@@ -58,12 +58,12 @@ async def test_a_view_may_die_in_another_thread(no_collector: None) -> None:
 async def test_a_view_never_changes_whatever_happens_to_the_store() -> None:
     async with bench(4 * MIB, memory_bytes=4 * BLOCK) as b:
         reader = b.reader()
-        view = await reader.view_at(100, 500)
+        view = await reader.view_at(100, BLOCK // 2)
         b.put(bytes(4 * MIB))
         await reader.reopen()
         for offset in range(0, 4 * MIB, BLOCK):
             assert await reader.read_at(offset, BLOCK) == bytes(BLOCK)
-        assert bytes(view) == b.data[100:600]
+        assert bytes(view) == b.data[100 : 100 + BLOCK // 2]
         await reader.aclose()
 
 
@@ -86,18 +86,23 @@ async def test_everything_comes_back(no_collector: None) -> None:
 
 
 @pytest.mark.virtual
-async def test_views_that_hold_all_memory_end_in_an_error_and_not_in_a_hang() -> None:
+async def test_the_error_of_a_read_without_memory_says_how_much_views_hold() -> None:
     async with bench(memory_bytes=4 * BLOCK, budget_wait_seconds=30.0) as b:
         reader = b.reader()
-        views = [await reader.view_at(block * BLOCK, 10) for block in range(5)]
+        views = [await reader.view_at(block * BLOCK, BLOCK) for block in range(2)]
+        b.runtime.budget.charge(3 * BLOCK)  # As a scan does for what it cannot do without.
         began = b.runtime.now()
         with pytest.raises(BudgetExhausted) as caught:
             await reader.read_at(10 * BLOCK, 10)
         assert b.runtime.now() - began == pytest.approx(30.0)
-        assert "release views" in str(caught.value)
+        assert f"{5 * BLOCK} of memory_bytes={4 * BLOCK} are in use, of which views hold {2 * BLOCK}" in str(
+            caught.value
+        )
+        assert "budget_wait_seconds=30:" in str(caught.value)
         assert caught.value.operation == "read"
-        del views[:2]
+        views.clear()
         assert await reader.read_at(10 * BLOCK, 10) == b.data[10 * BLOCK : 10 * BLOCK + 10]
+        b.runtime.budget.release(3 * BLOCK)
         await reader.aclose()
 
 
@@ -105,13 +110,65 @@ async def test_views_that_hold_all_memory_end_in_an_error_and_not_in_a_hang() ->
 async def test_a_read_that_waits_for_memory_goes_on_when_a_view_is_dropped() -> None:
     async with bench(memory_bytes=4 * BLOCK) as b:
         reader = b.reader()
-        views = [await reader.view_at(block * BLOCK, 10) for block in range(5)]
+        views = [await reader.view_at(block * BLOCK, BLOCK) for block in range(3)]
+        b.runtime.budget.charge(2 * BLOCK)
         task = asyncio.create_task(reader.read_at(10 * BLOCK, 10))
         await settle()
         assert not task.done()
         views.clear()
         assert await task == b.data[10 * BLOCK : 10 * BLOCK + 10]
         assert b.runtime.now() < 1.0
+        b.runtime.budget.release(2 * BLOCK)
+        await reader.aclose()
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("size", [16, BLOCK // 8, BLOCK // 3, BLOCK])
+async def test_views_never_make_a_read_wait_for_memory(size: int, blocks: int) -> None:
+    """However many are held, and however little each shows of its block."""
+    async with bench(4 * MIB, memory_bytes=blocks * BLOCK) as b:
+        reader = b.reader()
+        held = [(start, await reader.view_at(start, size)) for start in range(0, 4 * MIB - size, BLOCK // 2)]
+        assert await reader.read_at(4 * MIB - 100, 100) == b.data[-100:]
+        assert all(view.readonly and bytes(view) == b.data[start : start + len(view)] for start, view in held)
+        assert b.runtime.now() == 0.0
+        assert b.runtime.budget.peak_bytes <= (blocks + 1) * BLOCK
+        await reader.aclose()
+
+
+async def test_a_small_view_is_a_copy_and_holds_nothing(no_collector: None) -> None:
+    async with bench() as b:
+        reader = b.reader()
+        await reader.read_at(0, 1)
+        for read in (reader.view_at(0, BLOCK // 8 - 1), reader.view_at(BLOCK, BLOCK // 8 - 1)):  # A hit, and a miss.
+            view = await read
+            await reader.unbuffer()
+            assert (b.runtime.budget.used_bytes, b.runtime.budget.exports.size_bytes) == (0, 0)
+            assert view.readonly
+        large = await reader.view_at(0, BLOCK // 8)
+        await reader.unbuffer()
+        assert b.runtime.budget.used_bytes == b.runtime.budget.exports.size_bytes == BLOCK
+        del large
+        assert b.runtime.budget.used_bytes == b.runtime.budget.exports.size_bytes == 0
+        await reader.aclose()
+
+
+async def test_views_are_copies_while_views_hold_more_than_half_of_the_budget(no_collector: None) -> None:
+    async with bench(memory_bytes=8 * BLOCK) as b:
+        reader = b.reader()
+        exports = b.runtime.budget.exports
+        held = [await reader.view_at(block * BLOCK, BLOCK) for block in range(5)]
+        held.append(await reader.view_at(0, BLOCK))  # A second one of a block counts nothing more.
+        assert exports.size_bytes == 5 * BLOCK
+        copies = [await reader.view_at(5 * BLOCK, BLOCK), reader.peek_view(5 * BLOCK, BLOCK)]
+        assert exports.size_bytes == 5 * BLOCK
+        held.clear()
+        assert exports.size_bytes == 0
+        view = await reader.view_at(6 * BLOCK, BLOCK)
+        assert exports.size_bytes == BLOCK
+        assert copies == [b.data[5 * BLOCK : 6 * BLOCK]] * 2
+        assert view == b.data[6 * BLOCK : 7 * BLOCK]
         await reader.aclose()
 
 

@@ -114,10 +114,10 @@ async def test_what_is_in_flight_or_waited_for_stays() -> None:
 async def test_a_viewed_block_goes_last() -> None:
     async with bench(memory_bytes=4 * BLOCK) as b:
         reader = b.reader()
-        view = await reader.view_at(0, 10)
+        view = await reader.view_at(0, BLOCK)
         for block in range(1, 8):
             await reader.read_at(block * BLOCK, 10)
             await settle()
         assert 0 in resident(reader)
-        assert bytes(view) == b.data[:10]
+        assert bytes(view) == b.data[:BLOCK]
         await reader.aclose()

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -185,6 +187,37 @@ def test_positional_reads_leave_the_cursor_alone(file: SyncFile) -> None:
     assert file.read_ranges([(0, 4), (5000, 5010)]) == [LINES[:4], LINES[5000:5010]]
     assert file.read_at(len(LINES) + 5, 10) == b""
     assert file.tell() == 100
+
+
+def test_what_is_read_into_a_buffer_is_copied_once(file: SyncFile) -> None:
+    """From resident memory no view is made of it, which would be counted while the copy is under way."""
+    buffer = bytearray(3000)
+    for start in (0, 500):
+        file.seek(start)
+        assert file.readinto(buffer) == 3000
+        assert buffer == LINES[start : start + 3000]
+    assert file.statistics["stream_read_block_hits"] == 1
+
+
+def test_arrow_may_hold_the_buffers_of_a_file_larger_than_memory(
+    random_name: Callable[[], str],
+) -> None:
+    """Its threads hold what they were given until they get more; that must never be what they wait for."""
+    table = pa.table({f"c{number}": [float(row * number) for row in range(20_000)] for number in range(8)})
+    parquet = io.BytesIO()
+    pq.write_table(table, parquet, row_group_size=4000, use_dictionary=False, compression="none")
+    operator = Operator.from_uri(
+        f"memory://{random_name()}", memory_bytes=256 << 10, block_bytes=32 << 10, budget_wait_seconds=5
+    )
+    with BlockingOperator(operator) as blocking:
+        blocking.write("t", parquet.getvalue())
+        with blocking.open("t") as file:
+            held = list(iter(lambda: file.read_buffer(10_000), b""))
+            assert b"".join(held) == parquet.getvalue()
+            assert file.read_at(0, 4) == b"PAR1"
+            del held
+        with blocking.open("t") as file:
+            assert pq.read_table(file, pre_buffer=False).equals(table)
 
 
 def test_it_says_what_a_file_says(file: SyncFile) -> None:
