@@ -101,6 +101,12 @@ class BoundsReader:
             return pa.scalar(value.encode() if isinstance(value, str) else bytes(value), pa.large_binary())
         return value if isinstance(value, pa.Scalar) else pa.scalar(value)
 
+    def member(self, value: Any) -> Any:
+        """A value of a list in a filter. For ``in`` pyarrow rounds it to the column's floating-point type first."""
+        if not self.is_float or value is None or value != value:
+            return value
+        return self.scalar(value).cast(self.type)
+
     def can_be(self, low: bytes, high: bytes) -> bool:
         """Whether values of the column can lie between these bounds."""
         return can_be_bounds(self._order, low, high)

@@ -189,7 +189,7 @@ def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIn
         if operator == "in":
             mask = unknown
             for one in value:
-                mask = mask | _compared(reader, low, high, "==", one)
+                mask = mask | _compared(reader, low, high, "==", reader.member(one))
             return mask
         return unknown | _compared(reader, low, high, operator, value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):

@@ -233,6 +233,13 @@ def test_bounds_that_cannot_be_true_drop_no_page(bounds: tuple[float, float], cl
     assert prune_pages(footer, filters, 0, indexes) == [(0, 6)]
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_a_list_is_rounded_to_the_type_of_the_column(kind: pa.DataType) -> None:
+    table = pa.table({"a": pa.array([0.1] * 16 + [7.0] * 16, pa.float64()).cast(kind)})
+    kept = assert_kept(table, paged(table, use_dictionary=False), [("a", "in", [0.1])])
+    assert kept == [(0, 16)]
+
+
 def test_one_value_is_dropped_by_unequal() -> None:
     table = pa.table({"a": [7] * 16 + [8] * 16})
     assert assert_kept(table, paged(table, use_dictionary=False), [("a", "!=", 7)]) == [(16, 32)]
