@@ -19,7 +19,7 @@ from aioprefetch.services.http.answers import (
     is_synthetic,
     metadata_of,
 )
-from aioprefetch.services.http.bodies import BufferedBody
+from aioprefetch.services.http.bodies import BufferedBody, UnsizedBytes
 from aioprefetch.services.http.exchange import Answer, Exchange, ServerTraits
 from aioprefetch.services.http.fields import field_of
 from aioprefetch.services.service_accessor import ServiceAccessor
@@ -31,8 +31,6 @@ from aioprefetch.values import AnswerHead, Metadata, ReadHead, ReadReply, ReadRe
 if TYPE_CHECKING:
     from aioprefetch.services.http.recipe import Http
 
-# An answer that does not tell its length is read into memory, up to this much.
-UNSIZED_BYTES_MAX = 64 << 20
 # 403 is on the list because a signed URL is often signed for GET alone.
 HEAD_REFUSED = frozenset({403, 405, 501})
 ONE_BYTE = b"Range: bytes=0-0\r\n"
@@ -137,32 +135,23 @@ class HttpAccessor(ServiceAccessor):
 
     async def _unsized(self, request: ReadRequest, answer: ResponseHead, stream: StreamedAnswer) -> BufferedBody:
         """No length was told (a chunked body, or one that ends with the connection): read ahead to know it."""
-        wanted_end = None
-        if request.size is not None and request.suffix is None:
-            wanted_end = request.offset + request.size
-        data = bytearray()
+        collected = UnsizedBytes(self.runtime, request)
         complete = False
-        while wanted_end is None or len(data) < wanted_end:
-            chunk = await stream.read_chunk()
-            self.runtime.counters["stream_read_total_bytes"] += len(chunk)
-            if not chunk:
-                complete = True
-                break
-            data += chunk
-            if len(data) > UNSIZED_BYTES_MAX:
-                raise Unsupported(
-                    f"the server tells no length, and such objects are read up to {UNSIZED_BYTES_MAX} bytes only: "
-                    "copy the object to a store that tells lengths and has ranges",
-                    operation="read",
-                    path=request.path,
-                )
-        stream.close()
-        total = len(data) if complete else None
-        bounds = _bounds(request, len(data))
-        # Without a total on every answer no ETag can be made up that is the same on each: only a real one counts.
-        described = replace(answer_head(answer), etag=etag_of(answer, None))
-        head = _checked_part(request, described, bounds, total)
-        return BufferedBody(head, memoryview(data)[bounds[0] : bounds[1]])
+        try:
+            while not complete and not collected.is_enough:
+                chunk = await stream.read_chunk()
+                self.runtime.counters["stream_read_total_bytes"] += len(chunk)
+                await collected.add(chunk)
+                complete = not chunk
+            stream.close()
+            bounds = _bounds(request, collected.received)
+            # Without a total on every answer no ETag can be made up that is the same on each: only a real one counts.
+            described = replace(answer_head(answer), etag=etag_of(answer, None))
+            head = _checked_part(request, described, bounds, collected.received if complete else None)
+            return BufferedBody(head, collected)
+        except BaseException:
+            collected.release()
+            raise
 
     async def stat(self, request: StatRequest) -> Metadata:
         if request.version is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from aioprefetch import errors
 from aioprefetch.runtime import Runtime
-from aioprefetch.services.http import accessor as accessor_module
+from aioprefetch.services.http import bodies
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
@@ -133,7 +133,7 @@ async def test_a_range_of_an_endless_answer_is_read_no_further(servers: Servers,
 async def test_an_object_of_unknown_length_has_a_limit(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accessor_module, "UNSIZED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(bodies, "UNSIZED_BYTES_MAX", 1 << 20)
     server = await servers.start({"base/k": LARGE}, [Rule(fault=Fault(chunked=True), times=None)])
     with pytest.raises(errors.Unsupported, match="no length"):
         await read(accessor_for(server, runtime))

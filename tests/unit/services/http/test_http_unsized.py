@@ -1,0 +1,115 @@
+"""Bodies without a length take no memory that the budget does not know of, and none that nobody asked for."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from aioprefetch import errors
+from aioprefetch.accessor import Accessor
+from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.services.http.bodies import RESERVED_BYTES_MIN
+from aioprefetch.testing import Fault, Rule
+from aioprefetch.values import ReadRequest
+from tests.unit.services.http.reading import Servers, accessor_for
+from tests.unit.transport.raw_server import eventually
+
+MIB = 1 << 20
+BODY = bytes(range(256)) * (6 * MIB // 256)
+LIMIT_BYTES = 8 * MIB
+READS = 16
+# What 16 connections may hold for bodies that are read slowly, and the server for sending them.
+STREAMS_BYTES = READS * MIB
+UNSIZED = Fault(ignore_range=True, chunked=True)
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    """A runtime with less memory than all bodies together need."""
+    live = Runtime(RuntimeOptions(memory_bytes=LIMIT_BYTES, block_bytes=MIB))
+    yield live
+    await live.aclose()
+    assert live.budget.used_bytes == 0
+
+
+async def read_through(accessor: Accessor, **fields: Any) -> int:
+    """Read and keep nothing; the number of bytes."""
+    body = await accessor.open_read(ReadRequest(path="k", **fields))
+    try:
+        count = 0
+        while chunk := await body.read_chunk():
+            assert chunk == BODY[body.head.start + count :][: len(chunk)]
+            count += len(chunk)
+        return count
+    finally:
+        await body.aclose()
+
+
+async def peak_of_reads(accessor: Accessor, **fields: Any) -> int:
+    """Bytes of memory that many reads beside each other took at most."""
+    await read_through(accessor, size=1)  # Whatever is loaded once.
+    tracemalloc.start()
+    try:
+        found = await asyncio.gather(*(read_through(accessor, **fields) for _ in range(READS)))
+        assert len(set(found)) == 1
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_reads_beside_each_other_stay_near_the_budget(servers: Servers, runtime: Runtime) -> None:
+    """Together they would need 96 MiB of 8: beyond the budget one body at a time is collected."""
+    accessor = accessor_for(await servers.start({"base/k": BODY}, [Rule(fault=UNSIZED, times=None)]), runtime)
+    peak_bytes = await peak_of_reads(accessor)
+    assert peak_bytes < LIMIT_BYTES + 2 * len(BODY) + STREAMS_BYTES
+    # The other bodies within the limit, and one reservation beyond it; the one, all of it.
+    assert runtime.budget.peak_bytes <= LIMIT_BYTES + len(BODY) + 2 * RESERVED_BYTES_MIN
+
+
+@pytest.mark.parametrize("fields", [{"offset": len(BODY) - 10}, {"suffix": 10}, {"offset": 5 * MIB, "size": 10}])
+async def test_what_was_not_asked_for_is_not_kept(servers: Servers, runtime: Runtime, fields: dict[str, int]) -> None:
+    """Ten bytes cost no more memory than ten bytes, wherever they are."""
+    accessor = accessor_for(await servers.start({"base/k": BODY}, [Rule(fault=UNSIZED, times=None)]), runtime)
+    assert await peak_of_reads(accessor, **fields) < STREAMS_BYTES + READS * 2 * RESERVED_BYTES_MIN
+    assert runtime.budget.peak_bytes <= LIMIT_BYTES + 4 * RESERVED_BYTES_MIN
+
+
+@pytest.mark.parametrize("suffix", [1, 1000, 3 * MIB, 6 * MIB - 1, 6 * MIB, 7 * MIB])
+async def test_the_end_of_a_body_without_a_length(servers: Servers, runtime: Runtime, suffix: int) -> None:
+    """The bytes are right wherever the memory for them was moved."""
+    accessor = accessor_for(await servers.start({"base/k": BODY}, [Rule(fault=UNSIZED)]), runtime)
+    assert await read_through(accessor, suffix=suffix) == min(suffix, len(BODY))
+
+
+async def test_a_body_that_waits_for_memory_gives_up(servers: Servers) -> None:
+    """The one that may go beyond the budget never ends; the other is told after its time, and frees what it had."""
+    options = RuntimeOptions(memory_bytes=2 * MIB, block_bytes=MIB, budget_wait_seconds=0.05)
+    runtime = Runtime(options)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(runtime.aclose)
+        hanging = Fault(ignore_range=True, chunked=True, hang_after_bytes=5 * MIB)
+        server = await servers.start({"base/k": BODY}, [Rule(fault=hanging, index=0), Rule(fault=UNSIZED, times=None)])
+        accessor = accessor_for(server, runtime)
+        first = asyncio.ensure_future(read_through(accessor))
+        await eventually(lambda: runtime.budget.used_bytes >= 4 * MIB)
+        held_bytes = runtime.budget.used_bytes
+        with pytest.raises(errors.BudgetExhausted, match="memory_bytes"):
+            await read_through(accessor)
+        assert runtime.budget.used_bytes >= held_bytes
+        first.cancel()
+        await asyncio.wait([first])
+        assert runtime.budget.used_bytes == 0
+        assert await read_through(accessor) == len(BODY)
+        assert runtime.budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("fault", [UNSIZED, Fault(ignore_range=True, chunked=True, close_after_bytes=3 * MIB)])
+async def test_a_failed_read_gives_its_memory_back(servers: Servers, runtime: Runtime, fault: Fault) -> None:
+    """A range beyond the end, and a body that is cut."""
+    accessor = accessor_for(await servers.start({"base/k": BODY}, [Rule(fault=fault)]), runtime)
+    with pytest.raises((errors.RangeNotSatisfied, errors.Unavailable)):
+        await read_through(accessor, offset=len(BODY) + 1)
+    assert runtime.budget.used_bytes == 0
