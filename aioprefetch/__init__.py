@@ -27,11 +27,13 @@ from aioprefetch.values import Capability, DiskCache, Entry, Metadata, ReadHead,
 if TYPE_CHECKING:
     from aioprefetch import lance as lance
     from aioprefetch import parquet as parquet
+    from aioprefetch import spark as spark
+    from aioprefetch import testing as testing
 
 __version__ = "0.1.0"
 
-# Rooms that need an extra; they load with their first use.
-_EXTRAS = ("lance", "parquet")
+# Rooms that need the extra of their name; they load with their first use.
+_EXTRAS = ("lance", "parquet", "spark", "testing")
 
 __all__ = [
     "Accessor",
@@ -68,3 +70,8 @@ def __getattr__(name: str) -> Any:
         raise errors.MissingDependency(
             f"aioprefetch.{name} needs {error.name}: pip install 'aioprefetch[{name}]'", operation="import"
         ) from error
+
+
+def __dir__() -> list[str]:
+    """The public names, the rooms among them: completion shows no import of this module."""
+    return sorted({*__all__, *_EXTRAS, *(name for name in globals() if name.startswith("__"))})

@@ -1,0 +1,56 @@
+"""The package as one sees it after `import aioprefetch as ap`: public names, rooms that load on first use."""
+
+import subprocess
+import sys
+
+import pytest
+
+import aioprefetch as ap
+from tests.tidy.source_tree import ROOT
+
+ROOMS = ["lance", "parquet", "spark", "testing"]
+
+
+def program(source: str) -> str:
+    """What a program prints in a fresh interpreter."""
+    run = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_completion_shows_public_names_and_rooms_and_nothing_else() -> None:
+    shown = {name for name in dir(ap) if not name.startswith("_")}
+    assert shown == {*ap.__all__, *ROOMS}
+    assert "__version__" in dir(ap)
+    assert all(hasattr(ap, name) for name in ap.__all__)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_loads_on_first_use(room: str) -> None:
+    loaded = f"'aioprefetch.{room}' in sys.modules"
+    source = f"import sys, aioprefetch as ap; print({loaded}, dir(ap).count({room!r})); ap.{room}; print({loaded})"
+    assert program(source).split() == ["False", "1", "True"]
+
+
+@pytest.mark.parametrize(
+    ("room", "name", "missing"),
+    [("parquet", "parquet", "pyarrow"), ("lance", "lance", "pyarrow"), ("spark", "spark.register", "pyspark")],
+)
+def test_a_room_without_its_packages_names_the_extra(room: str, name: str, missing: str) -> None:
+    source = f"""
+import sys
+sys.modules[{missing!r}] = None
+import aioprefetch as ap
+try:
+    ap.{name}
+except ap.MissingDependency as error:
+    print(error.message)
+"""
+    told = program(source)
+    assert told.startswith(f"aioprefetch.{name} needs {missing}")
+    assert f"pip install 'aioprefetch[{room}]'" in told
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        ap.nonsense  # noqa: B018
