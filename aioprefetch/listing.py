@@ -13,9 +13,22 @@ from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
 from aioprefetch.runtime import Runtime
 from aioprefetch.values import Entry, ListPage, ListRequest
 
+# What other globs take for alternatives, after the opening brace.
+_ALTERNATIVES = re.compile(r"[^{}]*,[^{}]*\}")
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+def has_wildcard(text: str) -> bool:
+    """Whether a text has what makes a glob match more than one path."""
+    return _WILDCARD.search(text) is not None
+
 
 def compile_glob(glob: str) -> re.Pattern[str]:
-    """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set."""
+    """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set.
+
+    ``InvalidArgument`` for what is no pattern, rather than one that matches nothing: a ``[`` without its ``]``, and
+    alternatives in braces. ``[[]`` and ``[{]`` stand for the characters themselves.
+    """
     if not isinstance(glob, str):
         raise InvalidType(f"glob must be a string, not {glob!r}", operation="list")
     pattern = ""
@@ -34,18 +47,27 @@ def compile_glob(glob: str) -> re.Pattern[str]:
             pattern += "[^/]*"
         elif char == "?":
             pattern += "[^/]"
-        elif char == "[" and (close := _end_of_set(glob, position)) > 0:
+        elif char == "[":
+            close = _end_of_set(glob, position)
+            if close < 0:
+                raise _no_glob(glob, "a [ without its ]; the character itself is [[]")
             negated = glob[position] == "!"
             # A lone ``-`` makes a range; two in a row are a set difference to come in ``re``, and literal here.
             inside = re.sub(r"(?<!\\-)\\-(?!\\-)", "-", re.escape(glob[position + negated : close]))
             pattern += f"[^/{inside}]" if negated else f"[{inside}]"
             position = close + 1
+        elif char == "{" and _ALTERNATIVES.match(glob, position):
+            raise _no_glob(glob, "there are no alternatives in braces: list once for each; the character itself is [{]")
         else:
             pattern += re.escape(char)
     try:
         return re.compile(pattern, re.DOTALL)
     except re.error as error:
-        raise InvalidArgument(f"glob={glob!r} cannot be understood: {error.msg}", operation="list") from None
+        raise _no_glob(glob, error.msg) from None
+
+
+def _no_glob(glob: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"glob={glob!r} cannot be understood: {why}", operation="list")
 
 
 def _end_of_set(glob: str, position: int) -> int:
@@ -107,6 +129,9 @@ class Lister:
 
     What is wrong with pages: see ``Pages``. Leaving early needs no closing; ``aclose`` and ``async with`` are there
     for those who want to be explicit.
+
+    A prefix that looks like a pattern is taken as it stands, since keys may hold ``*``. Where nothing begins with it
+    it was meant as a pattern: ``InvalidArgument`` says how to give one. With a glob beside it, it is never looked at.
     """
 
     def __init__(
@@ -118,6 +143,9 @@ class Lister:
     ) -> None:
         self._pages = Pages(accessor, runtime, request)
         self._glob = glob
+        self._pattern = (
+            request.path if glob is None and request.start_after is None and has_wildcard(request.path) else ""
+        )
         self._entries: deque[Entry] = deque()
         self._closed = False
 
@@ -127,9 +155,18 @@ class Lister:
     async def __anext__(self) -> Entry:
         while True:
             while self._entries:
+                self._pattern = ""
                 entry = self._entries.popleft()
                 if self._glob is None or self._glob.fullmatch(entry.path):
                     return entry
+            if self._pages.finished and self._pattern:
+                pattern, self._pattern = self._pattern, ""
+                raise InvalidArgument(
+                    "nothing begins with this prefix, in which *, ? and [ stand for themselves; a pattern is given as "
+                    f"glob={pattern!r}, with the prefix that it begins with",
+                    operation="list",
+                    path=pattern,
+                )
             if self._closed or self._pages.finished:
                 raise StopAsyncIteration
             self._entries.extend(await self._pages.next())
@@ -137,6 +174,7 @@ class Lister:
     async def aclose(self) -> None:
         """End the listing."""
         self._closed = True
+        self._pattern = ""
         self._entries.clear()
 
     async def __aenter__(self) -> Lister:

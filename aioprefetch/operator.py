@@ -282,8 +282,12 @@ class Operator(OperatorRecipe):
         """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
 
         What lies below the next ``/`` is folded into a directory entry unless ``recursive``; the directory that is
-        listed does not list itself. ``start_after`` is exclusive. ``glob`` filters whole paths. A prefix under which
-        there is nothing gives an empty listing.
+        listed does not list itself. ``start_after`` is exclusive. A prefix under which there is nothing gives an empty
+        listing.
+
+        ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
+        ``recursive`` where it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
+        of such a prefix that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given (``**`` takes all).
         """
         if start_after is not None:
             checked_path(start_after, "list")

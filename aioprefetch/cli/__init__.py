@@ -25,10 +25,14 @@ Command = Callable[[argparse.Namespace, dict[str, Any]], int]
 _STORE_OPTIONS = ("endpoint_url", "region", "profile", "anonymous", "addressing_style", "ca_bundle")
 
 
+_URLS = {"ls": "such as s3://bucket/prefix/ or, with * ? [a-z] and **, 's3://bucket/*.parquet'"}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: done; 1: the demo did not keep its promise; 2: an error, with a message on standard error.
+    0: done; 1: the demo did not keep its promise, or there is nothing to list; 2: an error, with a message on standard
+    error.
     """
     arguments = _parser().parse_args(argv)
     given = {name: getattr(arguments, name, None) for name in _STORE_OPTIONS}
@@ -68,10 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("stat", lambda a, options: stat(a.url, options), "show size, ETag and time of an object"),
         ("cat", lambda a, options: cat(a.url, options), "write an object to standard output"),
-        ("ls", lambda a, options: ls(a.url, options, recursive=a.recursive), "list objects"),
+        ("ls", lambda a, options: ls(a.url, options, recursive=a.recursive), "list objects, also by a pattern"),
     ):
         one = commands.add_parser(name, parents=[store], help=text)
-        one.add_argument("url", metavar="URL", help="such as s3://bucket/key or file:///path")
+        one.add_argument("url", metavar="URL", help=_URLS.get(name, "such as s3://bucket/key or file:///path"))
         one.set_defaults(command=command)
         if name == "ls":
             one.add_argument("-r", "--recursive", action="store_true", help="also what lies in directories")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from aioprefetch.listing import compile_glob, has_wildcard
 from aioprefetch.operator import Operator
-from aioprefetch.redaction import printable
+from aioprefetch.redaction import printable, redact
 from aioprefetch.sync import BlockingOperator, split_url
 from aioprefetch.sync import open as open_file
 from aioprefetch.values import Metadata
 
 CAT_PIECE_BYTES = 1 << 20
+EXIT_NOTHING = 1
 
 
 def stat(url: str, options: Mapping[str, Any]) -> int:
@@ -34,17 +37,41 @@ def cat(url: str, options: Mapping[str, Any]) -> int:
 
 
 def ls(url: str, options: Mapping[str, Any], *, recursive: bool) -> int:
-    """Print a line for each entry: size, time, path."""
-    root, path = split_url(url, path_required=False)
+    """Print a line for each entry: size, time, path. 1 where there is none. The path may be a pattern."""
+    root, path = _listed_place(url)
+    prefix = re.split(r"[*?\[]", path, maxsplit=1)[0]
+    pattern = _pattern(path, recursive=recursive) if prefix != path else None
+    deep = recursive or "/" in path[len(prefix) :].rstrip("/") or "**" in path
+    count = 0
     with (
         BlockingOperator(Operator.from_uri(root, **options)) as operator,
-        operator.list(path, recursive=recursive) as entries,
+        operator.list(prefix, recursive=deep, glob="**") as entries,
     ):
         for entry in entries:
+            if pattern is not None and not pattern.fullmatch(entry.path):
+                continue
+            count += 1
             size = "" if entry.size is None else str(entry.size)
             time = "" if entry.last_modified is None else entry.last_modified.isoformat(timespec="seconds")
             print(f"{size:>14}  {time:25}  {printable(entry.path)}")
-    return 0
+    if not count:
+        print(f"aioprefetch: nothing here: {printable(redact(url))}", file=sys.stderr)
+    return 0 if count else EXIT_NOTHING
+
+
+def _listed_place(url: str) -> tuple[str, str]:
+    """The store to list, and the path or pattern in it."""
+    root, path = split_url(url, path_required=False)
+    if not root.startswith("file://") or not has_wildcard(root):
+        return root, path
+    # A pattern for directories, too: the last one before it is the root.
+    root = re.split(r"[*?\[]", root, maxsplit=1)[0].rpartition("/")[0]
+    return (root if len(root) > len("file://") else "file:///"), url[len(root) + 1 :]
+
+
+def _pattern(glob: str, *, recursive: bool) -> re.Pattern[str]:
+    """What a pattern matches: directories by their name too, with ``recursive`` also what lies in them."""
+    return re.compile(f"(?:{compile_glob(glob).pattern})(?:/{'.*' if recursive else ''})?", re.DOTALL)
 
 
 def _facts(metadata: Metadata) -> dict[str, str]:

@@ -106,7 +106,7 @@ async def find_table(operator: Operator, path: str, request: ScanRequest) -> Tab
 async def _is_dataset(operator: Operator, path: str) -> bool:
     if not operator.capability.list:
         return False
-    async with operator.list(f"{path}/_versions/") as entries:
+    async with operator.list(f"{path}/_versions/", glob="**") as entries:
         async for _ in entries:
             return True
     return False

@@ -33,9 +33,9 @@ def matches(glob: str, path: str) -> bool:
         ("[!a-c]x", ["dx", "-x"], ["ax", "/x"]),
         ("[]]x", ["]x"], ["x", "[x"]),
         ("[!]]x", ["ax"], ["]x"]),
-        ("[!]", ["[!]"], ["a", ""]),
         ("[^a]", ["^", "a"], ["b"]),
-        ("[a", ["[a"], ["a"]),
+        ("{a}-{", ["{a}-{"], ["a-{"]),
+        ("[{]a,b}", ["{a,b}"], ["a", "b"]),
         ("[[]", ["["], ["]"]),
         ("[a&&b]", ["a", "&", "b"], ["c"]),
         ("[\\d]", ["\\", "d"], ["5"]),
@@ -63,6 +63,14 @@ def test_every_glob_is_understood_or_refused_by_name(glob: str, path: str) -> No
 def test_within_one_segment_it_is_what_pathlib_says(glob: str, name: str) -> None:
     if "**" not in glob and name not in (".", "..") and glob not in (".", ".."):
         assert matches(glob, name) == PurePosixPath(name).match(glob)
+
+
+@pytest.mark.parametrize("glob", ["[a", "[!]", "[]", "d/[a-z/x", "*[", "{a,b}", "d/{a,b*}/x", "{,x}", "[z-a]"])
+def test_what_is_no_pattern_is_refused_before_anything_is_listed(glob: str) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be understood") as caught:
+        Operator(Memory()).list("d/", glob=glob)
+    assert repr(glob) in caught.value.message
+    assert caught.value.operation == "list"
 
 
 @pytest.mark.parametrize("glob", [5, b"*", ["*"]])
@@ -113,6 +121,33 @@ async def test_a_glob_filters_whole_paths(op: Operator) -> None:
 
 async def test_nothing_there_is_an_empty_listing(op: Operator) -> None:
     assert [entry async for entry in op.list("none/")] == []
+
+
+@pytest.mark.parametrize("prefix", ["d/*.csv", "d/000?", "d/[0-9]", "**"])
+async def test_a_pattern_in_the_prefix_is_no_silent_empty_listing(prefix: str, op: Operator) -> None:
+    listing = op.list(prefix)
+    with pytest.raises(InvalidArgument, match="glob=") as caught:
+        await anext(listing)
+    assert (caught.value.operation, caught.value.path) == ("list", prefix)
+    with pytest.raises(StopAsyncIteration):
+        await anext(listing)
+    with pytest.raises(InvalidArgument, match="glob="):
+        await op.delete_all("d/*/")
+    assert [entry async for entry in op.list(prefix, glob="**")] == []
+    assert [entry async for entry in op.list(prefix, start_after="d/")] == []
+
+
+async def test_keys_may_hold_what_a_pattern_does(op: Operator) -> None:
+    for key in ("a*b/x", "a[b/x", "a?b/x"):
+        await op.write(key, b"")
+        assert [entry.path async for entry in op.list(key[:2])] == [key[:4]]
+        assert [entry.path async for entry in op.list(key[:4])] == [key]
+        listing = op.list(key[:4])
+        await anext(listing)
+        with pytest.raises(StopAsyncIteration):
+            await anext(listing)
+        await op.delete_all(key[:4])
+        assert not await op.exists(key)
 
 
 async def test_a_store_that_goes_round_in_circles_is_stopped() -> None:

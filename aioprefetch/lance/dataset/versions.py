@@ -58,7 +58,7 @@ def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
 
 async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
     """All versions, oldest first, by one listing."""
-    async with operator.list(f"{base}_versions/") as entries:
+    async with operator.list(f"{base}_versions/", glob="**") as entries:
         found = [version_of(entry, base) async for entry in entries]
     return sorted((one[0] for one in found if one is not None), key=lambda one: one.version)
 
@@ -68,7 +68,7 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
     if not operator.capability.list:
         return await _latest_by_hint(operator, base)
     latest: DatasetVersion | None = None
-    async with operator.list(f"{base}_versions/") as entries:
+    async with operator.list(f"{base}_versions/", glob="**") as entries:
         async for entry in entries:
             one = version_of(entry, base)
             if one is None:

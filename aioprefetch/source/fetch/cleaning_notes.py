@@ -86,7 +86,7 @@ class DeadLists:
         found: set[Version] = set()
         # Lists are few: one for each task that left a file out.
         start = f"{self._prefix}{after + 1:012}" if self._operator.capability.list_start_after else None
-        async with self._operator.list(self._prefix, recursive=True, start_after=start) as entries:
+        async with self._operator.list(self._prefix, recursive=True, start_after=start, glob="**") as entries:
             paths = [entry.path async for entry in entries]
         for path in paths:
             name = _DEAD_NAME.fullmatch(path.removeprefix(self._prefix))

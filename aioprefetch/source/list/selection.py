@@ -24,18 +24,12 @@ def literal_prefix(glob: str) -> str:
         if one is not None:
             prefix += one[1]
             position = one.end()
-        elif glob[position] == "[" and _is_set(glob, position):
+        elif glob[position] == "[":
             break
         else:
             prefix += glob[position]
             position += 1
     return prefix
-
-
-def _is_set(glob: str, position: int) -> bool:
-    """Whether the bracket there begins a set of characters: one that is never closed is a bracket."""
-    negated = glob[position + 1 : position + 2] == "!"
-    return glob.find("]", position + 2 + negated) > 0
 
 
 def file_of(entry: Entry) -> SourceFile:

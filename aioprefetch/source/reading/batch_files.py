@@ -28,7 +28,7 @@ async def list_files(
     # Manifests come before the data they are of, in the order of keys.
     may_be_dataset = options.format in (None, "lance")
     dataset: SourceFile | None = None
-    async with operator.list(selection.prefix, recursive=True) as entries:
+    async with operator.list(selection.prefix, recursive=True, glob="**") as entries:
         async for entry in entries:
             if dataset is not None and not entry.path.startswith(dataset.key):
                 if _takes(selection, dataset):

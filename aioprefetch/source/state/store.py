@@ -81,7 +81,7 @@ class StateStore:
         if self.operator.info.name.endswith("--x-s3") or not self.operator.capability.list_start_after:
             path, start_after = path[: path.rfind("/") + 1], None
         cut = len(self.directory)
-        listing = self.operator.list(path, start_after=start_after)
+        listing = self.operator.list(path, start_after=start_after, glob="**")
         async with listing:
             found = [entry.path[cut:] async for entry in listing if not entry.is_directory]
         return sorted(name for name in found if name.startswith(prefix) and (after is None or name > after))

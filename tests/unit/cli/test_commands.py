@@ -41,6 +41,38 @@ def test_ls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "listed"),
+    [
+        ("*", ["a b.txt", "big", "inner/"]),
+        ("*.txt", ["a b.txt"]),
+        ("b?g", ["big"]),
+        ("[ai]*", ["a b.txt", "inner/"]),
+        ("inner/*", ["c"]),
+        ("inn*/", ["inner/"]),
+        ("inn*/*", ["inner/c"]),
+        ("inn*/c", ["inner/c"]),
+        ("**", ["a b.txt", "big", "inner/c"]),
+        ("**/c", ["inner/c"]),
+        ("inn* -r", ["inner/c"]),
+        ("b* -r", ["big"]),
+    ],
+)
+def test_ls_takes_a_pattern(pattern: str, listed: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    glob, *options = pattern.split()
+    assert main(["ls", f"file://{folder}/{glob}", *options]) == 0
+    assert [line[43:] for line in capsys.readouterr().out.splitlines()] == listed
+
+
+@pytest.mark.parametrize("path", ["none/", "*.csv", "none/*", "n[o]ne/x"])
+def test_ls_of_nothing_says_so_and_fails(path: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{folder}/{path}"
+    assert main(["ls", url]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"aioprefetch: nothing here: {url}\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["cat", "file:///nowhere/at/all"], "NotFound"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.listing import compile_glob
 from aioprefetch.source.list import Selection, file_of, literal_prefix
 from aioprefetch.values import Entry
@@ -23,8 +23,6 @@ from aioprefetch.values import Entry
         ("a[0-9]", "a"),
         ("a[!x]", "a"),
         ("a[*]b*", "a*b"),
-        ("a[b", "a[b"),
-        ("a[!b", "a[!b"),
         ("a[]]b", "a]b"),
         ("", ""),
     ],
@@ -35,7 +33,7 @@ def test_literal_prefix(glob: str, prefix: str) -> None:
 
 @given(st.text("ab*?[]!/", max_size=8), st.text("ab*[]!/", max_size=8))
 def test_what_matches_begins_with_the_literal_prefix(glob: str, path: str) -> None:
-    if compile_glob(glob).fullmatch(path):
+    if is_glob(glob) and compile_glob(glob).fullmatch(path):
         assert path.startswith(literal_prefix(glob))
 
 
@@ -44,6 +42,15 @@ def test_a_glob_without_anything_special_is_its_own_prefix(glob: str) -> None:
     """And one that is longer than its prefix matches something else, too."""
     if literal_prefix(glob) == glob:
         assert compile_glob(glob).fullmatch(glob)
+
+
+def is_glob(glob: str) -> bool:
+    """Whether a text is a pattern at all: a bracket may be without its end."""
+    try:
+        compile_glob(glob)
+    except InvalidArgument:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

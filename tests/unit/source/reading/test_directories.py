@@ -108,6 +108,16 @@ async def test_a_file_outside_of_directories_takes_no_column_away(
         assert [row["k"] for row in await shelf.rows(files, task)] == [1, 2, None]
 
 
+async def test_keys_with_a_literal_star_may_be_missing() -> None:
+    """A source that finds nothing is empty, also where its prefix looks like a pattern."""
+    async with Shelf() as shelf:
+        for glob in ("a[*]b/*.jsonl", "a[*]b/c.jsonl"):
+            assert [one async for one in list_files(shelf.operator, FormatOptions(), glob=glob)] == []
+        await shelf.put("a*b/c.jsonl", jsonl([{"id": 1}]))
+        found = [one.key async for one in list_files(shelf.operator, FormatOptions(), glob="a[*]b/*.jsonl")]
+        assert found == ["a*b/c.jsonl"]
+
+
 FILTERS: list[tuple[Any, list[int]]] = [
     ([("k", "=", 1)], [1]),
     ([("k", "in", [0, 2]), ("id", ">", 0)], [2]),
