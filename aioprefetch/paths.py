@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from aioprefetch.errors import InvalidType, IsADirectory, NotADirectory
 from aioprefetch.services.keys import checked_key
 
@@ -9,11 +11,15 @@ from aioprefetch.services.keys import checked_key
 _PATH_BYTES_MAX = 4096
 
 
-def checked_path(path: str, operation: str) -> str:
+def checked_path(path: object, operation: str) -> str:
     """``path`` itself. ``InvalidType`` or ``InvalidPath`` for what no service could take."""
-    if not isinstance(path, str):
-        raise InvalidType(f"a path must be a string, not {type(path).__name__}", operation=operation)
-    return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
+    if isinstance(path, str):
+        return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
+    hint = ": keys are text, of which Path drops // and a trailing /; give path.as_posix()"
+    raise InvalidType(
+        f"a path must be a string, not {type(path).__name__}{hint if isinstance(path, PurePath) else ''}",
+        operation=operation,
+    )
 
 
 def check_file(path: str, operation: str) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
 from aioprefetch.bodies import ReadBody, WriteBody
-from aioprefetch.errors import Error, Unexpected
+from aioprefetch.errors import Error, NotFound, Unexpected
 from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink
@@ -42,7 +42,21 @@ class ErrorContextAccessor(WrappedAccessor):
             foreign = Unexpected(f"{type(error).__name__}: {error}")
             foreign.__cause__ = error
             error = foreign
-        return error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
+        error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
+        hint = self._hint(error.path) if isinstance(error, NotFound) else ""
+        return error.add_context(hint=hint) if hint else error
+
+    def _hint(self, path: str) -> str:
+        """What is wrong with a path that is a URL or begins with a slash. Such keys may exist, so none is refused."""
+        scheme, separator, rest = path.partition("://")
+        root = self._service.partition("://")[2].rstrip("/")
+        if separator and scheme.isalnum():
+            relative = rest.removeprefix(f"{root}/")
+            meant = f", so this may be {relative!r}" if relative != rest else ""
+            return f"paths are relative to {self._service}, and this one is a URL{meant}"
+        if path.startswith("/"):
+            return f"paths are relative to {self._service}, and this one begins with a slash"
+        return ""
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         try:

@@ -4,6 +4,7 @@ import asyncio
 import mmap
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -153,6 +154,15 @@ async def test_a_path_is_checked_at_every_call(op: Operator) -> None:
             await op.view("k/", size=1)
         with pytest.raises(IsADirectory):
             await op.view(Text("k/"), size=1)
+
+
+async def test_a_path_object_is_told_what_to_give(op: Operator) -> None:
+    path: Any = PurePosixPath("d") / "k"
+    for call in (op.read, op.stat):
+        with pytest.raises(InvalidType, match=r"not PurePosixPath: .*as_posix\(\)"):
+            await call(path)
+    with pytest.raises(InvalidType, match=r"as_posix\(\)"):
+        op.reader(path)
 
 
 async def test_reads(op: Operator) -> None:

@@ -10,6 +10,7 @@ import pytest
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import Error, NotFound, Unavailable, Unexpected
 from aioprefetch.layers import ErrorContextLayer, WrappedAccessor
+from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.memory import Memory
 from aioprefetch.sink import CollectSink
@@ -184,3 +185,28 @@ async def test_a_read_says_how_far_it_came() -> None:
         await accessor.read(ReadRequest(path="k"), sink)
     assert (caught.value.received, caught.value.head) == (3, sink.head)
     assert caught.value.context["received"] == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("memory://store/a/k", "paths are relative to memory://store/a, and this one is a URL, so this may be 'k'"),
+        ("s3://store/a/d/k", "and this one is a URL, so this may be 'd/k'"),
+        ("https://other/k?sig=CANARY", "paths are relative to memory://store/a, and this one is a URL"),
+        ("/k", "paths are relative to memory://store/a, and this one begins with a slash"),
+    ],
+)
+async def test_a_url_in_place_of_a_path_is_found_out(path: str, says: str) -> None:
+    async with Operator.from_uri("memory://store/a") as operator:
+        for call in (operator.read(path), operator.stat(path), operator.reader(path).read(), operator.copy(path, "t")):
+            with pytest.raises(NotFound) as caught:
+                await call
+            assert str(caught.value.context["hint"]).endswith(says)
+            assert says in str(caught.value)
+            assert "CANARY" not in str(caught.value.context)
+        await operator.write(path, b"there")
+        assert await operator.read(path) == b"there"
+        await operator.delete(path)
+        with pytest.raises(NotFound) as caught:
+            await operator.read("k/s3://x")
+        assert "hint" not in caught.value.context
