@@ -58,7 +58,8 @@ class PartitionOptions:
 
     ``assign`` divides files by a hash of their keys, or balances bytes. Ranges of one file go to several tasks only
     where ``split_files``: a stream keeps a file in one task unless it is ``True``, a batch splits large files, so that
-    a single one keeps all cores busy, unless it is ``False``. ``slots`` is how many tasks run at once.
+    a single one keeps all cores busy, unless it is ``False``. ``slots`` is how many tasks run at once:
+    how many a batch has follows from it, see ``partitioning.partition_count``.
     """
 
     target_bytes: int = 128 << 20

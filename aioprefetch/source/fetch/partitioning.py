@@ -12,6 +12,15 @@ from aioprefetch.source.fetch.admission import CanSplit
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import PartitionOptions
 
+# A task costs about 50 ms, which this many bytes take to be decoded; and so does a piece of a file.
+PARTITION_BYTES_MIN = 4 << 20
+# What a file costs besides its bytes, as bytes.
+_FILE_BYTES = 64 << 10
+# Tasks hold at most so many times ``target_bytes``: then there are more of them than run at once.
+_TARGETS_MAX = 4
+# Of smaller targets, which a user gave, so many are kept to.
+_SMALL_TARGETS_MAX = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
@@ -26,16 +35,20 @@ class _Parcel:
         return sum(item.bytes for item in self.items)
 
 
-def divide(items: Sequence[FetchItem], options: PartitionOptions, can_split: CanSplit) -> list[list[FetchItem]]:
+def divide(
+    items: Sequence[FetchItem], options: PartitionOptions, can_split: CanSplit, *, count: int | None = None
+) -> list[list[FetchItem]]:
     """The items of each task, none of them empty, each in the order of ``items``; no work gives no task.
 
-    ``ConfigInvalid`` for options that leave no task or no bytes to one.
+    At most ``count`` tasks, by default what ``partition_count`` says. ``ConfigInvalid`` for options that leave no task
+    or no bytes to one.
     """
     check_partition_options(options)
-    parcels = _parcels(items, options, can_split)
-    if not parcels:
+    if not items:
         return []
-    count = min(partition_count(sum(parcel.bytes for parcel in parcels), options), len(parcels))
+    wanted = partition_count(items, options) if count is None else count
+    parcels = _parcels(items, options, can_split, piece_bytes(items, wanted, options))
+    count = min(wanted, len(parcels))
     parts = _balanced(parcels, count) if options.assign == "size" else _hashed(parcels, count)
     return [[item for parcel in part for item in parcel.items] for part in parts if part]
 
@@ -48,10 +61,26 @@ def check_partition_options(options: PartitionOptions) -> None:
             raise ConfigInvalid(f"{name} must be at least 1, not {value!r}", operation="partitions")
 
 
-def partition_count(size_bytes: int, options: PartitionOptions) -> int:
-    """How many tasks so many bytes are worth: a task costs more than many files do."""
-    most = options.partitions_max or 2 * options.slots
-    return max(1, min(most, -(-size_bytes // options.target_bytes)))
+def partition_count(items: Sequence[FetchItem], options: PartitionOptions) -> int:
+    """How many tasks the items are worth, of a batch as of a stream: one for each slot, or two where there is much.
+
+    A task of less than ``PARTITION_BYTES_MIN`` costs more than it saves, unless a smaller target was asked for.
+    """
+    size = sum(item.bytes for item in items)
+    weight = size + len(items) * _FILE_BYTES
+    if options.target_bytes < PARTITION_BYTES_MIN:
+        wanted = min(-(-size // options.target_bytes), _SMALL_TARGETS_MAX)
+        return max(1, min(wanted, options.partitions_max or wanted))
+    # A second task for each slot evens out what the first ones leave uneven; below this it costs more than that.
+    tasks = options.slots * (1 if weight <= options.slots * options.target_bytes else 2)
+    wanted = max(min(tasks, -(-weight // PARTITION_BYTES_MIN)), -(-size // (options.target_bytes * _TARGETS_MAX)))
+    return max(1, min(wanted, options.partitions_max or wanted))
+
+
+def piece_bytes(items: Sequence[FetchItem], count: int, options: PartitionOptions) -> int:
+    """The largest piece of a file that may be split, where ``count`` tasks are to be alike."""
+    size = sum(item.bytes for item in items)
+    return max(min(PARTITION_BYTES_MIN, options.target_bytes), -(-size // max(count, 1)))
 
 
 def stable_hash(key: str) -> int:
@@ -59,7 +88,9 @@ def stable_hash(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _parcels(items: Sequence[FetchItem], options: PartitionOptions, can_split: CanSplit) -> list[_Parcel]:
+def _parcels(
+    items: Sequence[FetchItem], options: PartitionOptions, can_split: CanSplit, piece_bytes_max: int
+) -> list[_Parcel]:
     if not options.split_files:  # Nor where nothing is said: this is a stream's default.
         together: dict[str, list[FetchItem]] = {}
         for item in items:
@@ -68,16 +99,16 @@ def _parcels(items: Sequence[FetchItem], options: PartitionOptions, can_split: C
     parcels: list[_Parcel] = []
     pieces_of: dict[str, int] = {}
     for item in items:
-        for piece in _pieces(item, options.target_bytes, can_split):
+        for piece in _pieces(item, piece_bytes_max, can_split):
             # Neighbouring pieces of one file go to neighbouring tasks, so that one huge file keeps all of them busy.
             nth = pieces_of[item.file.key] = pieces_of.get(item.file.key, -1) + 1
             parcels.append(_Parcel(len(parcels), stable_hash(item.file.key) + nth, (piece,)))
     return parcels
 
 
-def _pieces(item: FetchItem, target_bytes: int, can_split: CanSplit) -> list[FetchItem]:
-    """An item cut into equal pieces of at most ``target_bytes``, if it can be."""
-    count = -(-item.bytes // target_bytes)
+def _pieces(item: FetchItem, bytes_max: int, can_split: CanSplit) -> list[FetchItem]:
+    """An item cut into equal pieces of at most ``bytes_max``, if it can be."""
+    count = -(-item.bytes // bytes_max)
     if count < 2 or item.row_groups is not None or not can_split(item.file):
         return [item]
     pieces, rest, start, size = [], item, item.start, item.bytes

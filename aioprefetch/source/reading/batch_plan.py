@@ -19,7 +19,7 @@ from aioprefetch.operator import Operator
 from aioprefetch.parquet import Footer
 from aioprefetch.parquet.pruning import prune_row_groups
 from aioprefetch.source.columns.directories import directories_of, directory_fields, names_of
-from aioprefetch.source.fetch.partitioning import check_partition_options, divide
+from aioprefetch.source.fetch.partitioning import check_partition_options, divide, partition_count, piece_bytes
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.formats.parquet import pinned_footer, prunable, row_group_starts
@@ -32,14 +32,6 @@ from aioprefetch.source.reading.failures import reason_of
 FOOTERS_MAX = 100_000
 # Footers that are read at once.
 _FOOTERS_IN_FLIGHT = 64
-# A partition costs about 50 ms, which this many bytes take to be decoded; and so does a piece of a file.
-PARTITION_BYTES_MIN = 4 << 20
-# What a file costs besides its bytes, as bytes.
-_FILE_BYTES = 64 << 10
-# Partitions hold at most so many times ``target_bytes``: then there are more of them than tasks run at once.
-_TARGETS_MAX = 4
-# Of smaller targets, which a user gave, so many are kept to.
-_SMALL_TARGETS_MAX = 10_000
 
 
 async def plan_batch(
@@ -56,10 +48,10 @@ async def plan_batch(
 ) -> list[list[FetchItem]]:
     """The work of each task: a partition for each slot, or two where there is much, alike in bytes, none of them empty.
 
-    A target below ``PARTITION_BYTES_MIN`` is kept to instead. ``files`` in place of a listing of what is below
-    ``prefix``. ``filters`` are on ``schema``; without a schema they leave nothing out. Settings of ``openFile`` reach
-    each file whose footer is read here. Empty files are no work, nor a row of ``format="binary"``, as in Spark.
-    ``ConfigInvalid`` for files whose format is not told.
+    See ``partition_count``. ``files`` in place of a listing of what is below ``prefix``. ``filters`` are on ``schema``;
+    without a schema they leave nothing out. Settings of ``openFile`` reach each file whose footer is read here. Empty
+    files are no work, nor a row of ``format="binary"``, as in Spark. ``ConfigInvalid`` for files whose format is not
+    told.
     """
     check_partition_options(partitioning)
     if partitioning.split_files is None:
@@ -70,8 +62,7 @@ async def plan_batch(
     told = None if clauses is None or schema is None else DirectoryFilter(clauses, schema, format.time_zone)
     whole = [FetchItem(file) async for file in files if file.size and (told is None or told.may_match(file.key))]
     count = partition_count(whole, partitioning)
-    least = min(PARTITION_BYTES_MIN, partitioning.target_bytes)
-    target_bytes = max(least, -(-sum(item.bytes for item in whole) // max(count, 1)))
+    target_bytes = piece_bytes(whole, count, partitioning)
 
     def is_worth_it(item: FetchItem) -> bool:
         is_cut = partitioning.split_files is True and item.bytes > target_bytes
@@ -88,33 +79,15 @@ async def plan_batch(
         return await pinned_footer(operator, file, open_file or {})
 
     items = whole if len(whole) > FOOTERS_MAX else await _with_row_groups(read_footer, whole, is_worth_it, pick)
-    options = replace(partitioning, assign="size", target_bytes=1, partitions_max=count)
     pieces = [piece for item in items for piece in cut_item(item, target_bytes, format, partitioning)]
-    parts = divide(pieces, options, lambda _: False)
+    parts = divide(pieces, replace(partitioning, assign="size"), lambda _: False, count=count)
     return [joined(part) for part in parts]
-
-
-def partition_count(items: Sequence[FetchItem], options: PartitionOptions) -> int:
-    """How many partitions the items are worth."""
-    size = sum(item.bytes for item in items)
-    weight = size + len(items) * _FILE_BYTES
-    if options.target_bytes < PARTITION_BYTES_MIN:
-        wanted = min(-(-size // options.target_bytes), _SMALL_TARGETS_MAX)
-        return max(1, min(wanted, options.partitions_max or wanted))
-    # A second task for each slot evens out what the first ones leave uneven; below this it costs more than that.
-    tasks = options.slots * (1 if weight <= options.slots * options.target_bytes else 2)
-    wanted = max(min(tasks, -(-weight // PARTITION_BYTES_MIN)), -(-size // _bytes_max(options)))
-    return max(1, min(wanted, options.partitions_max or wanted))
 
 
 def _own_fields(file: SourceFile, schema: pa.Schema) -> pa.Schema:
     """The fields that are read of the file itself: what it says of one that its path tells does not count."""
     told = directory_fields(names_of(directories_of(file.key)), schema)
     return pa.schema([field for field in schema if field.name not in told]) if told else schema
-
-
-def _bytes_max(options: PartitionOptions) -> int:
-    return options.target_bytes * _TARGETS_MAX
 
 
 def cut_item(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.fetch.partitioning import divide, partition_count, stable_hash
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import PartitionOptions
+
+MIB = 1 << 20
 
 
 def can_split(file: SourceFile) -> bool:
@@ -54,7 +57,8 @@ def test_f7_any_number_of_tasks_reads_the_same_bytes_once(items: list[FetchItem]
     parts = divide(items, how, can_split)
     assert bytes_of([one for part in parts for one in part]) == bytes_of(items)
     assert all(parts)
-    assert len(parts) <= (how.partitions_max or 2 * how.slots)
+    assert len(parts) <= partition_count(items, how)
+    assert how.partitions_max is None or len(parts) <= how.partitions_max
 
 
 @given(batches(), options)
@@ -114,10 +118,14 @@ def test_f1_the_hash_is_one_for_all_processes() -> None:
 
 
 def test_f1_one_huge_file_keeps_all_tasks_busy_where_files_may_be_split() -> None:
-    options = PartitionOptions(target_bytes=100, slots=4, split_files=True)
-    parts = divide([whole("a.jsonl", 10_000)], options, can_split)
-    assert len(parts) == 8
-    assert {sum(one.bytes for one in part) for part in parts} <= {1200, 1300}
+    def loads(size: int) -> list[int]:
+        parts = divide([whole("a.jsonl", size)], PartitionOptions(slots=4, split_files=True), can_split)
+        return [sum(one.bytes for one in part) for part in parts]
+
+    assert loads(400 * MIB) == [100 * MIB] * 4
+    assert loads(1024 * MIB) == [128 * MIB] * 8
+    assert loads(10 * MIB) == pytest.approx([10 * MIB / 3] * 3, abs=1)
+    assert loads(4 * MIB) == [4 * MIB]
 
 
 @pytest.mark.parametrize("split_files", [None, False])
@@ -134,9 +142,40 @@ def test_size_balances_bytes() -> None:
     assert sorted(sum(one.bytes for one in part) for part in parts) == [100, 100, 100]
 
 
-def test_small_batches_get_few_tasks() -> None:
+@pytest.mark.parametrize(
+    ("files", "size", "tasks"),
+    [
+        (1, 3000, 1),
+        (60, 3000, 1),
+        (640, 3000, 11),
+        (10_000, 3000, 164),
+        (10_000, 100_000, 395),
+        (100_000, 100_000, 400),
+    ],
+)
+@pytest.mark.parametrize("assign", ["hash", "size"])
+def test_many_small_files_get_tasks_that_are_worth_their_cost_up_to_the_slots(
+    files: int, size: int, tasks: int, assign: Any
+) -> None:
+    """A file costs as much as 64 KiB of its bytes, and a task takes 4 MiB of both at least."""
+    items = [whole(f"{number}.gz", size) for number in range(files)]
+    parts = divide(items, PartitionOptions(slots=400, assign=assign), can_split)
+    assert len(parts) == tasks
+    assert max(map(len, parts)) < 2.5 * files / tasks
+
+
+def test_large_batches_get_two_tasks_a_slot_and_then_as_many_as_keep_them_bounded() -> None:
+    how = PartitionOptions(slots=4)
+    counts = [partition_count([whole("a", size * MIB)] * 4, how) for size in (1, 30, 127, 129, 500, 1024)]
+    assert counts == [2, 4, 4, 8, 8, 8]
+    assert partition_count([whole("a", 1 << 40)], how) == (1 << 40) // (512 * MIB)
+    assert partition_count([whole("a", 1 << 40)], PartitionOptions(slots=4, partitions_max=5)) == 5
+
+
+def test_a_small_target_is_kept_to() -> None:
     how = PartitionOptions(target_bytes=100, slots=4)
-    assert [partition_count(size, how) for size in (0, 1, 100, 101, 799, 10_000)] == [1, 1, 1, 2, 8, 8]
+    assert [partition_count([whole("a", size)], how) for size in (0, 1, 100, 101, 799)] == [1, 1, 1, 2, 8]
+    assert partition_count([whole("a", 1 << 40)], how) == 10_000
     assert divide([], how, can_split) == []
 
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.fetch import partitioning
+from aioprefetch.source.fetch.partitioning import partition_count
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
-from aioprefetch.source.reading import ReadTask, batch_plan, plan_batch
-from aioprefetch.source.reading.batch_plan import partition_count
+from aioprefetch.source.reading import ReadTask, plan_batch
 from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -121,7 +122,7 @@ async def test_footers_are_not_read_where_they_help_nobody() -> None:
 @pytest.mark.parametrize("split", [None, True, False])
 async def test_f1_large_files_are_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch, split: bool | None) -> None:
     """Unless it is refused: a batch of one huge file uses all cores."""
-    monkeypatch.setattr(batch_plan, "PARTITION_BYTES_MIN", 10_000)
+    monkeypatch.setattr(partitioning, "PARTITION_BYTES_MIN", 10_000)
     async with Shelf() as shelf:
         data = parquet(pa.table({"n": range(40_000)}), row_group_size=1000, use_dictionary=False, compression="none")
         for key in ("a.parquet", "b.parquet"):
@@ -141,7 +142,7 @@ async def test_f1_large_files_are_cut_between_row_groups(monkeypatch: pytest.Mon
 
 
 async def test_lines_are_cut_anywhere_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_plan, "PARTITION_BYTES_MIN", 1000)
+    monkeypatch.setattr(partitioning, "PARTITION_BYTES_MIN", 1000)
     async with Shelf() as shelf:
         await shelf.put("a.jsonl", jsonl([{"n": number} for number in range(3000)]))
         await shelf.put("b.jsonl", jsonl([{"n": number} for number in range(3000, 3100)]))
