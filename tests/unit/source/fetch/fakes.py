@@ -90,6 +90,7 @@ class FakeFeed:
     share: int = 0
     finish_ms: int | None = None
     swept: bool = False
+    sweeping: bool = True
     failures: list[Error] = field(default_factory=list)
 
     def put(self, *keys: str, size: int = 10, etag: str = "1") -> None:
@@ -102,8 +103,10 @@ class FakeFeed:
         self.share = self.sweep_pages
 
     def finish_by(self, modified_ms: int | None) -> None:
+        """As ``Lister.finish_by``: a sweep that was under way is given up for a whole one."""
         self.finish_ms = modified_ms
         self.swept = False
+        self.sweeping = modified_ms is None
 
     async def page(self, cursor: Cursor) -> FoundPage:
         assert isinstance(cursor, TailAndSweep)
@@ -120,6 +123,8 @@ class FakeFeed:
         if self.swept if self.finish_ms is not None else self.share < 1:
             return FoundPage((), cursor, 0, True)
         self.share -= 1
+        if not self.sweeping:
+            self.sweeping, cursor = True, replace(cursor, sweep_key=None)
         after = cursor.sweep_key or ""
         keys = [key for key in sorted(self.files) if after < key <= cursor.frontier]
         ends = len(keys) <= self.page_files

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Literal
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import Unavailable
@@ -96,6 +96,16 @@ def bytes_of(files: list[SourceFile]) -> set[tuple[str, str | None, int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(steps, st.sampled_from(["ignore", "reread"]), st.integers(1, 5))
+@example(
+    [
+        *(("put", key, 0) for key in ("a.jsonl", "a.gz", "b.jsonl")),
+        *(("put", key, 1) for key in ("b.gz", "c.jsonl")),
+        *(("plan", BatchLimits(count, None)) for count in (1, 2)),
+        ("put", "a.jsonl", 1),
+    ],
+    "reread",
+    2,
+)
 def test_r2_l9_each_version_is_planned_once_wherever_planning_stops(
     history: list[tuple[Any, ...]], overwrites: Literal["ignore", "reread"], page_files: int
 ) -> None:
