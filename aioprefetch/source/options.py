@@ -73,7 +73,8 @@ class PartitionOptions:
 class FormatOptions:
     """How the bytes of a file become rows. ``format=None`` and ``compression="auto"``: by the suffix of the key.
 
-    ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``.
+    ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``;
+    ``None`` is UTC with a warning, once in a process, where there are such times.
     ``sample_files`` is how many files an inferred schema is made of; see ``infer_schema``. ``unknown_fields=None`` is
     ``ignore``, and lets an engine choose another policy where the schema was inferred.
     """
@@ -89,7 +90,7 @@ class FormatOptions:
     null_value: str = ""
     multi_line: bool = False
     # text
-    time_zone: str = "UTC"
+    time_zone: str | None = None
     line_separator: str | None = None
     # schema
     sample_files: int | None = None

@@ -27,6 +27,8 @@ _SLOT_SETTINGS = (
     "spark.dynamicAllocation.maxExecutors",
     "spark.task.cpus",
 )
+# The zone of times that have none, in the session's files and texts.
+TIME_ZONE = "spark.sql.session.timeZone"
 # What stands for every bucket that has no settings of its own.
 ALL_BUCKETS = ""
 
@@ -56,17 +58,18 @@ _PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a session says: text options (names in lower case) by bucket, and how many tasks run at once."""
+    """What a session says: text options (names in lower case) by bucket, how many tasks run at once, its time zone."""
 
     by_bucket: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     slots: int | None = None
+    time_zone: str | None = None
 
     def options(self, bucket: str) -> Mapping[str, str]:
         """Those for a bucket."""
         return self.by_bucket.get(bucket, self.by_bucket.get(ALL_BUCKETS, {}))
 
 
-def found_in(entries: Mapping[str, str], *, slots: int | None = None) -> Found:
+def found_in(entries: Mapping[str, str], *, slots: int | None = None, time_zone: str | None = None) -> Found:
     """What ``fs.s3a.*`` entries (also with ``spark.hadoop.`` before them) mean. The former win, as in Hadoop."""
     ordered = sorted(entries.items(), key=lambda entry: not entry[0].startswith(_SPARK_PREFIX))
     plain = {name.removeprefix(_SPARK_PREFIX): value.strip() for name, value in ordered if value}
@@ -78,7 +81,7 @@ def found_in(entries: Mapping[str, str], *, slots: int | None = None) -> Found:
     by_bucket = {bucket: as_options(_merged(shared, own)) for bucket, own in buckets.items()}
     if shared:
         by_bucket[ALL_BUCKETS] = as_options(shared)
-    return Found(by_bucket, slots)
+    return Found(by_bucket, slots, time_zone)
 
 
 def as_options(properties: Mapping[str, str]) -> dict[str, str]:
@@ -89,19 +92,21 @@ def as_options(properties: Mapping[str, str]) -> dict[str, str]:
 def from_session(spark: Any) -> Found:
     """What a session says, classic or Connect. What cannot be asked there is as if it were not set."""
     entries = {name: value for name, value in _session_entries(spark) if isinstance(value, str)}
-    return found_in(entries, slots=_slots(spark))
+    return found_in(entries, slots=_slots(spark), time_zone=spark.conf.get(TIME_ZONE) or None)
 
 
 def from_files(environment: Mapping[str, str] | None = None) -> Found:
     """What ``spark-defaults.conf`` (in ``SPARK_CONF_DIR``) and ``core-site.xml`` (in ``HADOOP_CONF_DIR``) say."""
     variables = os.environ if environment is None else environment
     entries: dict[str, str] = {}
+    time_zone = None
     if hadoop := variables.get("HADOOP_CONF_DIR"):
         entries |= _site_entries(Path(hadoop) / "core-site.xml")
     if spark := variables.get("SPARK_CONF_DIR"):
         own = _default_entries(Path(spark) / "spark-defaults.conf")
+        time_zone = own.pop(TIME_ZONE, None)
         entries |= {name.removeprefix(_SPARK_PREFIX): value for name, value in own.items()}
-    return found_in(entries)
+    return found_in(entries, time_zone=time_zone)
 
 
 def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
@@ -222,7 +227,10 @@ def _default_entries(path: Path) -> dict[str, str]:
     except OSError:
         return {}
     found = (match for line in lines if (match := _PROPERTIES_LINE.fullmatch(line)))
-    return {match[1]: match[2] for match in found if match[1].startswith(_SPARK_PREFIX + _PREFIX)}
+    entries = {match[1]: match[2] for match in found}
+    return {
+        name: text for name, text in entries.items() if name.startswith(_SPARK_PREFIX + _PREFIX) or name == TIME_ZONE
+    }
 
 
 def _site_entries(path: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ Each is one file, written once by whoever comes first, and sealed by a checksum.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict, UntrustedMetadata
@@ -85,7 +86,8 @@ async def keep_stream(settings: SourceSettings, store: Operator, *, given: Sourc
 
 
 def _formats(settings: SourceSettings) -> dict[str, Any]:
-    return {_NAMES[target]: getattr(settings.formats, target) for target in _LASTING}
+    formats = replace(settings.formats, time_zone=settings.formats.time_zone or "UTC")
+    return {_NAMES[target]: getattr(formats, target) for target in _LASTING}
 
 
 def _check_formats(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> None:

@@ -47,6 +47,8 @@ def parse_options(options: Mapping[str, str], found: Found | None = None) -> Sou
     _check_catalog(options)
     given, open_file = _split(options)
     groups = _parsed(given)
+    if found is not None and found.time_zone is not None:
+        groups["format"].setdefault("time_zone", found.time_zone)
     source = groups["source"]
     if "path" not in source:
         why = "no path is given: load() takes a URL such as s3://bucket/prefix"

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.data_source import NAME, AioPrefetchDataSource
-from aioprefetch.spark.hadoop import Found, from_session
+from aioprefetch.spark.hadoop import TIME_ZONE, Found, from_session
 from aioprefetch.spark.inference import with_metadata
 from aioprefetch.spark.option_names import check_scope, option_name
 from aioprefetch.spark.option_text import parse_options
@@ -25,10 +25,12 @@ _registered: WeakKeyDictionary[SparkSession, Found] = WeakKeyDictionary()
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("aioprefetch")`` known to a session, with the settings of S3A that it has now.
+    """Make ``format("aioprefetch")`` known to a session, with the settings of S3A and the time zone that it has now.
 
     Endpoint, region and keys come from ``spark.hadoop.fs.s3a.*`` (of a bucket too) for URLs of S3. They travel inside
-    the pickled data source: no option of a DataFrame, no plan and no log shows them. Call it again when they change.
+    the pickled data source: no option of a DataFrame, no plan and no log shows them. Times without a zone are read in
+    ``spark.sql.session.timeZone``, as by Spark's own readers, where no option ``timeZone`` says otherwise. Call it
+    again when any of these change.
     """
     found = from_session(spark)
     if _registered.get(spark) != found:
@@ -140,7 +142,7 @@ def _texts(
             texts["filters"] = filters_to_text(filters)
         except TypeError as error:
             raise ConfigInvalid(f"filters: {error}", operation="configure") from None
-    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = spark.conf.get(TIME_ZONE)
     return {"path": url, **({"sessionTimeZone": zone} if zone else {}), **texts}
 
 

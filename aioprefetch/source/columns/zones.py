@@ -1,12 +1,14 @@
-"""Times without a zone, in the zone that is meant. Pure."""
+"""Times without a zone, in the zone that is meant."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+from functools import cache
 from zoneinfo import ZoneInfo
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.telemetry import logger
 
 _UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?")
@@ -27,5 +29,18 @@ def zone_named(name: str | None) -> dt.tzinfo:
 
 
 def in_zone(time: dt.datetime, name: str | None) -> dt.datetime:
-    """A time with a zone: its own, otherwise the named one."""
-    return time if time.tzinfo is not None else time.replace(tzinfo=zone_named(name))
+    """A time with a zone: its own, otherwise the named one, or UTC."""
+    if time.tzinfo is not None:
+        return time
+    if name is None:
+        warn_of_no_zone()
+    return time.replace(tzinfo=zone_named(name))
+
+
+@cache
+def warn_of_no_zone() -> None:
+    """Say, once in a process, that times were taken for UTC though nobody said in which zone they are."""
+    logger.warning(
+        "times without a zone are read as UTC, since nobody said which zone they are in: give the option timeZone, or "
+        "call aioprefetch.spark.register(spark), which hands over spark.sql.session.timeZone"
+    )

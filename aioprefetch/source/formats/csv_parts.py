@@ -12,6 +12,7 @@ import pyarrow.csv as pv
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.columns.casts import CannotCast, cast_plain
+from aioprefetch.source.columns.zones import warn_of_no_zone
 from aioprefetch.source.formats.conversion import NotConvertible, first_unfit, from_text, json_text
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt
 from aioprefetch.source.formats.csv_layout import Layout, ragged
@@ -30,7 +31,7 @@ from aioprefetch.source.formats.records import (
     split_lines,
     starts_of,
 )
-from aioprefetch.source.formats.time_zones import instants, zone_of
+from aioprefetch.source.formats.time_zones import instants, note_local, zone_of
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 # pyarrow reads these as integers.
@@ -108,6 +109,8 @@ class CsvParts:
                 raise CannotCast(f"{one.name} has an infinity, or what is too large")
             elif pa.types.is_timestamp(one.type) and table.schema.field(index).type != one.type:
                 found = [instants(chunk, one.type, self._zone) for chunk in table.column(index).chunks]
+                if self._options.time_zone is None and table.column(index).null_count < table.num_rows:
+                    warn_of_no_zone()
                 table = table.set_column(index, one.name, pa.chunked_array(found, one.type))
         return table
 
@@ -163,6 +166,8 @@ class CsvParts:
         if _keeps_text(kind):
             return texts.cast(kind)
         texts = nulls_in(texts, self._options.null_value)
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            note_local(texts, self._options)
         found = self._column_at_once(texts, field)
         if found is not None:
             return found

@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from aioprefetch.source.columns.decimals import in_256_bits
+from aioprefetch.source.columns.zones import warn_of_no_zone
 from aioprefetch.source.formats.corruption import warn_of_unknown
 from aioprefetch.source.formats.json_rows import read_rows
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import has_infinity, is_narrow, line_starts, only_batch, split_lines
-from aioprefetch.source.formats.time_zones import parsed_instants, zone_of
+from aioprefetch.source.formats.time_zones import local_times, parsed_instants, zone_of
 
 # A column that no record has: pyarrow counts no rows without columns.
 _NO_COLUMN = pa.schema([("", pa.bool_())])
@@ -31,6 +32,8 @@ class JsonParts:
         self._zone = zone_of(want.options)
         # Times of another zone than UTC are read as texts.
         self._local = [one for one in want.schema if self._zone is not UTC and _is_instant(one.type)]
+        # Looked for in the first part alone.
+        self._local_times = local_times(want.schema) if want.options.time_zone is None else None
         self._drops_unknown = want.options.drops_unknown
         self._warns_of_unknown = want.options.unknown_fields == "warn"
         read = want.schema if self._drops_unknown else want.known_fields
@@ -57,6 +60,10 @@ class JsonParts:
 
     def at_once(self, lines: Lines) -> FoundBatch | None:
         """The records as pyarrow reads them; ``None`` where they have to be read one by one."""
+        if self._local_times is not None:
+            if self._local_times.search(lines.data):
+                warn_of_no_zone()
+            self._local_times = None
         data = self._plain(lines.data) if self._is_direct else None
         if data is None:
             return None

@@ -6,13 +6,16 @@ comes twice, it is the earlier one. Both is the offset that was in force before,
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.source.columns.zones import zone_named
+from aioprefetch.source.columns.zones import warn_of_no_zone, zone_named
 from aioprefetch.source.options import FormatOptions
 
 # Files of time zones list transitions up to 2037. For later times they have a rule, which pyarrow may not know, nor
@@ -25,6 +28,32 @@ _ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 def zone_of(options: FormatOptions) -> tzinfo:
     """The zone of times that have none; ``datetime.UTC`` for all names of it. ``ConfigInvalid`` for an unknown one."""
     return zone_named(options.time_zone)
+
+
+def note_local(texts: pa.StringArray, options: FormatOptions) -> None:
+    """Warn of times without a zone among ``texts`` where nobody said which one is meant."""
+    if options.time_zone is None and pc.all(pc.match_substring_regex(texts, _ZONED)).as_py() is False:
+        warn_of_no_zone()
+
+
+def local_times(schema: pa.Schema) -> re.Pattern[bytes] | None:
+    """What finds a time without a zone in JSON, as the value of an instant of ``schema`` or within its fields."""
+    names = {name for field in schema for name in _instants_of(field.name, field.type)}
+    if not names:
+        return None
+    spelled = {re.escape(text) for name in names for text in (name.encode(), json.dumps(name)[1:-1].encode())}
+    value = rb'[\s\[]*"\s*\d{4}-\d\d-\d\d(?:[T ][\d:.,]*)?\s*"'
+    return re.compile(rb'"(?:%s)"\s*:' % b"|".join(sorted(spelled)) + value)
+
+
+def _instants_of(name: str, kind: pa.DataType) -> Iterator[str]:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        yield name
+    elif pa.types.is_list(kind):
+        yield from _instants_of(name, kind.value_type)
+    elif pa.types.is_struct(kind):
+        for one in kind:
+            yield from _instants_of(one.name, one.type)
 
 
 def instant(local: datetime, zone: tzinfo) -> datetime:

@@ -101,6 +101,7 @@ def test_files_of_configuration(tmp_path: Path) -> None:
         "spark.hadoop.fs.s3a.endpoint  https://from-spark\n"
         "spark.hadoop.fs.s3a.access.key=K\n"
         "spark.master local[2]\n"
+        "spark.sql.session.timeZone America/New_York\n"
     )
     (tmp_path / "core-site.xml").write_text(
         "<configuration><property><name>fs.s3a.endpoint</name><value>https://from-hadoop</value></property>"
@@ -111,6 +112,7 @@ def test_files_of_configuration(tmp_path: Path) -> None:
     assert found.by_bucket == {
         ALL_BUCKETS: {"endpointurl": "https://from-spark", "accesskeyid": "K", "secretaccesskey": "S"}
     }
+    assert found.time_zone == "America/New_York"
 
 
 def test_files_that_are_missing_or_broken_say_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A schema that nobody gave, through the data source as Spark drives it, without a JVM: nothing is lost silently."""
 
+import datetime as dt
 import json
 import logging
 import pickle
@@ -13,7 +14,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartiti
 from pyspark.sql.types import LongType, StructField, StructType
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.source.columns.zones import warn_of_no_zone
 from aioprefetch.spark import AioPrefetchDataSource
+from aioprefetch.spark.hadoop import Found
 from aioprefetch.spark.registration import DefaultSource
 
 Row = dict[str, Any]
@@ -114,6 +117,24 @@ def test_the_source_that_spark_finds_by_itself_does_the_same(tmp_path: Path) -> 
     write(tmp_path, JSON_LINES)
     with pytest.raises(Unsupported, match="the field 'w'"):
         batch(source(tmp_path, DefaultSource, inferSampleFiles="3"))
+
+
+def test_times_without_a_zone_are_in_the_sessions_or_a_warning_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    write(tmp_path, {"a.csv": "2024-07-01 12:00:00\n"})
+
+    class Registered(AioPrefetchDataSource):
+        found = Found(time_zone="America/New_York")
+
+    warn_of_no_zone.cache_clear()
+    for kind, hour in ((Registered, 16), (DefaultSource, 12)):
+        assert not caplog.records
+        (row,) = batch(source(tmp_path, kind))
+        assert row["_c0"] == dt.datetime(2024, 7, 1, hour, tzinfo=dt.UTC)
+    assert "give the option timeZone, or call aioprefetch.spark.register(spark)" in caplog.text
+    warn_of_no_zone.cache_clear()
 
 
 def test_a_stray_file_takes_no_partition_column_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -163,6 +163,10 @@ def test_the_zone_of_the_session_is_looked_up_where_there_are_times() -> None:
     assert parsed(sessionTimeZone="PST", format="binary").formats.time_zone == "PST"
     assert parsed(sessionTimeZone="PST", timeZone="UTC").formats.time_zone == "UTC"
     assert parsed(timeZone="utc").formats.time_zone == "utc"
+    assert parsed().formats.time_zone is None
+    found = Found(time_zone="Europe/Berlin")
+    assert parse_options({"path": "s3://b"}, found).formats.time_zone == "Europe/Berlin"
+    assert parse_options({"path": "s3://b", "sessionTimeZone": "UTC"}, found).formats.time_zone == "UTC"
 
 
 def test_two_names_of_one_option() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.columns.zones import warn_of_no_zone
 from aioprefetch.source.formats.time_zones import instants, parsed_instants, zone_of
 from aioprefetch.source.options import FormatOptions
 from tests.unit.source.formats.written_files import new_operator, put, read
@@ -88,3 +89,40 @@ async def test_an_unknown_zone_is_told_in_every_format_of_text() -> None:
             file = await put(operator, key, b'{"t":1}\n')
             with pytest.raises(ConfigInvalid, match="no time zone 'Mars/Base'"):
                 await read(operator, file, pa.schema([("t", pa.string())]), time_zone="Mars/Base")
+
+
+LOCAL = "2024-07-01 12:00:00"
+AT = pa.schema([("at", INSTANT)])
+NESTED = pa.schema([("l", pa.list_(pa.struct([("ät", INSTANT)]))), ("s", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "text", "warns"),
+    [
+        ("a.csv", AT, LOCAL, True),
+        ("a.csv", AT, f"{LOCAL}\n{LOCAL}Z", True),
+        ("a.csv", AT, f"{LOCAL}+02:00", False),
+        ("a.csv", pa.schema([("at", pa.string())]), LOCAL, False),
+        ("a.csv", pa.schema([("at", pa.timestamp("us"))]), LOCAL, False),
+        ("a.json", AT, f'{{"at": "{LOCAL}"}}', True),
+        ("a.json", AT, '{"at": "2024-07-01"}', True),
+        ("a.json", AT, f'{{"at": "{LOCAL}Z"}}', False),
+        ("a.json", AT, f'{{"at": "2024-07-01T12:00:00.5-05:00", "other": "{LOCAL}"}}', False),
+        ("a.json", NESTED, f'{{"l": [{{"\\u00e4t": "{LOCAL}"}}]}}', True),
+        ("a.json", NESTED, f'{{"l": [{{"ät": null}}], "s": "{LOCAL}"}}', False),
+    ],
+)
+async def test_a_zone_that_nobody_gave_is_told_once(
+    name: str, schema: pa.Schema, text: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_no_zone.cache_clear()
+    async with new_operator() as operator:
+        file = await put(operator, name, text.encode())
+        await read(operator, file, schema, time_zone="UTC")
+        assert not caplog.records
+        for _ in range(2):
+            await read(operator, file, schema)
+    assert [one.getMessage().partition(",")[0] for one in caplog.records] == (
+        ["times without a zone are read as UTC"] if warns else []
+    )
+    warn_of_no_zone.cache_clear()
