@@ -7,10 +7,11 @@ later task finds connections open and blocks in memory.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from aioprefetch.accessor import Service
@@ -19,10 +20,11 @@ from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.operator import Operator
 from aioprefetch.spark import worker
-from aioprefetch.sync import BlockingOperator
+from aioprefetch.sync import BlockingOperator, run
 from aioprefetch.telemetry import logger
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # The parameter by which a decorated function gets its operator.
 OPERATOR = "operator"
@@ -101,7 +103,9 @@ def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callab
     """Decorate a function that Spark runs: it gets the keyword ``operator``, one for the life of its Python worker.
 
     For the body of a plain UDF, of a ``pandas_udf``, of ``mapInArrow`` or ``mapInPandas`` it is a ``BlockingOperator``;
-    for an asynchronous function, such as ``map_batches`` takes, an ``Operator``. ``store`` and ``options`` are those of
+    for an asynchronous function an ``Operator``. Such a function gives its coroutine where an event loop runs, as under
+    ``map_batches``; called elsewhere, as Spark calls a UDF, it runs on the loop thread of the process and gives its
+    value. An asynchronous generator is for ``map_batches`` alone. ``store`` and ``options`` are those of
     ``Operator.from_uri``; the memory is the worker's share unless ``memory_bytes`` is given. To bound the requests of
     an executor, divide by its cores: ``concurrency`` counts for each worker.
 
@@ -122,7 +126,7 @@ def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callab
 
             @functools.wraps(function)
             def call(*arguments: Any, **keywords: Any) -> Any:
-                return function(*arguments, operator=recipe.operator, **keywords)
+                return outcome(function(*arguments, operator=recipe.operator, **keywords))
 
         else:
 
@@ -134,6 +138,26 @@ def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callab
         return call
 
     return decorate
+
+
+def outcome(made: Any) -> Any:
+    """What an asynchronous function gives its caller: what it made where a loop runs, otherwise the value of that.
+
+    ``InvalidType`` for an asynchronous generator, of which Spark would make a text.
+    """
+    if asyncio._get_running_loop() is not None:
+        return made
+    if hasattr(made, "__aiter__"):
+        raise InvalidType(
+            f"{_name(made)} is an asynchronous generator, and no event loop runs here: Spark calls it through "
+            "map_batches(...), as in frame.mapInArrow(map_batches(with_operator(url)(fn)), schema)",
+            operation="with_operator",
+        )
+    return run(_awaited(made)) if inspect.isawaitable(made) else made
+
+
+async def _awaited(made: Awaitable[T]) -> T:
+    return await made
 
 
 def _hide_operator(call: Callable[..., Any], function: Callable[..., Any]) -> None:

@@ -67,11 +67,38 @@ def test_each_kind_of_function_reads_through_its_operator(spark: SparkSession, s
         parts = await operator.read_ranges("abc", [(start, start + 2) for start in starts])
         return pd.Series([part.decode() for part in parts])
 
-    kinds = [udf(plain, "string", useArrow=False), as_pandas_udf(series, "string"), as_pandas_udf(later, "string")]
-    columns = [kind("id").alias(name) for kind, name in zip(kinds, ["plain", "series", "later"], strict=True)]
+    @with_operator(store)
+    async def alone(start: int, operator: Operator) -> str:
+        return (await operator.read("abc", offset=start, size=2)).decode()
+
+    @with_operator(store)
+    async def series_alone(starts: pd.Series, operator: Operator) -> pd.Series:
+        parts = await operator.read_ranges("abc", [(start, start + 2) for start in starts])
+        return pd.Series([part.decode() for part in parts])
+
+    kinds = {
+        "plain": udf(plain, "string", useArrow=False),
+        "series": as_pandas_udf(series, "string"),
+        "later": as_pandas_udf(later, "string"),
+        "alone": udf(alone, "string", useArrow=False),
+        "alone_by_arrow": udf(alone, "string", useArrow=True),
+        "series_alone": as_pandas_udf(series_alone, "string"),
+    }
+    columns = [kind("id").alias(name) for name, kind in kinds.items()]
     rows = spark.range(0, 20, 1, 2).select("id", *columns).collect()
     expected = [ALPHABET[start : start + 2].decode() for start in range(20)]
-    assert [tuple(row) for row in rows] == [(n, *3 * [expected[n]]) for n in range(20)]
+    assert [tuple(row) for row in rows] == [(n, *len(kinds) * [expected[n]]) for n in range(20)]
+
+
+def test_an_asynchronous_generator_that_spark_calls_itself_is_refused(spark: SparkSession, store: str) -> None:
+    @with_operator(store)
+    async def parts(batches: Iterable[pa.RecordBatch], operator: Operator) -> AsyncIterator[pa.RecordBatch]:
+        for batch in batches:
+            await operator.read("abc")
+            yield batch
+
+    with pytest.raises(PythonException, match=r"asynchronous generator.*map_batches"):
+        spark.range(0, 1, 1, 1).mapInArrow(parts, "id long").collect()
 
 
 def test_iterators_of_arrow_and_pandas_batches(spark: SparkSession, store: str) -> None:

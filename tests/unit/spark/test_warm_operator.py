@@ -1,5 +1,7 @@
 """`with_operator`: one operator for each recipe and process, no secret on the way, signatures as Spark reads them."""
 
+import asyncio
+import functools
 import inspect
 import os
 import pickle
@@ -11,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
 from aioprefetch.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.map_batches import map_batches
@@ -49,6 +51,39 @@ def test_each_function_gets_the_operator_of_its_kind(store: str) -> None:
 
     assert plain(3) == b"34"
     assert list(generator(iter([1, 2]))) == list(batch([1, 2])) == list(batches([1, 2])) == [b"12", b"23"]
+
+
+async def test_an_asynchronous_function_gives_its_value_where_no_loop_runs(store: str) -> None:
+    @with_operator(store)
+    async def later(start: int, operator: Operator) -> bytes:
+        return await operator.read("k", offset=start, size=2)
+
+    class Reader:
+        async def __call__(self, start: int, operator: Operator) -> bytes:
+            return await operator.read("k", offset=start, size=2)
+
+    for function in (later, with_operator(store)(functools.partial(later.__wrapped__)), with_operator(store)(Reader())):
+        assert await asyncio.to_thread(function, 3) == b"34"
+        made = function(3)
+        assert inspect.iscoroutine(made), "here a loop runs"
+        made.close()
+
+    @with_operator(store)
+    async def failing(operator: Operator) -> bytes:
+        return await operator.read("no such key")
+
+    with pytest.raises(NotFound):
+        await asyncio.to_thread(failing)
+
+
+def test_an_asynchronous_generator_is_refused_where_no_loop_runs(store: str) -> None:
+    @with_operator(store)
+    async def parts(batches: Iterator[int], operator: Operator) -> AsyncIterator[bytes]:
+        for start in batches:
+            yield await operator.read("k", offset=start, size=2)
+
+    with pytest.raises(InvalidType, match=r"parts is an asynchronous generator.*map_batches"):
+        parts(iter([1]))
 
 
 def test_one_that_a_function_closed_is_made_anew(store: str) -> None:
