@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from aioprefetch.errors import StateConflict
 from aioprefetch.source.fetch.cleaning import CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.files import FetchItem, SourceFile
@@ -115,7 +116,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         with explaining(self._settings):
-            return run(coroutine)
+            try:
+                return run(coroutine)
+            except StateConflict as error:
+                if self._source is None or not self._source.state.is_overtaken:
+                    raise
+                raise _overtaken(self._settings, error) from error
 
     @property
     def _root(self) -> str:
@@ -172,6 +178,17 @@ async def _open(settings: SourceSettings) -> FileSource:
         attach_to=attach_to,
         can_split=is_splittable,
         clean=_clean_options(settings),
+    )
+
+
+def _overtaken(settings: SourceSettings, error: StateConflict) -> StateConflict:
+    return StateConflict(
+        f"a second query was started on this state, {settings.state_location}, and this one ends. Give each query a "
+        "state of its own (another checkpoint, or stateLocation), where attachTo=<the state of the first> shares its "
+        "listing, or write to several sinks from one query with foreachBatch",
+        operation=error.operation,
+        path=error.path,
+        context=error.context,
     )
 
 

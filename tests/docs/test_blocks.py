@@ -13,7 +13,7 @@ import pytest
 from tests.docs.pages import NO_RUN, PAGES, Block, blocks_of
 from tests.tidy.source_tree import ROOT
 
-INFOS = {"python", "python no-run", "text", "sh", "toml", "json", ""}
+INFOS = {"python", "python no-run", "text", "sh", "sql", "toml", "json", ""}
 WITH_PYTHON = [page for page in PAGES if any(block.info == "python" for block in blocks_of(page))]
 
 

@@ -7,7 +7,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from aioprefetch.spark import register
-from tests.spark.files import expected, records, rows, write_jsonl
+from tests.docs.pages import ROOT, blocks_of
+from tests.spark.files import expected, records, rows, write_jsonl, write_parquet
 
 pytestmark = pytest.mark.spark
 
@@ -27,14 +28,27 @@ def test_a_temporary_view_has_options_and_a_schema(spark: SparkSession, tmp_path
     spark.catalog.dropTempView("trips")
 
 
+def test_the_statements_of_the_guide(spark: SparkSession, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", [{"id": n, "pickup": f"p{n}", "distance": n} for n in range(30)])
+    (block,) = [one for one in blocks_of(ROOT / "docs" / "spark.md") if one.info == "sql"]
+    text = block.content.replace("s3://bucket/trips", str(tmp_path))
+    found = [spark.sql(statement).collect() for statement in text.split(";") if statement.strip()]
+    assert found[-1] == [(9,)]
+    spark.catalog.dropTempView("trips")
+
+
 @pytest.mark.parametrize("columns", ["", "(id bigint)"])
 def test_a_table_of_the_catalog_is_refused_with_what_to_do(spark: SparkSession, tmp_path: Path, columns: str) -> None:
     write_jsonl(tmp_path / "a.jsonl", records(0, 5))
+
+    def make_and_read() -> None:
+        # With columns Spark makes the table, and asks for its rows without options.
+        spark.sql(f"CREATE TABLE refused {columns} USING aioprefetch OPTIONS (path '{tmp_path}', format 'jsonl')")
+        spark.sql("SELECT * FROM refused").collect()
+
     try:
-        with pytest.raises(AnalysisException, match="hand no options to Python sources.* use CREATE TEMPORARY VIEW"):
-            # With columns Spark makes the table, and asks for its rows without options.
-            spark.sql(f"CREATE TABLE refused {columns} USING aioprefetch OPTIONS (path '{tmp_path}', format 'jsonl')")
-            spark.sql("SELECT * FROM refused").collect()
+        with pytest.raises(AnalysisException, match=r"hand no options to Python sources.* use CREATE TEMPORARY VIEW"):
+            make_and_read()
     finally:
         spark.sql("DROP TABLE IF EXISTS refused")
 

@@ -118,6 +118,11 @@ class SourceState:
         return self._live.store.writer
 
     @property
+    def is_overtaken(self) -> bool:
+        """Whether another writer has taken over: this one writes nothing any more."""
+        return self._live.lost is not None
+
+    @property
     def head(self) -> Record | None:
         """The newest record, claims included; cursor, carry and totals of the state are those of it."""
         return None if self._live.head is None else self._live.head.record
