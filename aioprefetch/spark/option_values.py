@@ -9,7 +9,6 @@ import base64
 import datetime as dt
 import decimal
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,10 @@ from aioprefetch.source.formats.encodings import codec_name
 
 Parse = Callable[[str, str], Any]
 
-_SIZE = re.compile(r"(\d+)\s*(|b|k|m|g|t)(|b|ib)", re.IGNORECASE)
+# Python reads digits of other scripts, underscores between them, and numbers too long to be meant as numbers, too.
+_INTEGER = re.compile(r"[0-9]{1,18}")
+_SECONDS = re.compile(r"([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18})\s*(|b|k|m|g|t)(|b|ib)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 # Values of filters that JSON has no form for, each as an object with one key.
@@ -91,13 +93,9 @@ def count_or_zero(option: str, value: str) -> int:
 
 def seconds(option: str, value: str) -> float:
     """A number of seconds, 0 or above."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
+    if _SECONDS.fullmatch(value.strip()) is None:
         raise invalid(option, value, "a number of seconds such as 5 or 0.5")
-    return number
+    return float(value)
 
 
 def flag(option: str, value: str) -> bool:
@@ -218,7 +216,7 @@ def _typed(operand: Any) -> Any:
 
 
 def _integer(option: str, value: str, least: int) -> int:
-    if not value.strip().isascii() or not value.strip().isdigit() or int(value) < least:
+    if _INTEGER.fullmatch(value.strip()) is None or int(value) < least:
         raise invalid(option, value, f"an integer of at least {least}")
     return int(value)
 

@@ -11,7 +11,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.telemetry import logger
 
 _UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
-_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?")
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.ASCII)
 
 
 def zone_named(name: str | None) -> dt.tzinfo:

@@ -15,9 +15,9 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.recipe import OperatorRecipe
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
-from aioprefetch.spark.option_names import OPTIONS, SECRETS, option_name
+from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
 from aioprefetch.spark.option_text import parse_options
-from aioprefetch.spark.option_values import filters, filters_to_text, size_bytes
+from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
 from aioprefetch.spark.settings import SourceSettings
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
@@ -123,12 +123,29 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("secretHeaders", "X", "JSON object"),
         ("encoding", "utf-99", "an encoding of text that Python has"),
         ("encoding", "base64", "an encoding of text that Python has"),
+        ("timeZone", "+٠٢:00", r"Europe/Berlin, UTC or \+02:00"),
         ("timeZone", "Mars/Olympus", r"Europe/Berlin, UTC or \+02:00"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(name: str, value: str, named: str) -> None:
     with pytest.raises(ConfigInvalid, match=named):
         parsed(**{name: value})
+
+
+NUMBERS = [option for option in OPTIONS.values() if option.parse in (count, count_or_zero, seconds, size_bytes)]
+
+
+@pytest.mark.parametrize("option", NUMBERS, ids=lambda option: option.name)
+def test_numbers_have_digits_of_ascii(option: Option) -> None:
+    assert option.parse(option.name, " 7 ") == 7
+    for wrong in ("²", "1²", "٣", "\uff11", "1_0", "+1", "-1", "1e999", "0x1", "9" * 5000, "inf", "nan", "7 7", ""):
+        with pytest.raises(ConfigInvalid, match=rf"the option {option.name}=.* is not a"):
+            option.parse(option.name, wrong)
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0.0), (".5", 0.5), ("5.", 5.0), ("0.25", 0.25), ("1e-05", 1e-05)])
+def test_seconds(text: str, number: float) -> None:
+    assert seconds("x", text) == number
 
 
 @pytest.mark.parametrize(
