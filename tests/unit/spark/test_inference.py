@@ -20,6 +20,7 @@ from aioprefetch.spark.hadoop import Found
 from aioprefetch.spark.registration import DefaultSource
 
 Row = dict[str, Any]
+dumped: Any = cloudpickle.dumps
 
 HEADERLESS = {f"{n:02}.csv": "1,2\n" for n in range(15)} | {"06.csv": "1,2,3\n"}
 WITH_HEADER = {f"{n:02}.csv": "id,v\n1,2\n" for n in range(15)} | {"06.csv": "id,v,w\n1,2,3\n"}
@@ -37,14 +38,18 @@ def write(root: Path, files: Mapping[str, str]) -> None:
         (root / name).write_text(text)
 
 
-def source(root: Path, kind: type[DataSource] = AioPrefetchDataSource, **options: str) -> DataSource:
+def source(root: Path, **options: str) -> DataSource:
+    return of_kind(AioPrefetchDataSource, root, **options)
+
+
+def of_kind(kind: type[DataSource], root: Path, **options: str) -> DataSource:
     given: Any = CaseInsensitiveDict({"path": str(root), **options})
     return kind(given)
 
 
 def sent(one: Any) -> Any:
     """As it arrives in another process of Spark's."""
-    return pickle.loads(cloudpickle.dumps(one))
+    return pickle.loads(dumped(one))
 
 
 def batch(given: DataSource, schema: StructType | None = None) -> list[Row]:
@@ -116,7 +121,7 @@ def test_a_schema_of_the_users_leaves_out_what_it_does_not_have(tmp_path: Path) 
 def test_the_source_that_spark_finds_by_itself_does_the_same(tmp_path: Path) -> None:
     write(tmp_path, JSON_LINES)
     with pytest.raises(Unsupported, match="the field 'w'"):
-        batch(source(tmp_path, DefaultSource, inferSampleFiles="3"))
+        batch(of_kind(DefaultSource, tmp_path, inferSampleFiles="3"))
 
 
 def test_times_without_a_zone_are_in_the_sessions_or_a_warning_tells(
@@ -131,7 +136,7 @@ def test_times_without_a_zone_are_in_the_sessions_or_a_warning_tells(
     warn_of_no_zone.cache_clear()
     for kind, hour in ((Registered, 16), (DefaultSource, 12)):
         assert not caplog.records
-        (row,) = batch(source(tmp_path, kind))
+        (row,) = batch(of_kind(kind, tmp_path))
         assert row["_c0"] == dt.datetime(2024, 7, 1, hour, tzinfo=dt.UTC)
     assert "give the option timeZone, or call aioprefetch.spark.register(spark)" in caplog.text
     warn_of_no_zone.cache_clear()

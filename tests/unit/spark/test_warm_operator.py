@@ -54,7 +54,6 @@ def test_each_function_gets_the_operator_of_its_kind(store: str) -> None:
 
 
 async def test_an_asynchronous_function_gives_its_value_where_no_loop_runs(store: str) -> None:
-    @with_operator(store)
     async def later(start: int, operator: Operator) -> bytes:
         return await operator.read("k", offset=start, size=2)
 
@@ -62,7 +61,7 @@ async def test_an_asynchronous_function_gives_its_value_where_no_loop_runs(store
         async def __call__(self, start: int, operator: Operator) -> bytes:
             return await operator.read("k", offset=start, size=2)
 
-    for function in (later, with_operator(store)(functools.partial(later.__wrapped__)), with_operator(store)(Reader())):
+    for function in map(with_operator(store), (later, functools.partial(later), Reader())):
         assert await asyncio.to_thread(function, 3) == b"34"
         made = function(3)
         assert inspect.iscoroutine(made), "here a loop runs"
