@@ -90,6 +90,29 @@ def test_times_without_a_zone_are_in_the_sessions(spark: SparkSession, tmp_path:
         register(spark)
 
 
+def test_columns_are_those_that_spark_infers(spark: SparkSession, tmp_path: Path) -> None:
+    """One that only the last file has, partition columns beside a stray file, and names that differ in case."""
+    files = {f"late/{n:02}.json": '{"id": 1}' if n < 14 else '{"id": 1, "last": 2}' for n in range(15)}
+    files |= dict.fromkeys(("stray/k=1/a.json", "stray/k=2/a.json", "stray/readme.json"), '{"id": 1}')
+    files |= dict.fromkeys(("case/k=1/a.json", "case/K=2/a.json"), '{"id": 1}')
+    files |= dict.fromkeys(("depths/k=1/a.json", "depths/k=1/h=2/b.json"), '{"id": 1}')
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    register(spark)
+    named = spark.read.format("aioprefetch")
+    for directory in ("late", "stray", "case"):
+        ours, theirs = named.load(str(tmp_path / directory)), spark.read.json(str(tmp_path / directory))
+        assert sorted(map(str.lower, ours.columns)) == sorted(map(str.lower, theirs.columns)), directory
+        found = rows(ours.where("k is not null") if directory == "stray" else ours)
+        assert found == rows(theirs.select(*ours.columns)), directory
+    # Spark passes the stray file over; here its rows have no k.
+    assert rows(named.load(str(tmp_path / "stray")).where("k is null")) == [(1, None)]
+    for reader in (spark.read.format("json"), named):
+        with pytest.raises(PySparkException, match=r"k=1[\s\S]*h=2"):
+            reader.load(str(tmp_path / "depths"))
+
+
 def test_empty_files_are_no_rows_of_binary(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.bin").touch()
     (tmp_path / "b.bin").write_bytes(b"x")

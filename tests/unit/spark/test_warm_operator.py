@@ -61,7 +61,8 @@ async def test_an_asynchronous_function_gives_its_value_where_no_loop_runs(store
         async def __call__(self, start: int, operator: Operator) -> bytes:
             return await operator.read("k", offset=start, size=2)
 
-    for function in map(with_operator(store), (later, functools.partial(later), Reader())):
+    functions: list[Callable[..., typing.Any]] = [later, functools.partial(later), Reader()]
+    for function in map(with_operator(store), functions):
         assert await asyncio.to_thread(function, 3) == b"34"
         made = function(3)
         assert inspect.iscoroutine(made), "here a loop runs"
