@@ -67,6 +67,7 @@ COUNTERS: Mapping[str, str] = {
     "stream_evict_blocks_from_cache": "blocks evicted from memory",
     "stream_read_block_disk_hits": "blocks, or parts of blocks, that came from their block files",
     "stream_file_cache_blocks_written": "block files written",
+    "stream_file_cache_blocks_skipped": "blocks not written, because such files were evicted before they were read",
     "stream_file_cache_eviction": "block files removed to make room for others",
     "stream_file_cache_failures": "failures of the disk with the block files, none of which failed a read",
     "scan_reads": "reads that column scans submitted: the buffers of a page, mostly",

@@ -140,11 +140,12 @@ class Segment:
 class Block:
     """One cell of the grid with its segments. ``segments`` is replaced, never changed, so threads may read it."""
 
-    __slots__ = ("index", "segments", "touched")
+    __slots__ = ("index", "segments", "stays_off_disk", "touched")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.segments: tuple[Segment, ...] = ()
+        self.stays_off_disk = False  # It was found not worth a block file.
         self.touched = 0
 
     def add(self, segment: Segment) -> None:

@@ -70,7 +70,8 @@ class OpenBlock:
 class BlockCache:
     """The blocks in the directory below ``path``, ``capacity_bytes`` of them at most.
 
-    ``looked`` tells whether the names in it are known; until then any block may be there. Every method that blocks
+    ``looked`` tells whether the names in it are known; until then any block may be there. ``is_full``: the last block
+    that was put needed room that others had. Every method that blocks
     raises ``ConfigInvalid`` for a directory that others could change and ``OSError`` for one that cannot be had.
     """
 
@@ -78,6 +79,7 @@ class BlockCache:
         self.capacity_bytes = capacity_bytes
         self.evictions = 0
         self.looked = False
+        self.is_full = False
         self._path = path
         self._calls = calls
         self._index = LruIndex()
@@ -195,8 +197,11 @@ class BlockCache:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def put(self, key: BlockKey, data: Sequence[memoryview]) -> bool:
-        """Write a block; whether there was room for it. If it fails nothing is left behind. Raises ``OSError``."""
+    def put(self, key: BlockKey, data: Sequence[memoryview], *, goes_first: bool = False) -> bool:
+        """Write a block; whether there was room for it. If it fails nothing is left behind. Raises ``OSError``.
+
+        With ``goes_first`` it makes room for the next one, unless it is read before.
+        """
         with self._turn:
             directory = self._opened(check=True)
             self._look(directory)
@@ -206,7 +211,11 @@ class BlockCache:
                 return False
             self._write(directory, key, [encode_header(key, data), *data])
             with self._lock:
-                self._index.add(key.name, key.file_bytes)
+                self._index.add(key.name, key.file_bytes, goes_first=goes_first)
+            with contextlib.suppress(OSError):  # The block is there; what fails now fails again at the next.
+                # Others may have written in the same room meanwhile: who looks last sees all, and removes what is over.
+                self._look(directory)
+                self._remove(directory, self._index.total_bytes - self.capacity_bytes)
             return True
 
     def _make_room(self, directory: GuardedDirectory, key: BlockKey) -> bool:
@@ -215,17 +224,21 @@ class BlockCache:
         if size_bytes > self.capacity_bytes:
             return False
         free_bytes, all_bytes = directory.space()
+        over = self._index.total_bytes + size_bytes - self.capacity_bytes
+        short = int(all_bytes * RESERVE_SHARE) + size_bytes - free_bytes
+        self.is_full = max(over, short) > 0
+        return self._remove(directory, max(over, short)) >= short
+
+    def _remove(self, directory: GuardedDirectory, need_bytes: int) -> int:
+        """Remove the least used files, so many bytes of them if there are; how many bytes that were."""
         with self._lock:
-            over = self._index.total_bytes + size_bytes - self.capacity_bytes
-            short = int(all_bytes * RESERVE_SHARE) + size_bytes - free_bytes
-            victims = self._index.victims(max(over, short))
-            short -= sum(map(self._index.size, victims))
+            victims = {name: self._index.size(name) for name in self._index.victims(need_bytes)}
         for name in victims:
             directory.remove(name)
             with self._lock:
                 self._index.discard(name)
             self.evictions += 1
-        return short <= 0
+        return sum(victims.values())
 
     def _write(self, directory: GuardedDirectory, key: BlockKey, parts: Sequence[bytes | memoryview]) -> None:
         calls = self._calls

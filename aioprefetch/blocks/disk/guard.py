@@ -1,4 +1,4 @@
-"""Calls of the disk in threads: bounded in number and time, and after a failure none at all for a while.
+"""Calls of the disk in threads: bounded in number and time, and after a failure none of the kind for a while.
 
 A thread cannot be stopped. One that hangs on a disk keeps its turn until it returns, so that only so many can ever
 hang, and the disk is left alone meanwhile. What it works on must be its own: nobody waits for it.
@@ -83,12 +83,18 @@ class DiskGuard:
         self._overdue = 0
         self._failures_in_a_row = 0
         self._off_until = float("-inf")
+        self._writing_off_until = float("-inf")
         self._complaints: set[str] = set()
 
     @property
     def is_off(self) -> bool:
         """Whether the disk is to be left alone now."""
         return self._overdue > 0 or self._runtime.now() < self._off_until or self._runtime.closed
+
+    @property
+    def is_writing_off(self) -> bool:
+        """Whether nothing is to be written now, though what is there may be read."""
+        return self.is_off or self._runtime.now() < self._writing_off_until
 
     async def read(self, job: Callable[[], T]) -> T:
         """The result of a job for which a read waits. Raises ``DiskFailed`` alone."""
@@ -97,8 +103,12 @@ class DiskGuard:
         return result
 
     async def write(self, job: Callable[[], T]) -> T:
-        """The result of a job for which nobody waits. Raises ``DiskFailed`` alone."""
+        """The result of a job that writes, for which nobody waits. Raises ``DiskFailed`` alone."""
         return await self._call("write", job, WRITE_SECONDS_MAX)
+
+    async def look(self, job: Callable[[], T]) -> T:
+        """The result of a job that lists, for which nobody waits. Raises ``DiskFailed`` alone."""
+        return await self._call("list", job, WRITE_SECONDS_MAX)
 
     async def _call(self, what: str, job: Callable[[], T], seconds: float) -> T:
         call = _Call(job, self._runtime.loop, self._returned)
@@ -131,22 +141,28 @@ class DiskGuard:
         self._runtime.events.publish("disk.failed", "", call=what, error=type(error).__name__)
         if isinstance(error, BadBlockFile):
             return
-        self._failures_in_a_row += 1
+        seconds = self._options.cool_down_seconds
         if isinstance(error, ConfigInvalid):
-            self._turn_off(error, float("inf"))
-        elif what == "write" or isinstance(error, TimeoutError) or self._failures_in_a_row >= FAILURES_MAX:
-            self._turn_off(error, self._options.cool_down_seconds)
+            self._off_until = float("inf")
+            self._complain(error, "the block files in %s are left alone from now on and reads go to the store: %s")
+        elif what == "write" and not isinstance(error, TimeoutError):
+            # A file system that became read-only, or is over its quota, still gives what is there.
+            self._writing_off_until = self._runtime.now() + seconds
+            self._complain(error, f"no blocks are written to %s for {seconds:g} seconds: %s")
+        else:
+            self._failures_in_a_row += 1
+            if what == "read" and not isinstance(error, TimeoutError) and self._failures_in_a_row < FAILURES_MAX:
+                return
+            self._off_until = self._runtime.now() + seconds
+            self._complain(
+                error, f"the block files in %s are left alone for {seconds:g} seconds and reads go to the store: %s"
+            )
 
-    def _turn_off(self, error: Exception, seconds: float) -> None:
-        self._off_until = self._runtime.now() + seconds
+    def _complain(self, error: Exception, message: str) -> None:
         # One warning for each kind of trouble: a disk that is full stays full.
         kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
         if kind in self._complaints:
             return
         self._complaints.add(kind)
-        logger.warning(
-            "the block files in %s are left alone %s and reads go to the store: %s",
-            self._options.directory,
-            "from now on" if seconds == float("inf") else f"for {seconds:g} seconds",
-            "the disk did not answer in time" if isinstance(error, TimeoutError) else str(error),
-        )
+        told = "the disk did not answer in time" if isinstance(error, TimeoutError) else str(error)
+        logger.warning(message, self._options.directory, told)

@@ -1,9 +1,18 @@
-"""Which block files there are, in the order of their use, and how many bytes they take together. Pure, no I/O."""
+"""Which block files there are, in the order of their use, and whether more are worth writing. Pure, no I/O."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+
+# Of what is not worth writing one in so many is written all the same.
+SAMPLE = 16
+# A round is as many blocks offered as there are files, and no fewer than these.
+ROUND_BLOCKS_MIN = 8
+# Files are worth writing as long as one is read for so many that are offered.
+OFFERS_FOR_A_HIT = 4
+# After so many rounds at first, and so many at last, it is tried again whether they are.
+REST_ROUNDS_MIN, REST_ROUNDS_MAX = 4, 64
 
 
 class LruIndex:
@@ -19,10 +28,12 @@ class LruIndex:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def add(self, name: str, size_bytes: int) -> None:
-        """A file was written: it is the last used now."""
+    def add(self, name: str, size_bytes: int, *, goes_first: bool = False) -> None:
+        """A file was written: it is the last used now, or with ``goes_first`` the next to go unless it is used."""
         self.discard(name)
         self._sizes[name] = size_bytes
+        if goes_first:
+            self._sizes.move_to_end(name, last=False)
         self.total_bytes += size_bytes
 
     def discard(self, name: str) -> None:
@@ -52,3 +63,40 @@ class LruIndex:
         """Which of ``names`` are new, and which of the known are not among them."""
         there = set(names)
         return [name for name in there if name not in self._sizes], [name for name in self._sizes if name not in there]
+
+
+class WriteFilter:
+    """Whether a block is worth a file, now that other files must go for it.
+
+    A scan that goes round and round over more than the disk holds would write every block and evict it before its turn
+    comes again: all is written, and nothing is ever found. So when hardly any file was read in a round of writes, only
+    a sample is written from then on. What is there stays, which is the share of the scan that the disk can hold.
+    """
+
+    def __init__(self) -> None:
+        self.is_sampling = False
+        self._offers = 0
+        self._hits = 0
+        self._rest = 0
+        self._rest_rounds = REST_ROUNDS_MIN
+
+    def hit(self) -> None:
+        """A file was read."""
+        self._hits += 1
+
+    def admits(self, held: int) -> bool:
+        """Whether to write one more block, where ``held`` files are there."""
+        if self._offers >= max(ROUND_BLOCKS_MIN, held):
+            self._begin_round(is_worth_it=OFFERS_FOR_A_HIT * self._hits >= self._offers)
+        self._offers += 1
+        return not self.is_sampling or self._offers % SAMPLE == 0
+
+    def _begin_round(self, *, is_worth_it: bool) -> None:
+        self._offers = self._hits = 0
+        if not self.is_sampling:
+            self.is_sampling = not is_worth_it
+            self._rest = self._rest_rounds
+            self._rest_rounds = REST_ROUNDS_MIN if is_worth_it else min(2 * self._rest_rounds, REST_ROUNDS_MAX)
+        elif not is_worth_it:  # What is there is of little use: whatever is read now may be of more.
+            self._rest -= 1
+            self.is_sampling = self._rest > 0

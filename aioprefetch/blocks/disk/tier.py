@@ -111,7 +111,7 @@ class DiskTier:
 
     async def _look(self) -> None:
         try:
-            await self.guard.write(self.cache.look)
+            await self.guard.look(self.cache.look)
         except DiskFailed:
             self._look_at = float("-inf")  # Again as soon as the guard allows it.
 
@@ -138,6 +138,7 @@ class DiskTier:
             if not await self._give(fetch, file, key, position - low, stop - low):
                 break
             self._runtime.counters["stream_read_block_disk_hits"] += 1
+            self.writer.filter.hit()
             position = stop
         return fetch.head is not None
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from aioprefetch.blocks.block import Block, SegmentState
 from aioprefetch.blocks.disk.format import BlockKey
 from aioprefetch.blocks.disk.guard import DiskFailed
+from aioprefetch.blocks.disk.lru import WriteFilter
 from aioprefetch.blocks.disk.patience import Patience
 from aioprefetch.runtime import Runtime
 from aioprefetch.supervisor import Work
@@ -42,6 +43,7 @@ class _Write:
     file: BlockFile
     block: Block
     key: BlockKey
+    is_sample: bool
 
 
 class WriteBehind:
@@ -49,6 +51,7 @@ class WriteBehind:
 
     def __init__(self, tier: DiskTier, runtime: Runtime, options: DiskCache) -> None:
         self.writing_bytes = 0
+        self.filter = WriteFilter()
         self._tier = tier
         self._runtime = runtime
         self._capacity_bytes = options.capacity_bytes
@@ -65,7 +68,7 @@ class WriteBehind:
     @property
     def is_off(self) -> bool:
         """Whether nothing is written now: the disk is left alone, or was found too full."""
-        return self._tier.guard.is_off or self._runtime.now() < self._paused_until
+        return self._tier.guard.is_writing_off or self._runtime.now() < self._paused_until
 
     def filled(self, store: BlockStore, count: int) -> None:
         """So many bytes came into memory: see whether blocks had better be written."""
@@ -85,7 +88,7 @@ class WriteBehind:
         while want > 0 and order:
             _, _, file, block = heapq.heappop(order)
             want -= block.resident_bytes
-            if self._dirty(file, block) is not None and not self.begin(file, block):
+            if self._dirty(file, block) is not None and not self.begin(file, block) and not block.stays_off_disk:
                 return
 
     def begin(self, file: BlockFile, block: Block) -> bool:
@@ -94,17 +97,24 @@ class WriteBehind:
         most = max(key.data_bytes if key is not None else 0, self._limit_bytes // _WRITING_SHARE)
         if key is None or self.writing_bytes + key.data_bytes > most:
             return False
+        cache = self._tier.cache
+        if cache.is_full and not self.filter.admits(len(cache)):
+            block.stays_off_disk = True
+            self._runtime.counters["stream_file_cache_blocks_skipped"] += 1
+            return False
         for segment in block.segments:
             segment.become(SegmentState.SPILLING)
         self.writing_bytes += key.data_bytes
-        self._queue.append(_Write(file, block, key))
+        self._queue.append(_Write(file, block, key, is_sample=cache.is_full and self.filter.is_sampling))
         if self._work is None:
             self._work = self._runtime.supervisor.spawn(self._run(), name="write block files", on_end=self._ended)
         return True
 
     def spare(self, file: BlockFile, block: Block) -> bool:
         """Whether a block that is to leave had better stay a little, because it would be lost: it is written first."""
-        return self._dirty(file, block) is not None and (self.begin(file, block) or self.writing_bytes > 0)
+        if self._dirty(file, block) is None:
+            return False
+        return self.begin(file, block) or (self.writing_bytes > 0 and not block.stays_off_disk)
 
     @property
     def is_patient(self) -> bool:
@@ -134,7 +144,7 @@ class WriteBehind:
             self._patience.end(self._runtime.now())
 
     def _dirty(self, file: BlockFile, block: Block) -> BlockKey | None:
-        if self.is_off or not is_whole(file, block):
+        if self.is_off or block.stays_off_disk or not is_whole(file, block):
             return None
         key = self._tier.key(file, block.index)
         return None if key is None or key.name in self._tier.cache or key.file_bytes > self._capacity_bytes else key
@@ -157,7 +167,12 @@ class WriteBehind:
         evictions = cache.evictions
         try:
             wrote = await self._tier.guard.write(
-                partial(cache.put, write.key, [segment.view for segment in write.block.segments])
+                partial(
+                    cache.put,
+                    write.key,
+                    [segment.view for segment in write.block.segments],
+                    goes_first=write.is_sample,
+                )
             )
         except DiskFailed:
             return False

@@ -197,6 +197,21 @@ def test_what_is_no_file_is_bad_and_goes(tmp_path: Path, plant: object) -> None:
     assert read(cache, key) == data_of(key)
 
 
+@checks("reliability:D16")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_block_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
+    """Who planted it, or took a name over, may have written anything with the right sums. It is a miss, and goes."""
+    cache, key = cache_in(tmp_path), key_of()
+    put(cache, key)
+    os.chown(file_of(tmp_path, key), 12345, 12345)
+    with pytest.raises(BadBlockFile, match="no regular file of this user"):
+        cache.find(key)
+    cache.drop(key.name)
+    assert not file_of(tmp_path, key).exists()
+    assert put(cache, key)
+    assert read(cache, key) == data_of(key)
+
+
 @checks("reliability:D23")
 def test_a_block_that_another_process_removed_is_a_miss(tmp_path: Path) -> None:
     cache, key = cache_in(tmp_path), key_of()

@@ -4,13 +4,22 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from aioprefetch.blocks.disk.block_cache import RESERVE_SHARE
 from aioprefetch.blocks.disk.format import PIECE_BYTES
-from aioprefetch.blocks.disk.lru import LruIndex
+from aioprefetch.blocks.disk.lru import (
+    OFFERS_FOR_A_HIT,
+    REST_ROUNDS_MAX,
+    REST_ROUNDS_MIN,
+    ROUND_BLOCKS_MIN,
+    SAMPLE,
+    LruIndex,
+    WriteFilter,
+)
 from aioprefetch.blocks.disk.system_calls import SystemCalls
 from aioprefetch.testing.conformance.ids import checks
 from tests.unit.blocks.disk.failing_calls import (
@@ -266,6 +275,49 @@ def test_what_others_write_counts(tmp_path: Path) -> None:
     assert bytes_below(tmp_path) == ours.total_bytes == size
 
 
+@checks("reliability:D28")
+@pytest.mark.parametrize("writers", [2, 3])
+@pytest.mark.parametrize("operation", ["open", "write", "rename"])
+def test_the_capacity_holds_for_those_who_write_at_once(tmp_path: Path, operation: str, writers: int) -> None:
+    """Each found room for its block before the others had theirs: who comes last removes what is too much."""
+    size = key_of().file_bytes
+    calls = [FailingCalls() for _ in range(writers)]
+    caches = [cache_in(tmp_path, capacity_bytes=5 * size, calls=one) for one in calls]
+    for index in range(4):
+        put(caches[0], key_of(index))
+    for cache in caches:
+        cache.look()
+
+    def then(number: int) -> Callable[[str], None]:
+        def before(made: str) -> None:
+            if made == operation:
+                calls[number]._before = None
+                put(caches[number + 1], key_of(5 + number))
+
+        return before
+
+    for number in range(writers - 1):
+        calls[number]._before = then(number)
+    put(caches[0], key_of(4))
+    assert bytes_below(tmp_path) == caches[0].total_bytes <= 5 * size
+    assert read(cache_in(tmp_path), key_of(4)) == data_of(key_of(4))
+
+
+def test_a_listing_that_fails_after_a_write_is_no_failure_of_it(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    cache, key = cache_in(tmp_path, calls=calls), key_of()
+    cache.look()
+
+    def before(made: str) -> None:
+        if made == "rename":
+            calls._before = failing("names", errno.EIO)
+
+    calls._before = before
+    assert put(cache, key)
+    calls._before = None
+    assert read(cache, key) == data_of(key)
+
+
 def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
     size = key_of().file_bytes
     cache = cache_in(tmp_path, capacity_bytes=2 * size)
@@ -318,6 +370,70 @@ def test_times_in_the_future_do_not_protect(tmp_path: Path) -> None:
     for index in (4, 5):
         put(cache, key_of(index))
     assert files_in(tmp_path) == sorted(key_of(index).name for index in (1, 3, 4, 5))
+
+
+def test_a_file_that_goes_first_makes_room_for_the_next_unless_it_is_used(tmp_path: Path) -> None:
+    size = key_of().file_bytes
+    cache = cache_in(tmp_path, capacity_bytes=3 * size)
+    for index in range(3):
+        put(cache, key_of(index))
+    for index in (3, 4):
+        assert cache.put(key_of(index), [memoryview(data_of(key_of(index)))], goes_first=True)
+    assert cache.is_full
+    assert files_in(tmp_path) == sorted(key_of(index).name for index in (1, 2, 4))
+    read(cache, key_of(4))
+    assert cache.put(key_of(5), [memoryview(data_of(key_of(5)))], goes_first=True)
+    assert files_in(tmp_path) == sorted(key_of(index).name for index in (2, 4, 5))
+
+
+# --- what is worth writing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [0, 3, 8, 100])
+def test_as_long_as_files_are_read_every_block_is_written(held: int) -> None:
+    chosen = WriteFilter()
+    for number in range(1000):
+        if number % OFFERS_FOR_A_HIT == 0:
+            chosen.hit()
+        assert chosen.admits(held)
+
+
+@pytest.mark.parametrize("held", [0, 3, 8, 100])
+def test_where_no_file_is_ever_read_hardly_any_block_is_written(held: int) -> None:
+    """A round at first, then a sample; and a round now and then, ever more rarely, to see whether that has changed."""
+    chosen = WriteFilter()
+    round_blocks = max(ROUND_BLOCKS_MIN, held)
+    written = [chosen.admits(held) for _ in range(1000 * round_blocks)]
+    assert all(written[:round_blocks])
+    assert sum(written[round_blocks : 3 * round_blocks]) <= 2 * round_blocks // SAMPLE + 2
+    assert sum(written[500 * round_blocks :]) <= 500 * round_blocks * (1 / SAMPLE + 1 / REST_ROUNDS_MAX + 0.01)
+
+
+def test_when_files_are_read_again_every_block_is_written_again() -> None:
+    """What is there is of use after all, but only a part of it is: the next round finds out whether more would be."""
+    chosen = WriteFilter()
+    for _ in range(20):
+        chosen.admits(8)
+    assert chosen.is_sampling
+    rounds = 0
+    while chosen.is_sampling:
+        rounds += 1
+        for _ in range(ROUND_BLOCKS_MIN):
+            chosen.admits(8)
+    assert rounds <= REST_ROUNDS_MIN + 1
+    for _ in range(100):
+        chosen.hit()
+        assert chosen.admits(8)
+
+
+def test_what_is_there_is_left_alone_while_it_is_read() -> None:
+    chosen = WriteFilter()
+    for _ in range(20):
+        chosen.admits(8)
+    for number in range(1000):
+        chosen.hit()
+        chosen.admits(8)
+        assert chosen.is_sampling, number
 
 
 def test_the_index_counts_right() -> None:

@@ -46,12 +46,12 @@ from tests.unit.blocks.disk.failing_calls import (
 async def test_a_disk_that_takes_nothing(
     tmp_path: Path, operation: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reads go on, the disk is left alone for a while, one warning tells of it, and nothing is left behind."""
+    """Reads go on, nothing is written for a while, one warning tells of it, and nothing is left behind."""
     calls = FailingCalls()
     async with disk_bench(tmp_path, calls=calls) as b:
         calls._before = failing(operation, number)
         await read_all_over(b)
-        assert tier_of(b).guard.is_off
+        assert tier_of(b).writer.is_off
         made = len(calls.made)
         await read_all_over(b)
         assert len(calls.made) == made
@@ -71,7 +71,7 @@ async def test_after_a_while_the_disk_is_tried_again(tmp_path: Path, caplog: pyt
         await read_all_over(b)
         assert not files_in(tmp_path)
         calls._before = None
-        await until(lambda: not tier_of(b).guard.is_off)
+        await until(lambda: not tier_of(b).writer.is_off)
         await read_all_over(b)
         assert counts(b)[1] > 0
         assert len(warnings(caplog)) == 1
@@ -241,6 +241,59 @@ async def test_a_file_system_that_cannot_be_written_still_gives_its_blocks(tmp_p
         assert b.calls == []
         await reader.aclose()
         calls._before = None
+
+
+@checks("reliability:D19")
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("operation", ["write", "rename"])
+async def test_a_write_that_fails_ends_no_reading(
+    tmp_path: Path, operation: str, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of the blocks are there: they serve every sweep, and the store is asked for the others alone."""
+    calls = FailingCalls()
+    async with disk_bench(tmp_path, calls=calls) as b, reader_of(b) as reader:
+        await read_all_over(b)
+        await reader.read_at(0, 1)
+        there = [index for index in range(8) if key_in(b, reader, index).name in tier_of(b).cache]
+        for index in there[::2]:
+            file_of(tmp_path, key_in(b, reader, index)).unlink()
+        there = there[1::2]
+        calls._before = failing(operation, number)
+        before = counts(b)
+        for sweep in range(1, 4):
+            b.calls.clear()
+            for index in range(8):
+                await read_block(b, reader, index)
+            await written(b)
+            assert counts(b)[0] - before[0] >= sweep * (len(there) - 1)  # One may be in memory still.
+            assert counts(b)[1:] == (before[1], 1)
+            assert not {start // BLOCK for start, _ in b.ranges} & set(there)
+        assert tier_of(b).writer.is_off
+        assert not tier_of(b).guard.is_off
+        (told,) = warnings(caplog)
+        assert "no blocks are written" in told
+        assert os.strerror(number) in told
+        calls._before = None
+
+
+@checks("reliability:D04")
+async def test_reads_that_fail_end_reading_whatever_was_written(tmp_path: Path) -> None:
+    """Writes that fail do not count for them, nor the other way round."""
+    calls = FailingCalls()
+    async with disk_bench(tmp_path, memory_blocks=4, blocks=16, calls=calls) as b:
+        reader = reader_of(b)
+        await on_disk(b, reader, 0, 1, 2, 3)
+        calls._before = failing("write", errno.EROFS)
+        for index in range(8, 16):
+            await read_block(b, reader, index)
+            await written(b)
+        assert tier_of(b).writer.is_off
+        calls._before = failing("read", errno.EIO)
+        for number, index in enumerate((0, 1, 2), start=1):
+            await read_block(b, reader, index)
+            assert tier_of(b).guard.is_off is (number == 3)
+        calls._before = None
+        await reader.aclose()
 
 
 @checks("reliability:D23")

@@ -12,6 +12,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.blocks.disk.format import PIECE_BYTES
 from aioprefetch.errors import Unavailable
+from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
 from tests.unit.blocks.disk.disk_bench import (
     BLOCK,
@@ -25,7 +26,7 @@ from tests.unit.blocks.disk.disk_bench import (
     written,
 )
 from tests.unit.blocks.disk.failing_calls import FailingCalls, cache_in, files_in, read_until_on_disk, until
-from tests.unit.gates import settle
+from tests.unit.gates import Bench, settle
 
 
 @pytest.mark.parametrize("memory_blocks", [1, 2, 3])
@@ -337,3 +338,40 @@ async def test_prefetch_comes_from_the_disk_too(tmp_path: Path) -> None:
         await read_block(b, reader, 0)
         assert b.calls == []
         await reader.aclose()
+
+
+# --- more than the disk holds ---------------------------------------------------------------------------------------
+
+
+async def sweep(b: Bench, reader: RangeReader, blocks: range, times: int) -> None:
+    """Read blocks in order, again and again, with time for each to be written."""
+    for _ in range(times):
+        for index in blocks:
+            await read_block(b, reader, index)
+            await written(b)
+
+
+async def test_a_scan_round_and_round_over_more_than_the_disk_holds_writes_little(tmp_path: Path) -> None:
+    """All of it would be written and evicted in vain. A part stays instead, and is read in every round."""
+    blocks, rounds = 24, 12
+    disk = {"capacity_bytes": 4 * BLOCK}
+    async with disk_bench(tmp_path, blocks=blocks, disk=disk) as b, reader_of(b) as reader:
+        await sweep(b, reader, range(blocks), rounds)
+        counters = b.runtime.statistics()
+        assert counters["stream_file_cache_blocks_written"] <= blocks * rounds // 4
+        assert counters["stream_file_cache_eviction"] <= counters["stream_file_cache_blocks_written"]
+        assert counters["stream_file_cache_blocks_skipped"] >= blocks * rounds // 2
+        assert counters["stream_read_block_disk_hits"] >= rounds
+        assert counters["stream_file_cache_failures"] == 0
+
+
+async def test_what_fits_after_a_scan_that_did_not_comes_to_the_disk(tmp_path: Path) -> None:
+    """A block that is not written now is offered again when it is read again."""
+    disk = {"capacity_bytes": 6 * BLOCK}
+    async with disk_bench(tmp_path, blocks=24, disk=disk) as b, reader_of(b) as reader:
+        await sweep(b, reader, range(24), 3)
+        assert b.runtime.statistics()["stream_file_cache_blocks_skipped"] > 0
+        await sweep(b, reader, range(10, 14), 60)
+        b.calls.clear()
+        await sweep(b, reader, range(10, 14), 2)
+        assert b.calls == []
