@@ -1,28 +1,40 @@
 """From wanted chunks to requests: which pages of a chunk, which gaps, which ranges are asked for together. Pure.
 
-Where only some rows of a chunk are wanted and it has an offset index, pages are read. Gaps between wanted ranges are
-asked for along with them as long as that is cheap: the smallest first, together at most ``GAP_SHARE`` of what is
-wanted, so that few requests cost few bytes. The requests are those that the scan's queue makes of the same ranges
-when all of them are queued at once.
+Where only some rows of a chunk are wanted and it has an offset index, pages are read.
+
+**A request has a price**: the bytes that could have come while its first one is waited for. A gap between wanted ranges
+that is smaller is asked for along with them, the smallest first, as long as all gaps together have no more bytes than
+what is wanted and one block. So few requests bring tiny chunks, and no file takes much more than twice what is wanted.
+Gaps of up to 8 KiB are always taken along, as pyarrow's ``pre_buffer`` does: no plan has more requests than it has. An
+object of at most a block is one request.
+
+What is asked for together is a **run**. A run of at most a block is one request, a larger one is cut so that its parts
+come in parallel. The requests are those that the scan's queue sends when it has memory for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_index import OffsetIndex
-from aioprefetch.parquet.row_ranges import joined
-from aioprefetch.ranges import Range
-from aioprefetch.scheduler.io_queue import cut, plan_requests
+from aioprefetch.parquet.row_ranges import intersected, joined
+from aioprefetch.ranges import Range, subtract
+from aioprefetch.scheduler.io_queue import cut
 
-# Bytes between wanted ranges that are asked for along with them, as a share of what is wanted.
-GAP_SHARE = 0.05
-# No gap is larger, however much is wanted: at 90 MB/s it takes 12 ms, half of what another request does.
-GAP_BYTES_MAX = 1 << 20
+# How long a request waits for its first byte, and what one connection brings meanwhile; and what all of them bring
+# together, however many there are: 10 Gbit/s.
+FIRST_BYTE_SECONDS = 0.025
+CONNECTION_BYTES_PER_SECOND = 90e6
+BYTES_PER_SECOND = 1.25e9
+PRICE_BYTES_MIN = 128 << 10
+
+# Gaps up to here are worth no request, whatever is wanted: the hole that pyarrow reads through.
+SMALL_GAP_BYTES = 8 << 10
 
 # A chunk of which pages make more than this share is read whole.
 PAGES_SHARE_MAX = 0.9
@@ -60,15 +72,19 @@ class Plan:
         What is read of each chunk, row group by row group. Those in the tail, which came with the footer, too.
     requests
         The requests in the order in which they are sent, with memory for all of them. Nothing that came with the
-        footer is in them alone.
+        footer, or is in memory, is in them alone.
     projected_bytes
         Bytes of all wanted ranges.
     resident_bytes
-        How many of them came with the footer.
+        How many of them came with the footer, or are in the runtime's memory.
     requested_bytes
         Bytes of the requests: what is wanted and not there yet, and gaps.
-    gap_bytes, request_bytes_max
-        Neighbours that lie this far apart share a request of up to this size.
+    gap_bytes
+        The price of a request: wider gaps are not asked for along with what is wanted.
+    request_bytes_max
+        The parts that a run larger than a block is cut into have at most so many bytes.
+    held_ranges
+        What is in the runtime's memory already, and is copied from there.
     """
 
     path: str
@@ -82,6 +98,7 @@ class Plan:
     requested_bytes: int
     gap_bytes: int
     request_bytes_max: int
+    held_ranges: tuple[Range, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -94,11 +111,15 @@ class Plan:
         wanted = self.projected_bytes - self.resident_bytes
         return (self.requested_bytes - wanted) / wanted if wanted else 0.0
 
+    def wanted_ranges(self, tail_start: int) -> list[Range]:
+        """What is read of all chunks and is not in the file's tail, which begins there."""
+        return [one for planned in self.chunks for one in planned.ranges if one[0] < tail_start]
+
     def describe(self) -> str:
         """The plan for people: one line on what is read, and one for each request."""
         lines = [
             f"{self.path}: {self.row_count} rows of {len(self.columns)} columns in {len(self.row_groups)} row groups,"
-            f" {self.projected_bytes} bytes, of which {self.resident_bytes} came with the footer;"
+            f" {self.projected_bytes} bytes, of which {self.resident_bytes} are there already;"
             f" {len(self.requests)} requests for {self.requested_bytes} bytes"
             f" (+{self.overhead:.1%}, gaps of up to {self.gap_bytes})"
         ]
@@ -147,29 +168,90 @@ def pieces_of(chunks: Sequence[PlannedChunk], tail_start: int, request_bytes_max
     return [piece for _, _, piece in sorted(pieces)]
 
 
-def chosen_gap(
-    pieces: Sequence[Range],
-    *,
-    unwanted_bytes: int = 0,
-    share: float = GAP_SHARE,
-    gap_bytes_max: int = GAP_BYTES_MAX,
-) -> int:
-    """The largest gap in bytes such that all gaps up to it take ``share`` of the pieces' bytes at most; 0 for none.
+# --- requests ---------------------------------------------------------------------------------------------------------
 
-    ``unwanted_bytes`` of that share are used up already.
+
+def request_price(slots: int) -> int:
+    """What a request costs in bytes, where ``slots`` of them run at once and share the bandwidth."""
+    share = min(CONNECTION_BYTES_PER_SECOND, BYTES_PER_SECOND / max(slots, 1))
+    return max(PRICE_BYTES_MIN, int(FIRST_BYTE_SECONDS * share))
+
+
+def runs_of(pieces: Iterable[Range], *, gap_bytes: int, gaps_bytes_max: int | None) -> list[Range]:
+    """Pieces with the gaps between them that are asked for along with them: the smallest first, ``gap_bytes`` at most.
+
+    Together they have at most ``gaps_bytes_max`` bytes (``None``: any number), but for those of ``SMALL_GAP_BYTES``.
     """
-    left = share * sum(end - start for start, end in pieces) - unwanted_bytes
-    merged = joined(pieces)
-    gaps = sorted(after[0] - before[1] for before, after in pairwise(merged))
-    chosen = 0
-    for gap_bytes, equal in groupby(gaps):
-        left -= gap_bytes * sum(1 for _ in equal)
-        if left < 0 or gap_bytes > gap_bytes_max:
+    wanted = joined(pieces)
+    gaps = sorted((after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(wanted), 1))
+    taken, bridged = 0, set()
+    for size, number in gaps:
+        taken += size
+        if size > gap_bytes or (size > SMALL_GAP_BYTES and gaps_bytes_max is not None and taken > gaps_bytes_max):
             break
-        chosen = gap_bytes
-    return chosen
+        bridged.add(number)
+    runs: list[Range] = []
+    for number, (start, end) in enumerate(wanted):
+        if number in bridged:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((start, end))
+    return runs
 
 
-def requests_for(pieces: Sequence[Range], *, gap_bytes: int, request_bytes_max: int) -> tuple[Range, ...]:
-    """The requests for pieces in the order in which they are needed."""
-    return tuple(plan_requests(pieces, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max))
+def requests_of(
+    runs: Sequence[Range], pieces: Sequence[Range], *, run_bytes_max: int, request_bytes_max: int
+) -> tuple[Range, ...]:
+    """The requests for runs, in the order in which their ``pieces`` are needed; none of them is cut by a request.
+
+    A run of up to ``run_bytes_max`` is one of them, a larger one has some of ``request_bytes_max``.
+    """
+    ordered = joined_in_order(pieces)
+    requests: list[Range] = []
+    place = 0
+    for start, end in runs:
+        is_whole = end - start <= run_bytes_max
+        requests.append((start, start))
+        while place < len(ordered) and ordered[place][0] < end:
+            low, high = ordered[place]
+            first = requests[-1][0]
+            if high - first > request_bytes_max and not is_whole and requests[-1][1] > first:
+                requests.append((low, high))
+            else:
+                requests[-1] = (first, max(requests[-1][1], high))
+            place += 1
+    return tuple(_by_need(requests, pieces))
+
+
+def joined_in_order(pieces: Sequence[Range]) -> list[Range]:
+    """Pieces by position; those that overlap are one."""
+    found: list[Range] = []
+    for start, end in sorted(pieces):
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _by_need(requests: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
+    """Requests, given by position, in the order of the first piece that each of them has."""
+    starts = [start for start, _ in requests]
+    found = dict.fromkeys(bisect_right(starts, start) - 1 for start, _ in pieces)
+    return [requests[number] for number in found]
+
+
+def missing_pieces(pieces: Sequence[Range], held: Sequence[Range]) -> list[Range]:
+    """What of the pieces is not held (ordered, disjoint), in their order."""
+    if not held:
+        return list(pieces)
+    return [missing for one in pieces for missing in subtract(one, held)]
+
+
+def held_pieces(pieces: Sequence[Range], held: Sequence[Range], requests: Sequence[Range]) -> tuple[Range, ...]:
+    """What of the pieces is held, and comes with no request all the same."""
+    if not held:
+        return ()
+    wanted = intersected(joined(pieces), held)
+    asked = sorted(requests)
+    return tuple(left for one in wanted for left in subtract(one, asked))

@@ -19,19 +19,23 @@ _PAGES_SHARE = 2
 _ROW_GROUPS_HELD = 2
 _SEGMENTS_HELD = 6
 
+# Where not everything fits, so many requests must: a few large ones would come one after the other.
+_REQUESTS_HELD = 8
+
 # Smaller segments would cost more time in requests than they save in memory.
 _SEGMENT_BYTES_MIN = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """``held_bytes`` of pages at once (0: no bound), read in segments and requests of at most ``request_bytes_max``.
+    """``held_bytes`` of pages at once (0: no bound), of which chunks are read in pieces of ``segment_bytes`` at most.
 
-    ``is_short``: not everything fits, so that a slow consumer stops the reads. ``is_cut``: row groups do not fit, and
-    their chunks are cut into segments.
+    No request has more than ``request_bytes_max``. ``is_short``: not everything fits, so that a slow consumer stops the
+    reads. ``is_cut``: row groups do not fit, and their chunks are cut into smaller segments than were planned.
     """
 
     held_bytes: int
+    segment_bytes: int
     request_bytes_max: int
     is_short: bool
     is_cut: bool = False
@@ -39,16 +43,20 @@ class MemoryLimits:
 
 def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> MemoryLimits:
     """The limits for a plan, with the budget that was given, if any, in a runtime of ``memory_bytes``."""
+    segment_bytes = plan.request_bytes_max
+    largest = max((end - start for start, end in (*plan.requests, *plan.held_ranges)), default=0)
+    largest = max(largest, segment_bytes)
     if budget_bytes == 0:
-        return MemoryLimits(0, plan.request_bytes_max, is_short=False)
+        return MemoryLimits(0, segment_bytes, largest, is_short=False)
     budget = memory_bytes // _BUDGET_SHARE if budget_bytes is None else min(budget_bytes, memory_bytes)
     if plan.projected_bytes <= budget:
-        return MemoryLimits(budget, plan.request_bytes_max, is_short=False)
+        return MemoryLimits(budget, segment_bytes, largest, is_short=False)
     held = budget if budget_bytes is None else max(budget // _PAGES_SHARE, 1)
     if _largest_row_group(plan) * _ROW_GROUPS_HELD <= held:
-        return MemoryLimits(held, plan.request_bytes_max, is_short=True)
-    segment_bytes = max(held // (_SEGMENTS_HELD * len(plan.columns)), _SEGMENT_BYTES_MIN)
-    return MemoryLimits(held, min(segment_bytes, plan.request_bytes_max), is_short=True, is_cut=True)
+        request_bytes_max = max(segment_bytes, min(largest, held // _REQUESTS_HELD))
+        return MemoryLimits(held, segment_bytes, request_bytes_max, is_short=True)
+    smaller = min(max(held // (_SEGMENTS_HELD * len(plan.columns)), _SEGMENT_BYTES_MIN), segment_bytes)
+    return MemoryLimits(held, smaller, smaller, is_short=True, is_cut=True)
 
 
 def _largest_row_group(plan: Plan) -> int:

@@ -7,10 +7,21 @@ indexes of what filters name. ``byte_plan`` makes requests of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import InvalidArgument
-from aioprefetch.parquet.byte_plan import Plan, chosen_gap, pieces_of, planned_chunk, requests_for
+from aioprefetch.parquet.byte_plan import (
+    Plan,
+    PlannedChunk,
+    held_pieces,
+    missing_pieces,
+    pieces_of,
+    planned_chunk,
+    request_price,
+    requests_of,
+    runs_of,
+)
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.filters import Filters
 from aioprefetch.parquet.footer import Footer, footer
@@ -26,13 +37,33 @@ from aioprefetch.parquet.request import group_numbers, row_ranges, scan_request
 from aioprefetch.parquet.row_ranges import intersected, joined
 from aioprefetch.ranges import Range, at_least
 from aioprefetch.scheduler.io_queue import request_bytes_for
+from aioprefetch.scheduler.io_service import SLOTS_MAX
 
 if TYPE_CHECKING:
     from aioprefetch.operator import Operator
+    from aioprefetch.runtime import Runtime
 
 # Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
 # this together may be left out.
 INDEXED_BYTES_MIN = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """What of the runtime a plan depends on: the size of a block, how many requests run at once, what is ``held``.
+
+    ``held`` are ranges of the file that are in memory, ordered and disjoint.
+    """
+
+    block_bytes: int = 8 << 20
+    slots: int = SLOTS_MAX
+    held: Sequence[Range] = ()
+
+    @classmethod
+    def of(cls, runtime: Runtime, footer: Footer, slots: int | None = None) -> PlanLimits:
+        """Those of a runtime, for a file; ``slots`` are those of the scan, if it has its own."""
+        options = runtime.options
+        return cls(options.block_bytes, slots or min(options.concurrency, SLOTS_MAX), footer.pinned.held_ranges())
 
 
 async def plan(
@@ -45,6 +76,7 @@ async def plan(
     filters: Any = None,
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
+    slots: int | None = None,
     version: str | None = None,
     if_match: str | None = None,
 ) -> Plan:
@@ -56,7 +88,9 @@ async def plan(
     The arguments and what is raised for them: see ``scan``.
     """
     request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
-    found = await footer(operator, path, version=version, if_match=if_match, everything=columns is None)
+    if slots is not None:
+        slots = at_least(1, slots, "slots", operation="plan", path=path)
+    found = await footer(operator, path, version=version, if_match=if_match, everything=True)
     return await plan_scan(
         found,
         columns=request.columns,
@@ -65,6 +99,7 @@ async def plan(
         filters=request.filters,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
+        limits=PlanLimits.of(operator.runtime(), found, slots),
     )
 
 
@@ -77,6 +112,7 @@ async def plan_scan(
     filters: Any = None,
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
+    limits: PlanLimits = PlanLimits(),
 ) -> Plan:
     """The plan for a file whose footer is known. Reads page indexes where they pay.
 
@@ -99,29 +135,63 @@ async def plan_scan(
         planned_chunk(chunk, rows_of[chunk.row_group], indexes.get((chunk.row_group, chunk.column), (None, None))[0])
         for chunk in column_chunks(footer, groups, leaves)
     ]
+    return byte_plan(
+        footer,
+        planned,
+        row_groups=groups,
+        rows=_rows_of_file(footer, rows_of, groups),
+        leaves=leaves,
+        gap_bytes=gap_bytes,
+        request_bytes_max=request_bytes_max,
+        limits=limits,
+    )
+
+
+def byte_plan(
+    footer: Footer,
+    planned: Sequence[PlannedChunk],
+    *,
+    row_groups: Sequence[int],
+    rows: Sequence[Range],
+    leaves: Sequence[int],
+    gap_bytes: int | None,
+    request_bytes_max: int | None,
+    limits: PlanLimits,
+) -> Plan:
+    """The requests for chunks of a file. What is given replaces what suits."""
     projected_bytes = sum(end - start for one in planned for start, end in one.ranges)
     most = request_bytes_for(projected_bytes) if request_bytes_max is None else request_bytes_max
     most = at_least(1, most, "request_bytes_max", operation="scan", path=footer.path)
     tail_start = footer.pinned.tail_start
     pieces = pieces_of(planned, tail_start, most)
-    resident_bytes = projected_bytes - sum(end - start for start, end in pieces)
-    # What came with the footer and is not wanted counts as well: nobody pays more than the share beyond what is wanted.
-    unwanted_bytes = footer.size - tail_start - resident_bytes
-    gap = chosen_gap(pieces, unwanted_bytes=unwanted_bytes) if gap_bytes is None else gap_bytes
-    gap = at_least(0, gap, "gap_bytes", operation="scan", path=footer.path)
-    requests = requests_for(pieces, gap_bytes=gap, request_bytes_max=most)
+    missing = missing_pieces(pieces, limits.held)
+    wanted_bytes = sum(end - start for start, end in missing)
+    if gap_bytes is not None:
+        gap, gaps_bytes_max = at_least(0, gap_bytes, "gap_bytes", operation="scan", path=footer.path), None
+    elif footer.size <= limits.block_bytes:
+        gap, gaps_bytes_max = footer.size, None
+    else:
+        # Data that came with the footer and are not wanted count as well.
+        pieces_bytes = sum(end - start for start, end in pieces)
+        unwanted = max(0, footer.start - tail_start - (projected_bytes - pieces_bytes))
+        gap, gaps_bytes_max = request_price(limits.slots), wanted_bytes + max(0, limits.block_bytes - unwanted)
+    runs = runs_of(missing, gap_bytes=gap, gaps_bytes_max=gaps_bytes_max)
+    run_bytes_max = max(limits.block_bytes, most) if request_bytes_max is None else most
+    requests = requests_of(runs, missing, run_bytes_max=run_bytes_max, request_bytes_max=most)
+    asked = intersected(joined(pieces), sorted(requests))
     return Plan(
         path=footer.path,
-        row_groups=tuple(groups),
-        columns=leaves,
-        rows=tuple(_rows_of_file(footer, rows_of, groups)),
+        row_groups=tuple(row_groups),
+        columns=tuple(leaves),
+        rows=tuple(rows),
         chunks=tuple(planned),
         requests=requests,
         projected_bytes=projected_bytes,
-        resident_bytes=resident_bytes,
+        resident_bytes=projected_bytes - sum(end - start for start, end in asked),
         requested_bytes=sum(end - start for start, end in requests),
         gap_bytes=gap,
         request_bytes_max=most,
+        held_ranges=held_pieces(pieces, limits.held, requests),
     )
 
 

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
-from aioprefetch.parquet.footer import Footer
+from aioprefetch.parquet.footer import Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.memory_limits import MemoryLimits, memory_limits
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
-from aioprefetch.parquet.plan import plan_scan
+from aioprefetch.parquet.plan import PlanLimits, plan_scan
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.parquet.request import ScanRequest, scan_request
@@ -60,6 +60,7 @@ def scan(
     page_checksums: bool = True,
     page_bytes_max: int | None = None,
     footer: Footer | None = None,
+    size: int | None = None,
     version: str | None = None,
     if_match: str | None = None,
 ) -> BatchScan:
@@ -95,6 +96,8 @@ def scan(
         decompressed: 256 MiB, or the runtime's ``memory_bytes`` where that is less.
     footer
         A footer of this file that was read before: its version is read, without a request for the metadata.
+    size
+        How many bytes the file has, where that is known: one of at most a block comes whole with one request then.
     version, if_match
         The version or the ETag that the file must have.
 
@@ -109,6 +112,8 @@ def scan(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
     request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
+    if size is not None:
+        size = at_least(0, size, "size", operation="scan", path=path)
     if page_bytes_max is not None:
         page_bytes_max = at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=path)
     if not isinstance(page_checksums, bool):
@@ -119,8 +124,14 @@ def scan(
     async def prepare() -> PreparedScan:
         found = footer
         if found is None:
-            everything = request.columns is None
-            found = await read_footer(operator, path, version=version, if_match=if_match, everything=everything)
+            found = await read_footer(
+                operator,
+                path,
+                version=version,
+                if_match=if_match,
+                everything=True,
+                size=seen_size(operator, path) if size is None else size,
+            )
         most = page_bytes_max or min(PAGE_BYTES_DEFAULT, operator.runtime().options.memory_bytes)
         pages = PageOptions(page_checksums, most)
         return await _prepared(operator, found, request, limits, options.rows, pages)
@@ -151,6 +162,7 @@ async def _prepared(
     batch_rows: int,
     pages: PageOptions,
 ) -> PreparedScan:
+    runtime = operator.runtime()
     plan = await plan_scan(
         footer,
         columns=request.columns,
@@ -159,8 +171,8 @@ async def _prepared(
         filters=request.filters,
         gap_bytes=limits.get("gap_bytes"),
         request_bytes_max=limits.get("request_bytes_max"),
+        limits=PlanLimits.of(runtime, footer, limits.get("slots")),
     )
-    runtime = operator.runtime()
     memory = memory_limits(plan, limits.get("budget_bytes"), runtime.options.memory_bytes)
     service = IoService(
         operator.accessor(),
@@ -187,7 +199,9 @@ def prepared_scan(
     projection = Projection(footer.metadata, footer.shape.paths, plan.columns, request.columns, footer.int96_unit)
     finish = _finish(projection, footer, request.filters)
     memory = SparseFile(footer.size, path=footer.path)
-    windows, units = WindowMaker(footer, plan, projection, memory, service, pages).make(batch_rows)
+    windows, units = WindowMaker(footer, plan, projection, memory, pages, segment_bytes=limits.segment_bytes).make(
+        batch_rows
+    )
     part = ScanPart(
         columns=[LeafScheduler(one, plan.row_count) for one in units],
         root=WindowsDecoder(
@@ -196,7 +210,12 @@ def prepared_scan(
             on_loop=partial(_on_loop, service.runtime.loop),
             is_memory_short=limits.is_short,
         ),
-        io=service.file(footer.pinned, memory=memory),
+        io=service.file(
+            footer.pinned,
+            memory=memory,
+            planned=(*plan.requests, *plan.held_ranges),
+            wanted=plan.wanted_ranges(footer.pinned.tail_start),
+        ),
         rows=plan.row_count,
     )
     return PreparedScan(projection.schema, [part], service, finish)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,9 +22,6 @@ from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import ColumnSource, Unit, Window, has_dictionaries
 from aioprefetch.parquet.row_ranges import RowRanges, joined
 from aioprefetch.parquet.sparse_file import SparseFile
-
-if TYPE_CHECKING:
-    from aioprefetch.scheduler.io_service import IoService
 
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
 _SMALL_GROUP_BYTES = 512 << 10
@@ -62,7 +58,7 @@ class _Group:
 
 
 class WindowMaker:
-    """Makes the windows of one plan, and for each leaf what is scheduled of it."""
+    """Makes the windows of one plan, and for each leaf what is scheduled of it: parts of ``segment_bytes`` at most."""
 
     def __init__(
         self,
@@ -70,15 +66,16 @@ class WindowMaker:
         plan: Plan,
         projection: Projection,
         memory: SparseFile,
-        service: IoService,
         pages: PageOptions,
+        *,
+        segment_bytes: int,
     ) -> None:
         self._page_options = pages
         self._footer = footer
         self._plan = plan
         self._projection = projection
         self._memory = memory
-        self._segment_bytes = service.request_bytes_max
+        self._segment_bytes = segment_bytes
         self._units: list[list[Unit]] = [[] for _ in plan.columns]
         self._tail_is_there = False
         self._footer_parts: FooterParts | None = None

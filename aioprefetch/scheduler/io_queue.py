@@ -21,8 +21,9 @@ Where the head is blocked, what is awaited (5) or a follow-up (2) is taken in it
 
 **Merging.** A read that is admitted takes queued neighbours in the same file along, whoever submitted them: the one
 that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and as far as the budget
-reaches. Ranges above that size are cut into equal parts at submission. All this depends on nothing but what is queued,
-so that ``plan_requests`` tells beforehand what will be sent.
+reaches. Where the requests of a file were planned, those of one request are merged instead. Ranges above that size are
+cut into equal parts at submission. All this depends on nothing but what is queued, so that ``plan_requests`` tells
+beforehand what will be sent.
 """
 
 from __future__ import annotations
@@ -80,9 +81,12 @@ class IoQueue:
         self, file: QueuedFile, ranges: Sequence[Range], *, rank: int = 0, row: int = 0, is_follow_up: bool = False
     ) -> Submission:
         """Queue the ranges of a submission. Empty ones ask for nothing."""
-        pieces = _pieces(ranges, self.request_bytes_max)
+        pieces = _pieces(ranges, self.request_bytes_max, file)
         submission = Submission(file, Priority(rank, row, self._sequence), pieces, is_follow_up=is_follow_up)
         self._sequence += 1
+        if file.is_planned:
+            for start, end in zip(submission.starts, submission.ends, strict=True):
+                file.submitted(start, end)
         if is_follow_up:
             _first(self._follow_ups)
         for part in submission.divide():
@@ -146,7 +150,11 @@ class IoQueue:
 
     def _admissible(self, free_bytes: int | None) -> Part | None:
         head = _first(self._all)
-        if head is None or _may_take(head, head.head_size, free_bytes):
+        if head is None:
+            return None
+        if not head.submission.file.is_complete(head.start):
+            return _first(self._awaited)  # The rest of the request is submitted in one of the next turns.
+        if _may_take(head, head.head_size, free_bytes):
             return head
         least = self._least_held()
         if least is None or head.submission.priority <= least:
@@ -198,13 +206,13 @@ class IoQueue:
         while True:
             before, after = file.parts.around(place)
             bounds: list[tuple[Key, Part, int, int]] = []
-            if before is not None and before.end + file.gap_bytes >= low:
+            if before is not None and file.are_near(before.end, low):
                 limit = self._limit(before, free_bytes)
                 piece = before.fitting_before(max(high, before.end), limit)
                 if before.end > high:  # It may bring what is behind it into reach, which may be needed sooner.
                     piece = max(piece, before.last - 1)
                 bounds.append((before.last_key, before, piece, before.last))
-            if after is not None and after.start <= high + file.gap_bytes:
+            if after is not None and file.are_near(high, after.start):
                 limit = self._limit(after, free_bytes)
                 piece = after.fitting_behind(low, limit) if high - low <= limit else after.first
                 bounds.append((after.key, after, after.first, piece))
@@ -255,8 +263,12 @@ def cut(start: int, end: int, most: int) -> list[Range]:
     return list(pairwise(bounds))
 
 
-def _pieces(ranges: Sequence[Range], most: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+def _pieces(ranges: Sequence[Range], most: int, file: QueuedFile) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """Starts and ends of the ranges without the empty ones, the large ones cut; and which range each is of."""
+    divided = [file.divide(*one) for one in ranges] if file.is_planned else []
+    if any(len(one) > 1 for one in divided):
+        cuts = [(piece, index) for index, parts in enumerate(divided) for part in parts for piece in cut(*part, most)]
+        return [one[0] for one, _ in cuts], [one[1] for one, _ in cuts], [index for _, index in cuts]
     starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
     sizes = list(map(sub, ends, starts))
     if max(sizes, default=0) <= most:

@@ -10,7 +10,7 @@ what becomes of their bytes after ``release``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -98,14 +98,19 @@ class IoService:
         return self._queue.in_flight
 
     def file(
-        self, pinned: PinnedFile, *, rank: int = 0, memory: FileMemory | None = None, gap_bytes: int | None = None
+        self,
+        pinned: PinnedFile,
+        *,
+        rank: int = 0,
+        memory: FileMemory | None = None,
+        planned: Iterable[Range] = (),
+        wanted: Iterable[Range] = (),
     ) -> ScanFile:
         """The ``PageIo`` of a file. All rows of a file with a smaller ``rank`` are needed before those of this one.
 
-        Bytes are received into ``memory`` if it is given. ``gap_bytes`` replaces the service's for this file.
+        Bytes are received into ``memory`` if it is given. ``planned`` and ``wanted``: see ``QueuedFile``.
         """
-        gap = _checked(0, gap_bytes, "gap_bytes", self.gap_bytes)
-        return ScanFile(self, pinned, rank=rank, memory=memory, gap_bytes=gap)
+        return ScanFile(self, pinned, rank=rank, memory=memory, planned=planned, wanted=wanted)
 
     def close(self) -> None:
         """End everything: queued reads and requests in flight get ``Closed``, spawned work is cancelled.
@@ -207,15 +212,20 @@ class IoService:
         assert isinstance(file, ScanFile)
         self.memory.take(taken.size)
         counters = self.runtime.counters
-        counters["scan_requests"] += 1
-        counters["scan_bytes_requested"] += taken.size
         counters["scan_budget_overdrafts"] += taken.is_overdraft
         readers = [self._reads[part.submission] for part in taken.parts]
-        request = PageRequest(taken, readers, file.pinned, memory=file.memory, owner=self.runtime.budget)
+        request = PageRequest(
+            taken, readers, file.pinned, memory=file.memory, owner=self.runtime.budget, on_send=self._sent
+        )
         self._requests[taken] = request
         request.work = self.runtime.supervisor.spawn(
             request.run(), name="scan request", on_end=partial(self._ended, request)
         )
+
+    def _sent(self, request: PageRequest) -> None:
+        counters = self.runtime.counters
+        counters["scan_requests"] += 1
+        counters["scan_bytes_requested"] += request.taken.size
 
     def _ended(self, request: PageRequest) -> None:
         """A request is over, however that came about: cancelled before its first step too."""
@@ -246,9 +256,16 @@ class ScanFile(QueuedFile):
     __slots__ = ("_service", "memory", "pinned", "rank")
 
     def __init__(
-        self, service: IoService, pinned: PinnedFile, *, rank: int, memory: FileMemory | None, gap_bytes: int
+        self,
+        service: IoService,
+        pinned: PinnedFile,
+        *,
+        rank: int,
+        memory: FileMemory | None,
+        planned: Iterable[Range],
+        wanted: Iterable[Range],
     ) -> None:
-        super().__init__(gap_bytes)
+        super().__init__(service.gap_bytes, planned, wanted)
         self._service = service
         self.pinned = pinned
         self.rank = rank

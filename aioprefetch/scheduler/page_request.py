@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from aioprefetch.buffers import Owner, lend_buffer
@@ -33,6 +34,7 @@ class PageRequest(Sink):
         "_is_allocated",
         "_landed",
         "_memory",
+        "_on_send",
         "_owner",
         "_pinned",
         "_readers",
@@ -50,6 +52,7 @@ class PageRequest(Sink):
         *,
         memory: FileMemory | None,
         owner: Owner,
+        on_send: Callable[[PageRequest], None],
     ) -> None:
         super().__init__()
         self.taken = taken
@@ -60,6 +63,7 @@ class PageRequest(Sink):
         self._pinned = pinned
         self._memory = memory
         self._owner = owner
+        self._on_send = on_send
         self._buffer: memoryview | None = None
         self._landed = False
         self._is_allocated = False
@@ -70,10 +74,13 @@ class PageRequest(Sink):
         return self._pinned.path
 
     async def run(self) -> None:
-        """Send it and receive the answer."""
+        """Send it and receive the answer, unless the bytes are in memory already."""
         lane: Lane = "demand" if any(reader.is_wanted for reader in self._readers) else "prefetch"
+        start, end = self.taken.start, self.taken.end
         try:
-            await self._pinned.read_to(self, self.taken.start, self.taken.end, lane=lane)
+            if not self._pinned.copy_held(self, start, end):
+                self._on_send(self)
+                await self._pinned.read_to(self, start, end, lane=lane)
             self._land()
             self.is_complete = True
         except Exception as error:

@@ -7,6 +7,8 @@ the condition.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import (
     ConditionNotMatch,
@@ -17,10 +19,14 @@ from aioprefetch.errors import (
     Unexpected,
     UntrustedMetadata,
 )
+from aioprefetch.headers import is_weak
 from aioprefetch.ranges import Range, at_least
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import BufferSink, CollectSink, Sink
 from aioprefetch.values import Lane, ReadHead, ReadRequest
+
+if TYPE_CHECKING:
+    from aioprefetch.blocks.block_file import BlockFile
 
 # What a file is opened with. It holds the metadata of most files of up to some hundred column pages, and takes less
 # than a millisecond at 90 MB/s, where a second request costs 20 to 50.
@@ -123,6 +129,49 @@ class PinnedFile:
             return None
         return self.tail[start - self.tail_start : end - self.tail_start]
 
+    def held_ranges(self) -> list[Range]:
+        """What the runtime's blocks have of this version, in order: it needs no request while it is there."""
+        file = self._blocks()
+        if file is None:
+            return []
+        found: list[Range] = []
+        for index in sorted(file.blocks):
+            for low, high in file.blocks[index].bounds(*file.grid.bounds(index)):
+                position = low
+                while position < high and (segment := file.at(position)) is not None:
+                    end = min(high, segment.start + segment.filled)
+                    if found and found[-1][1] == position:
+                        found[-1] = (found[-1][0], end)
+                    else:
+                        found.append((position, end))
+                    position = end
+        return found
+
+    def copy_held(self, sink: Sink, start: int, end: int) -> bool:
+        """Copy ``[start, end)``, which is not empty, out of the runtime's blocks; ``False`` if they lack any of it."""
+        file = self._blocks()
+        pieces = None if file is None or not file.holds(start, end) else file.find_pieces(start, end)
+        if pieces is None:
+            return False
+        sink.begin(
+            ReadHead(start=start, size=end - start, total=self.size, etag=self.etag, version=self.version),
+            path=self.path,
+        )
+        for piece in pieces:
+            sink.feed(piece)
+        return True
+
+    def _blocks(self) -> BlockFile | None:
+        """What readers of the same version have in memory, on the grid that they have unless told otherwise."""
+        store = self._runtime.peek("block_store")
+        if store is None or not (self.version or (self.etag is not None and not is_weak(self.etag))):
+            return None
+        name = (self._accessor.info.namespace, self.path)
+        found: BlockFile | None = store.files.get(
+            (name, (self.version, self.etag), self.size, self._runtime.options.block_bytes)
+        )
+        return found
+
     async def read(self, start: int, end: int) -> memoryview:
         """The bytes ``[start, end)``, read-only: out of the tail, or by one GET.
 
@@ -136,7 +185,8 @@ class PinnedFile:
         if found is not None:
             return found
         sink = CollectSink(self._runtime.budget)
-        await self.read_to(sink, start, end)
+        if not self.copy_held(sink, start, end):
+            await self.read_to(sink, start, end)
         return sink.to_view()
 
     async def read_into(self, start: int, buffer: memoryview) -> None:

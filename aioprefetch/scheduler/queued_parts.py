@@ -9,9 +9,11 @@ once, and yet the queue does what it would do with each of its ranges alone.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
+
+from aioprefetch.ranges import Range
 
 # Inserting moves what is behind it in its block, finding the block halves the number of blocks.
 _BLOCK_PARTS = 512
@@ -31,13 +33,67 @@ _Entry = tuple[int, int, Key, "Part"]
 
 
 class QueuedFile:
-    """A file of the queue: neighbours within it are merged over gaps of ``gap_bytes``."""
+    """A file of the queue: neighbours within it are merged over gaps of ``gap_bytes``.
 
-    __slots__ = ("gap_bytes", "parts")
+    Where its requests were **planned** (disjoint ranges), what lies in one of them is merged however far apart it is,
+    and nothing is merged across their ends. ``wanted`` is what will be submitted (disjoint too): a request is complete
+    when all that is wanted of it was.
+    """
 
-    def __init__(self, gap_bytes: int) -> None:
+    __slots__ = ("_ends", "_starts", "_unsubmitted", "gap_bytes", "parts")
+
+    def __init__(self, gap_bytes: int, planned: Iterable[Range] = (), wanted: Iterable[Range] = ()) -> None:
         self.gap_bytes = gap_bytes
         self.parts = FileParts()
+        in_order = sorted(planned)
+        self._starts = [start for start, _ in in_order]
+        self._ends = [end for _, end in in_order]
+        self._unsubmitted = [0] * len(in_order)
+        for start, end in wanted:
+            self._count(start, end, 1)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its requests were planned."""
+        return bool(self._starts)
+
+    def are_near(self, end: int, start: int) -> bool:
+        """Whether what begins at ``start`` may come with what ends at ``end``, before it."""
+        if self._starts:
+            number = bisect_right(self._starts, end - 1) - 1
+            if number >= 0 and end <= self._ends[number]:
+                return start < self._ends[number]
+            if self._holds(start):
+                return False
+        return start <= end + self.gap_bytes
+
+    def divide(self, start: int, end: int) -> list[Range]:
+        """A range, cut where a planned request begins or ends in it."""
+        if not self._starts:
+            return [(start, end)]
+        first, last = bisect_right(self._starts, start) - 1, bisect_left(self._starts, end)
+        borders = {*self._starts[max(first, 0) : last], *self._ends[max(first, 0) : last]}
+        cuts = sorted(one for one in borders if start < one < end)
+        return list(pairwise([start, *cuts, end]))
+
+    def submitted(self, start: int, end: int) -> None:
+        """A piece was submitted, which lies in one request."""
+        if self._starts:
+            self._count(start, end, -1)
+
+    def is_complete(self, position: int) -> bool:
+        """Whether the request of this byte waits for nothing that is still to be submitted."""
+        number = bisect_right(self._starts, position) - 1
+        return number < 0 or self._unsubmitted[number] <= 0
+
+    def _count(self, start: int, end: int, step: int) -> None:
+        for low, high in self.divide(start, end):
+            if self._holds(low):
+                self._unsubmitted[bisect_right(self._starts, low) - 1] += step * (high - low)
+
+    def _holds(self, position: int) -> bool:
+        number = bisect_right(self._starts, position) - 1
+        return number >= 0 and position < self._ends[number]
 
 
 class Submission:
@@ -85,12 +141,12 @@ class Submission:
 
     def divide(self) -> list[Part]:
         """All of its pieces in as few parts as they may be queued in."""
-        bounds = [0, *find_breaks(self, self.file.gap_bytes), len(self.starts)] if self.starts else []
+        bounds = [0, *find_breaks(self), len(self.starts)] if self.starts else []
         return [Part(self, first, last) for first, last in pairwise(bounds)]
 
 
 class Part:
-    """The pieces ``[first, last)`` of a submission: starts and ends ascend, and no gap is wider than the file's."""
+    """The pieces ``[first, last)`` of a submission: starts and ends ascend, and neighbours are near to each other."""
 
     __slots__ = ("first", "is_queued", "key", "last", "submission")
 
@@ -254,15 +310,23 @@ class FileParts:
             del block[_BLOCK_PARTS:]
 
 
-def find_breaks(submission: Submission, gap_bytes: int) -> list[int]:
+def find_breaks(submission: Submission) -> list[int]:
     """The pieces of a submission, but the first, at which a part of its own must begin."""
-    starts, ends, indices = submission.starts, submission.ends, submission.indices
-    steps = zip(starts, starts[1:], ends, ends[1:], strict=False)
-    wide = [
-        number
-        for number, (start, next_start, end, next_end) in enumerate(steps, 1)
-        if next_start - end > gap_bytes or next_start < start or next_end < end
-    ]
+    starts, ends, indices, file = submission.starts, submission.ends, submission.indices, submission.file
+    steps = enumerate(zip(starts, starts[1:], ends, ends[1:], strict=False), 1)
+    if file.is_planned:
+        wide = [
+            number
+            for number, (start, next_start, end, next_end) in steps
+            if next_start < start or next_end < end or not file.are_near(end, next_start)
+        ]
+    else:
+        gap_bytes = file.gap_bytes
+        wide = [
+            number
+            for number, (start, next_start, end, next_end) in steps
+            if next_start - end > gap_bytes or next_start < start or next_end < end
+        ]
     if isinstance(indices, range):
         return wide
     # Parts of a range that was cut are put together where they arrive, each by itself.

@@ -13,21 +13,23 @@ from hypothesis import strategies as st
 from aioprefetch.cli.sample_file import sample_parquet
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidRange, InvalidType
 from aioprefetch.parquet.byte_plan import (
-    GAP_BYTES_MAX,
-    GAP_SHARE,
     PAGES_SHARE_MAX,
+    PRICE_BYTES_MIN,
+    SMALL_GAP_BYTES,
     Plan,
-    chosen_gap,
     pieces_of,
     planned_chunk,
-    requests_for,
+    request_price,
+    requests_of,
+    runs_of,
 )
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.footer import TAIL_BYTES
+from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.page_index import OffsetIndex
 from aioprefetch.parquet.plan import checked_rows, chosen_row_groups, plan
 from tests.unit.gates import bench
-from tests.unit.parquet.parquet_files import footer_at_hand, footer_start_of, nested_table, requests_of, written
+from tests.unit.parquet.parquet_files import footer_at_hand, footer_start_of, nested_table, written
+from tests.unit.parquet.parquet_files import requests_of as sent_requests
 
 pytestmark = pytest.mark.virtual
 
@@ -41,7 +43,8 @@ def numbers_file(columns: int = 12, row_groups: int = 50, rows: int = 1000, **op
     return written(table, row_group_size=rows, use_dictionary=False, compression="none", **options)
 
 
-DATA = numbers_file()
+DATA = numbers_file()  # 4.8 MB
+LARGE = numbers_file(rows=2500)  # 12 MB
 PAGED = written(
     pa.table({"i": range(20_000), "s": [f"{n:05}" for n in range(20_000)], "l": [[n] for n in range(20_000)]}),
     row_group_size=10_000,
@@ -52,8 +55,8 @@ PAGED = written(
 )
 
 
-async def planned(data: bytes, **options: Any) -> Plan:
-    async with bench() as b:
+async def planned(data: bytes, *, block_bytes: int = 64 << 10, **options: Any) -> Plan:
+    async with bench(block_bytes=block_bytes, memory_bytes=64 * MIB) as b:
         b.put(data)
         return await plan(b.operator, "k", **options)
 
@@ -72,28 +75,44 @@ async def test_the_demo_takes_no_request_but_the_footers() -> None:
     assert found.overhead == 0.0
 
 
-@pytest.mark.parametrize("columns", [[0, 1, 2], [1, 5, 9], [0, 6, 7], [11, 0, 4]])
-async def test_some_columns_cost_few_more_bytes(columns: list[int]) -> None:
-    found = await planned(DATA, columns=[f"c{n}" for n in columns])
-    metadata = pq.read_metadata(pa.BufferReader(DATA))
+@pytest.mark.parametrize("columns", [[0], [0, 1, 2], [1, 5, 9], [0, 6, 7], [11, 0, 4]])
+@pytest.mark.parametrize("block_bytes", [MIB, 8 * MIB])
+async def test_some_columns_cost_twice_their_bytes_and_a_block_at_most(columns: list[int], block_bytes: int) -> None:
+    found = await planned(LARGE, columns=[f"c{n}" for n in columns], block_bytes=block_bytes)
+    metadata = pq.read_metadata(pa.BufferReader(LARGE))
     expected = sum(
         metadata.row_group(group).column(leaf).total_compressed_size for group in range(50) for leaf in columns
     )
     assert found.projected_bytes == expected
     missing = found.projected_bytes - found.resident_bytes
-    assert missing <= found.requested_bytes <= (1 + GAP_SHARE) * missing
+    assert missing <= found.requested_bytes <= 2 * missing + block_bytes
     assert found.columns == tuple(sorted(columns))
-    tail_start = len(DATA) - TAIL_BYTES
+    tail_start = len(LARGE) - TAIL_BYTES_EVERYTHING
     for one in found.chunks:
         for start, end in one.ranges:
             assert start >= tail_start or any(low <= start < end <= high for low, high in found.requests)
     assert list(found.requests) == sorted(found.requests)
-    if columns == [0, 1, 2]:  # Neighbours in each row group, which lie far from the next.
-        assert len(found.requests) == len({one.chunk.row_group for one in found.chunks if one.chunk.start < tail_start})
+    assert len(found.requests) < (50 if block_bytes == 8 * MIB else 90)
+
+
+async def test_an_object_of_a_block_is_one_request_behind_the_footer() -> None:
+    for columns in (["c0"], ["c3", "c7"], None):
+        found = await planned(DATA, columns=columns, block_bytes=8 * MIB)
+        ((start, end),) = found.requests
+        assert end <= len(DATA) - TAIL_BYTES_EVERYTHING + 8000  # What begins before the tail is asked for whole.
+        assert start < 50_000
+
+
+async def test_a_run_of_a_block_is_not_cut() -> None:
+    whole = await planned(LARGE, row_groups=range(30), block_bytes=8 * MIB)
+    assert len(whole.requests) == 1
+    cut = await planned(LARGE, row_groups=range(45), block_bytes=8 * MIB)
+    assert len(cut.requests) == 6
+    assert cut.overhead == 0.0
 
 
 async def test_everything_is_read_in_the_largest_requests() -> None:
-    found = await planned(DATA, request_bytes_max=MIB)
+    found = await planned(LARGE, request_bytes_max=MIB)
     assert found.overhead == 0.0
     assert len(found.requests) <= -(-found.requested_bytes // MIB) + 1 + found.requested_bytes // (MIB - 100_000)
     assert all(end - start <= MIB for start, end in found.requests)
@@ -165,7 +184,7 @@ async def test_pages_that_filters_leave() -> None:
 async def test_page_indexes_far_from_the_tail_are_read_where_they_pay() -> None:
     big = written(
         pa.table({"a": np.arange(1 << 20), "b": RANDOM.random(1 << 20)}).replace_schema_metadata(
-            {"k": "v" * TAIL_BYTES}
+            {"k": "v" * TAIL_BYTES_EVERYTHING}
         ),
         write_page_index=True,
         use_dictionary=False,
@@ -282,31 +301,48 @@ def disjoint(draw: st.DrawFn) -> list[tuple[int, int]]:
     return found
 
 
-@given(disjoint(), st.sampled_from([0.0, 0.05, 0.3, 2.0]), st.sampled_from([3, 30, 1000]))
-def test_the_gap_is_the_largest_that_is_cheap(pieces: list[tuple[int, int]], share: float, most: int) -> None:
-    allowed = share * sum(end - start for start, end in pieces)
-    gaps = [after[0] - before[1] for before, after in pairwise(pieces)]
-    fitting = [gap for gap in gaps if gap <= most and sum(one for one in gaps if one <= gap) <= allowed]
-    assert chosen_gap(pieces, share=share, gap_bytes_max=most) == max(fitting, default=0)
+@given(disjoint(), st.sampled_from([0, 4, 5, 100]), st.sampled_from([None, 0, 7, 60]))
+def test_the_smallest_gaps_are_bridged_as_long_as_they_are_cheap(
+    pieces: list[tuple[int, int]], gap_bytes: int, gaps_bytes_max: int | None
+) -> None:
+    """No other choice of gaps makes fewer requests: those left out are not smaller than any that is taken."""
+    scale = SMALL_GAP_BYTES + 1  # So that none of them is worth nothing.
+    scaled = [(start * scale, end * scale) for start, end in pieces]
+    most = None if gaps_bytes_max is None else gaps_bytes_max * scale
+    runs = runs_of(scaled, gap_bytes=gap_bytes * scale, gaps_bytes_max=most)
+    gaps = [after[0] - before[1] for before, after in pairwise(pieces) if after[0] > before[1]]
+    allowed = 0
+    for gap in sorted(one for one in gaps if one <= gap_bytes):
+        if gaps_bytes_max is not None and allowed + gap > gaps_bytes_max:
+            break
+        allowed += gap
+    taken = sum(end - start for start, end in runs) - sum(end - start for start, end in scaled)
+    assert taken == allowed * scale
+    assert all(any(low <= start < end <= high for low, high in runs) for start, end in scaled)
+    assert runs == sorted(runs)
 
 
-@given(disjoint(), st.integers(10, 200))
-def test_requests_hold_every_piece(pieces: list[tuple[int, int]], most: int) -> None:
-    gap = chosen_gap(pieces)
-    requests = requests_for(pieces, gap_bytes=gap, request_bytes_max=most)
+def test_small_gaps_are_bridged_however_little_is_wanted() -> None:
+    pieces = [(start, start + 10) for start in range(0, 100 * SMALL_GAP_BYTES, SMALL_GAP_BYTES)]
+    assert len(runs_of(pieces, gap_bytes=SMALL_GAP_BYTES, gaps_bytes_max=0)) == 1
+
+
+@given(disjoint(), st.integers(60, 200), st.sampled_from([0, 300]))
+def test_requests_hold_every_piece(pieces: list[tuple[int, int]], most: int, run_bytes_max: int) -> None:
+    runs = runs_of(pieces, gap_bytes=5, gaps_bytes_max=None)
+    requests = requests_of(runs, pieces[::-1], run_bytes_max=run_bytes_max, request_bytes_max=most)
     covered = sorted(requests)
     assert all(before[1] <= after[0] for before, after in pairwise(covered))
-    wanted = {byte for start, end in pieces for byte in range(start, end)}
-    held = {byte for start, end in requests for byte in range(start, end)}
-    assert wanted <= held
-    assert len(held) <= (1 + GAP_SHARE) * len(wanted)
-    assert all(end - start <= most for start, end in requests)
+    assert all(any(low <= start < end <= high for low, high in requests) for start, end in pieces)
+    assert list(requests) == covered[::-1]  # In the order of the pieces.
+    for start, end in requests:
+        assert end - start <= most or ((start, end) in runs and end - start <= run_bytes_max)
 
 
-def test_no_gap_is_larger_than_the_maximum() -> None:
-    far = [(0, 100 * GAP_BYTES_MAX), (101 * GAP_BYTES_MAX, 200 * GAP_BYTES_MAX)]
-    assert chosen_gap(far) == GAP_BYTES_MAX
-    assert chosen_gap([far[0], (far[1][0] + 1, far[1][1])]) == 0
+def test_a_request_costs_what_its_share_of_the_bandwidth_brings_meanwhile() -> None:
+    assert request_price(1) == request_price(8) == 2_250_000
+    assert request_price(64) == 488_281
+    assert request_price(1000) == PRICE_BYTES_MIN
 
 
 def chunk(start: int, end: int, *, group: int = 0, leaf: int = 0, rows: int = 100, repetition: int = 0) -> ColumnChunk:
@@ -351,4 +387,4 @@ async def test_requests_are_those_of_the_footer_and_the_plan() -> None:
     async with bench() as b:
         b.put(DATA)
         await plan(b.operator, "k", columns=["c0"])
-        assert requests_of(b) == [(-TAIL_BYTES, None)]
+        assert sent_requests(b) == [(-TAIL_BYTES_EVERYTHING, None)]

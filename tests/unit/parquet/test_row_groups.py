@@ -56,7 +56,9 @@ class Scanned:
         footer.pinned.tail_start = len(data)  # Nothing came with the footer.
         self.io = HeldIo(data)
         projection = Projection(footer.metadata, footer.shape.paths, plan.columns, None)
-        made, units = WindowMaker(footer, plan, projection, self.io.memory, service, PageOptions()).make(batch_rows)
+        made, units = WindowMaker(
+            footer, plan, projection, self.io.memory, PageOptions(), segment_bytes=service.request_bytes_max
+        ).make(batch_rows)
         self.windows = made
         self.schedulers = [LeafScheduler(one, plan.row_count) for one in units]
         self.root = WindowsDecoder(made, projection.read, on_loop=lambda work: work())
