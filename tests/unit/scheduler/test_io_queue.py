@@ -327,3 +327,41 @@ def test_the_plan_is_what_a_queue_sends(
     assert wanted <= brought
     assert all(end - start <= most for start, end in plan)
     assert all(any(abs(byte - other) <= gap for other in wanted) for byte in brought)
+
+
+def test_a_neighbour_that_overlaps_comes_piece_by_piece() -> None:
+    """Its last piece brings what lies behind into reach, which is needed before its other pieces."""
+    queue = IoQueue(slots=8, request_bytes_max=100)
+    file = QueuedFile(0)
+    queue.submit(file, [(0, 10), (10, 100)], row=5)
+    queue.submit(file, [(100, 110)], row=3)
+    queue.submit(file, [(20, 30)], row=0)
+    assert taken(queue) == [(10, 110), (0, 10)]
+
+
+# --- requests that were planned -------------------------------------------------------------------------------------
+
+
+def test_planned_requests_are_sent_as_they_were_planned() -> None:
+    queue = IoQueue(slots=8, request_bytes_max=1000)
+    file = QueuedFile(5, planned=[(0, 300), (300, 400)])
+    queue.submit(file, [(290, 310)], row=3)
+    for row, one in enumerate([(200, 210), (0, 10), (390, 400)]):
+        queue.submit(file, [one], row=row)
+    queue.submit(file, [(404, 410), (500, 510)], row=9)  # Outside of them the gap counts.
+    assert taken(queue) == [(0, 300), (300, 400), (404, 410), (500, 510)]
+
+
+def test_a_planned_request_waits_for_what_is_still_to_be_submitted() -> None:
+    queue = IoQueue(slots=8, request_bytes_max=1000)
+    file = QueuedFile(0, planned=[(0, 100), (200, 300)], wanted=[(0, 10), (90, 100), (200, 300)])
+    queue.submit(file, [(0, 10)], row=0)
+    assert taken(queue) == []
+    queue.submit(file, [(90, 100)], row=1)
+    assert taken(queue) == [(0, 100)]
+    awaited = queue.submit(file, [(200, 250)], row=2)
+    assert taken(queue) == []
+    queue.want(awaited)
+    assert taken(queue) == [(200, 250)]  # Whoever waits for it would wait for ever.
+    queue.submit(file, [(250, 300)], row=3)
+    assert taken(queue) == [(250, 300)]

@@ -1,0 +1,43 @@
+"""Decoded values as the buffers of Arrow arrays: what cannot be counted, and what holds nothing."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.lance.physical.memory import INT32_MAX
+from aioprefetch.lance.physical.protocols import Target
+from aioprefetch.lance.structural.leaf_rows import LeafRows
+from aioprefetch.lance.structural.values import Fixed, Nulls, Texts
+
+FOUR = np.arange(4, dtype="<i4").view(np.uint8)
+TEXTS = Texts(np.frombuffer(b"abcdefghij", np.uint8), np.array([0, 4, 10]))
+
+
+@pytest.mark.parametrize("room", [9, 10])
+def test_offsets_of_a_batch_do_not_wrap(room: int) -> None:
+    """Texts of 10 bytes behind those of earlier pages, which leave ``room`` bytes of what 32 bits count."""
+    offsets = Target(np.array([INT32_MAX - room, 0, 0], np.int32), 1)
+    targets = [None, offsets, Target(np.zeros(10, np.uint8))]
+    rows = LeafRows(pa.string(), TEXTS, None)
+    if room < 10:
+        with pytest.raises(Unsupported, match="32-bit offsets"):
+            rows.decode_into(0, 2, targets)
+    else:
+        rows.decode_into(0, 2, targets)
+        assert offsets.memory.tolist() == [INT32_MAX - 10, INT32_MAX - 6, INT32_MAX]
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.bool_(), pa.string(), pa.list_(pa.int8(), 2)], ids=str)
+def test_a_page_of_nulls_without_validity_is_all_null(kind: pa.DataType) -> None:
+    validity = LeafRows(kind, Nulls(5), None).slice(0, 5)[0]
+    assert validity is not None
+    assert np.unpackbits(validity, bitorder="little")[:5].tolist() == [0] * 5
+
+
+def test_values_have_a_flag_of_validity_each() -> None:
+    values = Fixed(FOUR, 32, 4)
+    assert LeafRows(pa.int32(), values, np.ones(4, bool)).rows == 4
+    for flags in (3, 5):
+        with pytest.raises(UntrustedMetadata, match=f"4 values with {flags} flags"):
+            LeafRows(pa.int32(), values, np.ones(flags, bool))
