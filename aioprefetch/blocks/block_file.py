@@ -179,7 +179,7 @@ class BlockFile:
             theirs = fetch.owner is owner and fetch.prefetched and not fetch.has_waiters
             far = fetch.end <= keep[0] or fetch.start >= keep[1]
             if theirs and far and start < fetch.end and fetch.start < end:
-                fetch.cancel()
+                fetch.give_up()
 
     def join(self, start: int, end: int) -> list[Wait]:
         """Join every fetch that will bring a byte of ``[start, end)``, in order; the caller closes the waits."""
@@ -262,5 +262,5 @@ class BlockFile:
         if not self.cursors:
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:
-                    fetch.cancel()
+                    fetch.give_up()
             self.store.forget_if_empty(self)

@@ -2,7 +2,8 @@
 
 Waiters join through futures of their own: one that is cancelled disturbs nobody. Each is woken as soon as the bytes
 it needs have arrived, not when the request ends. A fetch made for waiters ends with the last of them, unless it has
-served one already: then the rest of the block is read ahead for the next.
+served one already: then the rest of the block is read ahead for the next. What is nearly there is never broken off,
+which would cost its connection.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from aioprefetch.blocks.block_file import BlockFile
 
 FetchCall = Callable[["Fetch"], Awaitable[object]]
+
+# So many bytes are received rather than broken off: they come within a round trip, a new connection takes two or three.
+DRAIN_BYTES = 32 << 10
 
 
 class Wait:
@@ -167,12 +171,17 @@ class Fetch(Sink):
         if wait.future.done() and not wait.future.cancelled():
             wait.future.exception()
         if not (self._waits or self.finished or self._served or self.prefetched):
-            self.cancel()
+            self.give_up()
         self._let_go()
 
+    def give_up(self) -> None:
+        """Nobody wants it any more: break it off, unless little is left of it."""
+        if self.head is None or self.head.size - self.received > DRAIN_BYTES:
+            self.cancel()
+
     def cancel(self) -> None:
-        """Break the request off; what has arrived stays. Whoever comes from now on starts another."""
-        if self.work is not None and not self.finished:
+        """Break the request off unless all of it is there; what has arrived stays. Who comes later starts another."""
+        if self.work is not None and not self.finished and not self.complete:
             self.work.cancel()
             if self.abandon is not None:
                 self.abandon()

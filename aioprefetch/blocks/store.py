@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 
 from aioprefetch.blocks.accounting import count_begin, count_end, count_eviction, gauges_of
 from aioprefetch.blocks.block import Block
@@ -124,7 +125,7 @@ class BlockStore:
         fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place)
         fetch.label, fetch.account = label, account
         count_begin(self.runtime, fetch)
-        fetch.abandon = lambda: self._end(fetch, _was_closed())
+        fetch.abandon = partial(self._abandon, fetch)
         fetch.ticket = self.runtime.budget.request(end - start, lane, is_promise=True)
         fetch.work = self.runtime.supervisor.spawn(
             self._run(fetch, call), name=f"fetch {start}-{end}", on_end=fetch.abandon
@@ -147,6 +148,11 @@ class BlockStore:
             raise
         else:
             self._end(fetch, None)
+
+    def _abandon(self, fetch: Fetch) -> None:
+        """A fetch was broken off, or its task ended. Nothing is left to do where it had ended by itself."""
+        if not fetch.finished:
+            self._end(fetch, _was_closed())
 
     def _end(self, fetch: Fetch, error: Exception | None) -> None:
         if fetch.finished:

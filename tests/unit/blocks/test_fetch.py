@@ -1,9 +1,11 @@
 """Single flight: who is woken when, who pays for a cancellation, what a failure leaves behind."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from aioprefetch.blocks.fetch import DRAIN_BYTES
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.values import ReadHead
 from tests.unit.gates import KIB, MIB, bench, settle
@@ -204,7 +206,7 @@ async def test_a_prefetch_that_nobody_awaits_fails_silently() -> None:
 
 
 async def test_two_readers_that_open_at_once_agree_on_the_blocks() -> None:
-    """Both ask for the first block since neither knows the version; its bytes are kept once."""
+    """The first block is asked for once, although neither knows the version; its bytes are kept once."""
     async with bench() as b:
         first, second = b.reader(), b.reader()
         found = await asyncio.gather(*(one.read_at(50, 100) for one in (first, second)))
@@ -214,7 +216,7 @@ async def test_two_readers_that_open_at_once_agree_on_the_blocks() -> None:
         assert await second.read_at(0, 10) == b.data[:10]
         await first.aclose()
         assert await second.read_at(BLOCK - 10, 10) == b.data[BLOCK - 10 : BLOCK]
-        assert len(b.calls) == 2
+        assert len(b.calls) == 1
         await second.aclose()
 
 
@@ -250,3 +252,60 @@ async def test_an_answer_after_the_request_was_broken_off_changes_nothing() -> N
         assert b.runtime.budget.used_bytes == used
         assert fetch.segments == []
         await reader.aclose()
+
+
+@pytest.mark.parametrize(("left", "is_received"), [(0, True), (DRAIN_BYTES, True), (DRAIN_BYTES + 1, False)])
+@pytest.mark.parametrize("served", [True, False])
+async def test_what_is_nearly_there_when_its_reader_closes_is_received(
+    left: int, is_received: bool, served: bool
+) -> None:
+    """To break it off would cost its connection."""
+    async with bench(2 * BLOCK, block_bytes=2 * BLOCK) as b:
+        reader = b.reader()
+        b.gate.open = False
+        task = asyncio.create_task(reader.read_at(0 if served else 2 * BLOCK - 1, 1))
+        call = await b.next_call()
+        call.deliver(2 * BLOCK - left)
+        if served:  # In the turn in which the read ends its request has not ended yet.
+            await task
+        else:
+            await settle()
+        await reader.aclose()
+        await asyncio.gather(task, return_exceptions=True)
+        call.finish()
+        await settle()
+        assert (call.ended, call.cancelled) == (True, not is_received)
+        assert b.operator.statistics["stream_aborted"] == (not is_received)
+        again = b.reader()
+        b.gate.open = True
+        assert await again.read_at(BLOCK, BLOCK) == b.data[BLOCK:]
+        assert b.calls[-1].request.if_none_match == (again.etag if is_received else None)
+        await again.aclose()
+
+
+async def test_a_request_without_an_answer_is_broken_off_however_little_it_asks_for() -> None:
+    async with bench() as b:
+        b.gate.open = False
+        reader = b.reader(policy="random")
+        task = asyncio.create_task(reader.read_at(0, 10))
+        call = await b.next_call()
+        await reader.aclose()
+        await asyncio.gather(task, return_exceptions=True)
+        await settle()
+        assert call.cancelled
+
+
+async def test_a_fetch_that_succeeds_makes_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would cost more than the rest of the fetch's bookkeeping."""
+    made: list[str] = []
+
+    def closed(message: str, **options: Any) -> Closed:
+        made.append(message)
+        return Closed(message, **options)
+
+    monkeypatch.setattr("aioprefetch.blocks.store.Closed", closed)
+    async with bench() as b:
+        async with b.reader() as reader:
+            assert await reader.read_at(0, 3 * BLOCK) == b.data[: 3 * BLOCK]
+        await settle()
+        assert made == []
