@@ -2,11 +2,17 @@
 
 Nothing is sent until bytes are wanted. The first request brings size, ETag and bytes together; whoever comes
 meanwhile waits for its head alone. Afterwards every request carries the ETag, and every answer is compared with it.
+
+Readers that open one object at once share that request as long as it was not sent. Who comes later waits for its head
+and then asks whether the object is still that version: what was written before a reader was opened is always seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import NoReturn
+from weakref import WeakValueDictionary
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.blocks.block_file import BlockFile, Cursor
@@ -24,10 +30,53 @@ from aioprefetch.errors import (
 )
 from aioprefetch.headers import is_weak
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import REQUEST_BYTES_MAX, Policy, first_request
+from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, Policy, first_request
 from aioprefetch.runtime import Runtime
 from aioprefetch.statistics import Account, Timer
 from aioprefetch.values import ReadHead, ReadRequest, StatRequest
+
+
+class Opening:
+    """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it."""
+
+    __slots__ = ("__weakref__", "end", "fetch", "is_suffix", "readers", "start", "was_sent")
+
+    fetch: Fetch
+
+    def __init__(self, start: int, end: int, *, is_suffix: bool) -> None:
+        self.start = start
+        self.end = end
+        self.is_suffix = is_suffix
+        self.was_sent = False
+        self.readers: list[PinnedVersion] = []
+
+    def brings(self, offset: int | None, size: int) -> bool:
+        """Whether it certainly asks for all of ``size`` bytes at ``offset``; ``None`` is the end."""
+        if self.is_suffix or offset is None:
+            return self.is_suffix and offset is None
+        return self.start <= offset and max(offset + 1, offset + size) <= self.end
+
+    def equals(self, first: FirstRequest) -> bool:
+        """Whether it asks for the same."""
+        return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
+
+    def found(self, etag: str | None, version: str | None, total: int) -> BlockFile:
+        """The answer names the version: every reader that may share it has pinned it from now on."""
+        first, *others = self.readers
+        file = first._pin(etag, version, total)
+        for reader in others:
+            if first.is_shared:
+                reader._pin(etag, version, total)
+            else:  # Nothing tells that two answers are of one version: each reader asks for itself.
+                reader._opening, reader._opens_alone = None, True
+        return file
+
+    def leave(self, reader: PinnedVersion) -> None:
+        """A reader is closed. With the last one the request is given up."""
+        if reader in self.readers:
+            self.readers.remove(reader)
+        if not self.readers:
+            self.fetch.give_up()
 
 
 class PinnedVersion:
@@ -61,7 +110,10 @@ class PinnedVersion:
         self._block_bytes = options.block_bytes
         self._declared = size
         self._tail_bytes = options.footer_bytes
-        self._opening: Fetch | None = None
+        self._split = options.split
+        self._opening: Opening | None = None
+        self._opens_alone = False
+        self._openings = runtime.shared("openings", WeakValueDictionary[Hashable, Opening])
         self._waits: set[Wait] = set()
         self._end_error: Callable[[], Error] = self._was_closed
         self._opening_timer: Timer | None = None
@@ -73,19 +125,26 @@ class PinnedVersion:
     def start(self, offset: int) -> None:
         """Send the first request without waiting for anything: it will be wanted."""
         if self.file is None and self._opening is None and self.size != 0:
-            self._opening = self._start_opening(offset, self._block_bytes)
+            self._opening = self._joined_opening(offset, 0) or self._start_opening(offset, 0)
 
     async def open(self, offset: int | None, size: int) -> None:
         """Make size and version known: by the first request, which also brings the bytes wanted there."""
+        has_waited = False
         while self.file is None:
             if self.closed:
                 raise self._end_error()
-            fetch = self._opening
-            is_own = fetch is None or fetch.finished
-            if fetch is None or is_own:
-                fetch = self._opening = self._start_opening(offset, size)
+            opening, is_own = self._opening, False
+            if opening is None or opening.fetch.finished:
+                opening = self._joined_opening(offset, size)
+                other = None if opening is not None or has_waited else self._sent_opening(offset, size)
+                if other is not None:
+                    has_waited = True
+                    await self._wait_for_head(other)
+                    continue
+                is_own = opening is None
+                self._opening = opening = opening or self._start_opening(offset, size)
             try:
-                await self._wait(fetch.join(0))
+                await self._wait(opening.fetch.join(0))
             except RangeNotSatisfied as error:
                 self._opening_ended(error)
                 if error.total is None:
@@ -98,20 +157,81 @@ class PinnedVersion:
                 self._opening_ended(error)
                 raise
 
+    def _joined_opening(self, offset: int | None, size: int) -> Opening | None:
+        """The request of another reader that brings what is wanted and was not sent yet, shared from now on."""
+        found = self._opening_of_others(offset, size)
+        if found is None or found.was_sent:
+            return None
+        found.readers.append(self)
+        self.account.counters["stream_read_block_joins"] += 1
+        self._begin_opening()
+        return found
+
+    def _sent_opening(self, offset: int | None, size: int) -> Opening | None:
+        """The request of another reader that brings what is wanted, was sent already and has no answer yet."""
+        found = self._opening_of_others(offset, size)
+        return None if found is None or found.fetch.head is not None or not self._may_ask_after else found
+
+    def _opening_of_others(self, offset: int | None, size: int) -> Opening | None:
+        found = None if self._opens_alone else self._openings.get(self._opening_key)
+        if found is None or found.fetch.finished:
+            return None
+        return found if found.brings(offset, size) or found.equals(self._first_range(offset, size)) else None
+
+    async def _wait_for_head(self, other: Opening) -> None:
+        """Wait until another reader knows a version, so as to ask whether it still is the one. How it fares is its."""
+        try:
+            await self._wait(other.fetch.join(0))
+        except Error:
+            if self.closed:
+                raise
+
+    @property
+    def _opening_key(self) -> Hashable:
+        return (self._name, id(self._accessor), self._block_bytes, self._declared, self.etag, self.version)
+
+    @property
+    def _may_ask_after(self) -> bool:
+        """Whether a first request may say which version is held already."""
+        return not self.is_shared and self._declared is None and self._accessor.capability.read_if_none_match
+
+    def _begin_opening(self) -> None:
+        if self._opening_timer is None:
+            self._opening_timer = Timer(self.account.counters, "action_file_opened", self.runtime.now).begin()
+
     def _opening_ended(self, error: Exception | None) -> None:
         timer, self._opening_timer = self._opening_timer, None
         if timer is not None:
             timer.end(error)
 
-    def _start_opening(self, offset: int | None, size: int) -> Fetch:
+    def _start_opening(self, offset: int | None, size: int) -> Opening:
+        first = self._first_range(offset, size)
+        opening = Opening(first.offset, first.offset + first.size, is_suffix=first.suffix)
+        opening.readers.append(self)
+        if not self._opens_alone:
+            self._openings[self._opening_key] = opening
+        self._begin_opening()
+        opening.fetch = self._store.start_fetch(
+            opening.start,
+            opening.end,
+            self._first_call(opening, self._resident(opening, offset, size)),
+            partial(self._first_file, opening),
+            lane="demand",
+            label=self.path,
+            account=self.account,
+        )
+        return opening
+
+    def _first_range(self, offset: int | None, size: int) -> FirstRequest:
         if self.size is not None:  # Declared by the caller: only the version is still open.
             if self.policy.keeps_footer:
-                return self._start_first(self._footer_start(self.size), max(1, self.size), suffix=False)
+                start = self._footer_start(self.size)
+                return FirstRequest(start, max(1, self.size - start), suffix=False)
             low = min(offset or 0, max(0, self.size - 1))
             blocks = self.policy.fill != "exact"
             start = low - low % self._block_bytes if blocks else low
             stop = start + self._block_bytes if blocks else low + min(size, self.request_bytes_max)
-            return self._start_first(start, max(start + 1, min(stop, self.size)), suffix=False)
+            return self._within_split(start, max(start + 1, min(stop, self.size)), offset, size)
         first = first_request(
             self.policy,
             offset=offset,
@@ -119,31 +239,41 @@ class PinnedVersion:
             block_bytes=self._block_bytes,
             tail_bytes=self._tail_bytes,
         )
-        return self._start_first(first.offset, first.offset + first.size, suffix=first.suffix)
+        return first if first.suffix else self._within_split(first.offset, first.offset + first.size, offset, size)
 
-    def _start_first(self, start: int, end: int, *, suffix: bool) -> Fetch:
-        call = self._call(start, end, suffix=suffix, resident=self._resident(start, end, suffix=suffix))
-        if self._opening_timer is None:
-            self._opening_timer = Timer(self.account.counters, "action_file_opened", self.runtime.now).begin()
-        return self._store.start_fetch(
-            start, end, call, self._file_of, lane="demand", label=self.path, account=self.account
-        )
+    def _within_split(self, start: int, end: int, offset: int | None, size: int) -> FirstRequest:
+        """Nothing is asked for behind what the caller is going to use, unless the read itself goes on there.
 
-    def _resident(self, start: int, end: int, *, suffix: bool) -> BlockFile | None:
-        """What is held of the object since an earlier reader, if the bytes of the first request are among it."""
+        Nor before it, unless the two are about a block together: then it is as well to have the block.
+        """
+        split = self._split
+        if split is not None and offset is not None and split[0] <= offset < split[1]:
+            end = min(end, max(split[1], offset + size))
+            if end - split[0] <= self._block_bytes // 2:
+                start = max(start, split[0])
+        return FirstRequest(start, end - start, suffix=False)
+
+    def _resident(self, opening: Opening, offset: int | None, size: int) -> BlockFile | None:
+        """What an earlier reader has of the object, or is about to, if the bytes that are wanted are among it."""
         file = self._store.newest(self._name, self._block_bytes)
-        if file is None or self.is_shared or self._declared is not None:
+        if file is None or not self._may_ask_after or file.version[1] is None:
             return None
-        low, high = (max(0, file.size - end), file.size) if suffix else (start, min(end, file.size))
-        held = file.version[1] is not None and low < high and file.holds(low, high)
-        return file if held and self._accessor.capability.read_if_none_match else None
+        low, high = opening.start, min(opening.end, file.size)
+        if opening.is_suffix:
+            low, high = max(0, file.size - opening.end), file.size
+        elif size and offset is not None:
+            low, high = offset, min(offset + size, file.size)
+        return file if low < high and not file.missing(low, high) else None
 
-    def _file_of(self, head: ReadHead) -> BlockFile:
+    def _first_file(self, opening: Opening, head: ReadHead) -> BlockFile:
         if head.total is None:
             raise Unexpected("the store does not tell the size of the object", operation="read", path=self.path)
-        self.etag = head.etag
-        self.version = self.version or head.version
-        return self._set_file(head.total)
+        return opening.found(head.etag, head.version, head.total)
+
+    def _pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:
+        self.etag = etag
+        self.version = self.version or version
+        return self._set_file(total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
         self.size = self._reachable(total)
@@ -208,16 +338,38 @@ class PinnedVersion:
         self.size = self._reachable(total)
         return True
 
-    def _call(self, start: int, end: int, *, suffix: bool = False, resident: BlockFile | None = None) -> FetchCall:
-        """The request for ``[start, end)``; with ``resident`` only if the object is not that version any more."""
-        version, etag = resident.version[:2] if resident is not None else (None, None)
+    def _call(self, start: int, end: int) -> FetchCall:
+        """A request for ``[start, end)`` of the pinned version."""
 
         async def call(fetch: Fetch) -> None:
             request = ReadRequest(
                 path=self.path,
-                offset=0 if suffix else start,
-                size=None if suffix else end - start,
-                suffix=end - start if suffix else None,
+                offset=start,
+                size=end - start,
+                if_match=self.etag,
+                version=self.version,
+                lane=fetch.lane,
+            )
+            try:
+                await self._accessor.read(request, fetch)
+            except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+                await self._raise_meant(error, first=False)
+
+        return call
+
+    def _first_call(self, opening: Opening, resident: BlockFile | None) -> FetchCall:
+        """The request of an opening; with ``resident`` only if the object is not that version any more."""
+        version, etag = resident.version[:2] if resident is not None else (None, None)
+        key = self._opening_key
+
+        async def call(fetch: Fetch) -> None:
+            opening.was_sent = True
+            size = opening.end - opening.start
+            request = ReadRequest(
+                path=self.path,
+                offset=0 if opening.is_suffix else opening.start,
+                size=None if opening.is_suffix else size,
+                suffix=size if opening.is_suffix else None,
                 if_match=self.etag,
                 if_none_match=etag,
                 version=self.version,
@@ -227,20 +379,24 @@ class PinnedVersion:
                 await self._accessor.read(request, fetch)
             except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
                 if resident is not None and isinstance(error, ConditionNotMatch):
-                    self.version, self.etag, self._opening = version, etag, None
-                    self._set_file(resident.size)
-                    return
-                meant = await self._changed(error)
-                if meant is error:
-                    raise
-                raise meant from error
+                    opening.found(etag, version, resident.size)
+                else:
+                    await self._raise_meant(error, first=True)
+            finally:
+                if self._openings.get(key) is opening:
+                    del self._openings[key]
 
         return call
 
-    async def _changed(self, error: Error) -> Error:
+    async def _raise_meant(self, error: Error, *, first: bool) -> NoReturn:
+        meant = await self._changed(error, first=first)
+        if meant is error:
+            raise error
+        raise meant from error
+
+    async def _changed(self, error: Error, *, first: bool) -> Error:
         """What these errors mean to a reader: once a version is pinned, that the object is another one now."""
         pinned = self.etag if self.etag is not None else self.version
-        first = self.file is None and not self.closed  # Another reader may still wait for what a closed one asked for.
         if pinned is None or (first and not isinstance(error, ConditionNotMatch)):
             return error
         actual = error.context.get("etag")
@@ -326,8 +482,8 @@ class PinnedVersion:
             if not wait.future.done():
                 wait.future.set_exception(self._end_error())
         self.release(tuple(self._waits))  # At once, so that no request goes on until the reading tasks have a turn.
-        if self._opening is not None and not self._opening.finished and self.file is None:
-            self._opening.cancel()
+        if self._opening is not None and self.file is None:
+            self._opening.leave(self)
         if self.file is not None:
             self.file.cancel_prefetches(self, 0, self.file.size)
             self.file.settle_for(self.account)
