@@ -11,6 +11,9 @@ LINE_BYTES_MAX = 4096
 TRAILER_BYTES_MAX = 16 << 10
 
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?[\t ]*")
+# Both look at what was received where it lies, and copy no more than they find.
+_LINE = re.compile(rb"[^\n]*\n?")
+_NEXT_CHUNK = re.compile(rb"\r\n([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -47,18 +50,23 @@ class ChunkedDecoder:
         return pieces
 
     def _take_line(self, data: memoryview, position: int) -> int:
-        window = bytes(data[position : position + LINE_BYTES_MAX + 2])
-        end = window.find(b"\n")
-        taken = len(window) if end < 0 else end + 1
-        self._line += window[:taken]
+        if not self._line and self._state == self._chunk_end:
+            # As nearly always: one chunk ends and the next begins, both of which are here.
+            match = _NEXT_CHUNK.match(data, position)
+            if match is not None and (size_bytes := int(match[1], 16)):
+                self._left_bytes = size_bytes
+                return match.end()
+        match = _LINE.match(data, position, position + LINE_BYTES_MAX + 2)
+        assert match is not None
+        self._line += match[0]
         if len(self._line) > LINE_BYTES_MAX + 2:
             raise ProtocolError(f"a chunk of the body has a line of more than {LINE_BYTES_MAX} bytes")
-        if end >= 0:
+        if self._line.endswith(b"\n"):
             if not self._line.endswith(b"\r\n"):
                 raise ProtocolError("a line of the chunked body does not end with CRLF")
             line, self._line = bytes(self._line[:-2]), bytearray()
             self._state(line)
-        return position + taken
+        return match.end()
 
     def _size_line(self, line: bytes) -> None:
         match = _SIZE.fullmatch(line)
