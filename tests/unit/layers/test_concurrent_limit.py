@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.sink import CollectSink
 from aioprefetch.testing.fault_layer import Injection
@@ -184,6 +188,64 @@ async def test_an_uncontended_read_makes_no_future() -> None:
         finally:
             del loop.create_future
         assert made == []
+
+
+async def test_a_prefetch_that_became_urgent_gives_back_the_slot_that_it_took() -> None:
+    """Hurried before it began or while it waited: no lane is left with a slot too few or too many."""
+    async with open_stack(ConcurrentLimitLayer(4), data=DATA) as stack:
+        for _ in range(3):
+            sink = CollectSink()
+            sink.hurry()
+            await stack.accessor.read(ReadRequest(path="k", lane="prefetch"), sink)
+        slots = slots_of(stack)
+        assert (slots.in_flight, slots.prefetch_in_flight) == (0, 0)
+        bodies = await open_bodies(stack, 4)
+        sink = CollectSink()
+        reading = asyncio.create_task(stack.accessor.read(ReadRequest(path="k", lane="prefetch"), sink))
+        await settle()
+        sink.hurry()
+        for body in bodies:
+            await body.aclose()
+        await reading
+        assert (slots.in_flight, slots.prefetch_in_flight) == (0, 0)
+
+
+async def test_a_body_that_fails_to_close_gives_its_slot_back() -> None:
+    """The connection may be gone; the slot is ours."""
+
+    class FailingBody:
+        def __init__(self, body: ReadBody) -> None:
+            self._body = body
+            self.head = body.head
+            self.read_chunk = body.read_chunk
+
+        async def aclose(self) -> None:
+            await self._body.aclose()
+            raise Unavailable("the connection was reset")
+
+    class FailsToClose(Layer):
+        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+            return FailingAccessor(inner)
+
+    class FailingAccessor(WrappedAccessor):
+        async def open_read(self, request: ReadRequest) -> ReadBody:
+            return FailingBody(await self.inner.open_read(request))
+
+    async with open_stack(FailsToClose(), ConcurrentLimitLayer(1), data=DATA) as stack:
+        (body,) = await open_bodies(stack, 1)
+        with pytest.raises(Unavailable):
+            await body.aclose()
+        assert slots_of(stack).in_flight == 0
+
+
+async def test_a_queue_that_moves_is_waited_for() -> None:
+    """The last of ten waits far longer than ``wait_seconds``, which is for a queue that stands still."""
+    plan = [Injection(at="call", delay_seconds=1.0, times=None)]
+    async with open_stack(ConcurrentLimitLayer(1, wait_seconds=2.0), plan=plan, data=DATA) as stack:
+        assert await asyncio.gather(*(stack.fetch(offset=number, size=1) for number in range(10))) == [
+            DATA[number : number + 1] for number in range(10)
+        ]
+        assert stack.runtime.loop.time() == 10.0
 
 
 async def test_a_cancelled_waiter_leaves_the_queue_and_changes_no_count() -> None:

@@ -165,6 +165,17 @@ async def test_no_attempt_starts_after_the_deadline() -> None:
         assert caught.value.context["gave_up"] == "the caller's deadline"
 
 
+@pytest.mark.parametrize(("deadline", "requests"), [(5.0, 1), (5.001, 2)])
+async def test_an_attempt_that_would_start_at_the_deadline_is_not_made(deadline: float, requests: int) -> None:
+    """Nor one after it; a millisecond before it the attempt is made."""
+    plan = [Injection(error=Unavailable, retry_after_seconds=5.0, times=None)]
+    async with open_stack(RetryLayer(base_seconds=0), plan=plan, data=b"abc") as stack:
+        with pytest.raises(Unavailable) as caught:
+            await stack.fetch(deadline=deadline)
+        assert len(stack.faults.requests) == requests
+        assert caught.value.context["gave_up"] == "the caller's deadline"
+
+
 async def test_a_full_outage_ends_in_budget_exhausted_without_new_requests() -> None:
     """The bucket bounds the retries of all operations of a runtime together; the first requests are still sent."""
     async with open_stack(RetryLayer(), plan=[DOWN], data=b"abc") as stack:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from aioprefetch.errors import ConditionNotMatch, Error, NotFound, Throttled, TimedOut, Unavailable
+from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, StatRequest, WriteRequest
@@ -69,7 +69,7 @@ async def test_no_more_requests_are_sent_at_once_than_the_store_lets() -> None:
         await asyncio.gather(*reads)
 
 
-@pytest.mark.parametrize("kind", [NotFound, ConditionNotMatch])
+@pytest.mark.parametrize("kind", [NotFound, ConditionNotMatch, RangeNotSatisfied])
 async def test_an_answer_that_says_no_is_an_answer(kind: type[Error]) -> None:
     plan = [Injection(error=Throttled), Injection(error=kind, times=None)]
     async with open_stack(ConcurrentLimitLayer(4), plan=plan, data=DATA) as stack:

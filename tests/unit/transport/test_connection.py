@@ -5,6 +5,7 @@ import random
 import pytest
 
 from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavailable
+from aioprefetch.transport import Connection, ResponseHead
 from aioprefetch.transport.connection import INTERIM_HEADS_MAX, SCRATCH_BYTES, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.response_head import HEAD_BYTES_MAX
@@ -103,6 +104,46 @@ def test_what_follows_a_body_closes(extra: bytes, peeks: bool) -> None:
     assert done.exception() is None
     assert taker.content() == BODY
     assert wire.connection.is_usable == (not extra)
+
+
+@pytest.mark.parametrize("pieces", [[len(BODY) - 10], [len(BODY) - 20, 4, 4, 4]])
+@pytest.mark.parametrize("extra", [b"", b"x", reply(b"hello")])
+def test_what_follows_a_body_in_one_record_closes(pieces: list[int], extra: bytes) -> None:
+    """TLS hands out whole records: what does not belong to the body, wherever that went, is no next answer.
+
+    The connection is closed in a later turn, because TLS calls while it receives.
+    """
+    wire, taker = Wire(is_secured=True), Taker(pieces=list(pieces))
+    done = wire.connection.send(b"GET", taker)
+    head, _, body = reply(BODY).partition(b"\r\n\r\n")
+    wire.feed(head + b"\r\n\r\n")
+    wire.feed(body[:-20])
+    last_record = body[-20:] + extra
+    buffer = wire.connection.get_buffer(len(last_record))
+    buffer[: len(last_record)] = last_record
+    wire.connection.buffer_updated(len(last_record))
+    assert done.exception() is None
+    assert taker.content() == BODY
+    assert not wire.transport.closed
+    wire.turn()
+    assert wire.connection.is_usable == (not extra)
+    assert wire.transport.closed == bool(extra)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_chunked_body_longer_than_its_memory_is_refused(mode: str) -> None:
+    """It is not cut to what was asked for without a word."""
+
+    class Five(Taker):
+        def begin(self, head: ResponseHead, connection: Connection) -> Memory:
+            self.memory = Memory(5)
+            return self.memory
+
+    wire, taker = Wire(mode), Five()
+    done = wire.connection.send(b"GET", taker)
+    wire.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n0\r\n\r\n")
+    assert isinstance(done.exception(), ProtocolError)
+    assert not wire.connection.is_usable
 
 
 def test_bytes_that_nobody_asked_for_close() -> None:

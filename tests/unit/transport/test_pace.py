@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,15 @@ def test_a_drip_is_found_within_two_windows(rate: int, faster: int) -> None:
     found = [second for second in range(1, 10) if is_too_slow(pace, float(second), faster + rate * second)]
     assert found
     assert found[0] <= 2 * STALL
+
+
+@pytest.mark.parametrize(("received", "is_thin"), [(50, True), (79, True), (80, False)])
+def test_the_rate_holds_for_all_the_time_that_was_waited(received: int, is_thin: bool) -> None:
+    """A look that comes late, here after two windows, does not halve what is due."""
+    pace = Pace()
+    pace.begin(0.0)
+    pace.begin_window(0.0, 0)
+    assert is_too_slow(pace, 2 * STALL, received) == is_thin
 
 
 def test_without_a_least_rate_one_byte_is_enough() -> None:

@@ -77,6 +77,23 @@ async def test_an_idle_connection_of_another_host_makes_room() -> None:
         check(client, idle=1)
 
 
+async def test_the_connection_that_was_idle_longest_makes_room() -> None:
+    """Of two hosts: whichever was asked first is asked again, so neither order of opening decides."""
+    async with (
+        RawServer(answering(reply(SMALL))) as one,
+        RawServer(answering(reply(SMALL))) as other,
+        RawServer(answering(reply(SMALL))) as third,
+        client_of(connections_max=2) as client,
+    ):
+        for kept, dropped in ((one, other), (other, one)):
+            await get(client, dropped.target())
+            await get(client, kept.target())
+            await get(client, third.target())
+            before = kept.connections
+            await get(client, kept.target())
+            assert kept.connections == before
+
+
 async def test_a_busy_connection_of_another_host_makes_room_when_it_is_done() -> None:
     gate = Gate()
     async with (

@@ -70,14 +70,35 @@ class HandTransport(asyncio.Transport):
         self.paused = False
 
 
+class TlsTransport(HandTransport):
+    """What TLS puts above another transport: it has decrypted all that was received."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self if name == "ssl_object" else default
+
+    def pending(self) -> int:
+        return 0
+
+    def get_read_buffer_size(self) -> int:
+        return 0
+
+
 class Wire:
     """One connection and the bytes that are on their way to it.
 
     ``mode``: ``selector`` asks for a buffer and fills it once; ``tls`` fills one buffer in several steps; ``rude`` does
-    so too, and goes on within one callback after the connection was closed or paused.
+    so too, and goes on within one callback after the connection was closed or paused. ``is_secured``: the connection
+    knows that there is TLS, and offers memory accordingly.
     """
 
-    def __init__(self, mode: str = "selector", *, peeks: bool = False, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        mode: str = "selector",
+        *,
+        peeks: bool = False,
+        rng: random.Random | None = None,
+        is_secured: bool = False,
+    ) -> None:
         self.loop = StillLoop()
         self.mode = mode
         self.pending = b""
@@ -87,6 +108,9 @@ class Wire:
         has_arrived = (lambda: bool(self.pending)) if peeks else None
         self.connection = Connection(cast("asyncio.AbstractEventLoop", self.loop), ROUTE, self._on_lost, has_arrived)
         self.connection.connection_made(self.transport)
+        if is_secured:
+            self.transport = TlsTransport()
+            self.connection.connection_made(self.transport)
 
     def _on_lost(self, connection: Connection) -> None:
         self.lost += 1
