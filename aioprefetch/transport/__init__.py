@@ -3,7 +3,7 @@
 from aioprefetch.transport.client import HttpClient
 from aioprefetch.transport.connection import Connection, Destination, Receiver
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local
+from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local_or_metadata
 from aioprefetch.transport.response_head import ResponseHead
 from aioprefetch.transport.streamed import StreamedAnswer
 
@@ -20,5 +20,5 @@ __all__ = [
     "StreamedAnswer",
     "Target",
     "encoded_fields",
-    "is_link_local",
+    "is_link_local_or_metadata",
 ]

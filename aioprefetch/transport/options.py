@@ -31,7 +31,7 @@ class ClientOptions:
     ca_bundle
         A PEM file of the authorities to trust instead of the system's.
     refuses_link_local
-        Names may not lead to link-local addresses, except for ``link_local_host``: redirects could name one.
+        Names may not lead to link-local or metadata addresses: redirects could name one. Except ``link_local_host``.
     """
 
     connect_timeout_seconds: float = 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,15 @@ USER_AGENT = "aioprefetch"
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+# Where clouds hand out credentials although the address is not link-local: AWS and Google by IPv6, Alibaba, Oracle's
+# first one, Azure's agent.
+_METADATA = frozenset(
+    ipaddress.ip_address(address)
+    for address in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")
+)
+# NAT64 (RFC 6052, RFC 8215), and the form that went before the mapped one.
+_IPV4_AT_THE_END = tuple(ipaddress.IPv6Network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +121,34 @@ def encoded_fields(fields: Mapping[str, str]) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode("latin-1")
 
 
-def is_link_local(host: str) -> bool:
-    """Whether a host is an address that only this machine's own network segment has (169.254/16, fe80::/10)."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+def is_link_local_or_metadata(host: str) -> bool:
+    """Whether a host is an address that nobody but this machine's own network should lead to.
+
+    That is a link-local one (169.254/16, fe80::/10), or one at which a cloud hands out credentials, in any spelling:
+    numbers that resolvers take for IPv4 (``2852039166``, ``0xA9FEA9FE``, ``0251.0376.0251.0376``), and IPv6 that stands
+    for IPv4 (mapped, NAT64, 6to4). Names are not resolved.
+    """
+    address = _address_of(host.partition("%")[0].rstrip("."))
+    if address is None:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_link_local or (mapped is not None and mapped.is_link_local)
+    ipv4 = _embedded_ipv4(address) if isinstance(address, ipaddress.IPv6Address) else None
+    return any(one.is_link_local or one in _METADATA for one in (address, ipv4) if one is not None)
+
+
+def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return None
+
+
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    if address.ipv4_mapped is not None or address.sixtofour is not None:
+        return address.ipv4_mapped or address.sixtofour
+    if any(address in network for network in _IPV4_AT_THE_END):
+        return ipaddress.IPv4Address(address.packed[-4:])
+    return None

@@ -11,7 +11,7 @@ from typing import Any
 from aioprefetch.errors import RedirectRefused
 from aioprefetch.runtime import Runtime
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.origin import is_link_local
+from aioprefetch.transport.origin import is_link_local_or_metadata
 
 # What ``socket.getaddrinfo`` returns.
 AddressInfo = tuple[int, int, int, str, Any]
@@ -89,8 +89,8 @@ class Resolver:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
         if not self._options.refuses_link_local or host == self._options.link_local_host:
             return
-        if any(is_link_local(str(info[4][0]).partition("%")[0]) for info in found):
-            raise RedirectRefused("the server redirects to a name that leads to a link-local address")
+        if any(is_link_local_or_metadata(str(info[4][0]).partition("%")[0]) for info in found):
+            raise RedirectRefused("the server redirects to a name that leads to a link-local or metadata address")
 
 
 def _is_address(host: str) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from aioprefetch.errors import ConfigInvalid, RedirectRefused
 from aioprefetch.redaction import excerpt
-from aioprefetch.transport import Origin, is_link_local
+from aioprefetch.transport import Origin, is_link_local_or_metadata
 from aioprefetch.transport.origin import DEFAULT_PORTS
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -73,8 +73,8 @@ def redirect_target(current: str, location: str | None, base: Origin) -> tuple[O
         raise RedirectRefused(f"the server redirects to {shown} with credentials in the URL")
     if urlsplit(current).scheme == "https" and origin.scheme == "http":
         raise RedirectRefused(f"the server redirects from https to {shown}: the bytes would come unprotected")
-    if is_link_local(origin.host) and origin.host != base.host:
-        raise RedirectRefused(f"the server redirects to the link-local address {shown}")
+    if is_link_local_or_metadata(origin.host) and origin.host != base.host:
+        raise RedirectRefused(f"the server redirects to {shown}, a link-local or metadata address")
     path = quote(parts.path, safe=_PATH_SAFE) or "/"
     query = f"?{quote(parts.query, safe=_QUERY_SAFE)}" if parts.query else ""
     return origin, f"{origin}{path}{query}"

@@ -11,13 +11,13 @@ import binascii
 import ipaddress
 import os
 import re
-import socket
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidPath
 from aioprefetch.services.keys import checked_key
+from aioprefetch.transport import is_link_local_or_metadata
 
 PART_BYTES_MIN = 5 << 20
 PART_BYTES_MAX = 5 << 30
@@ -25,8 +25,6 @@ SSE_KEY_BYTES = 32
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
-# The AWS metadata service by IPv6 is not link-local, but it hands out credentials just the same.
-_METADATA_IPV6 = ipaddress.ip_address("fd00:ec2::254")
 
 
 def invalid(message: str) -> ConfigInvalid:
@@ -81,8 +79,8 @@ def checked_endpoint(url: object, *, option: str = "endpoint_url") -> str:
     host = parts.hostname
     if not host or not re.fullmatch(r"[\w.:%-]+", host):
         raise invalid(f"{shown} names no host")
-    if _is_link_local(host):
-        raise invalid(f"{shown} is a link-local address; such hosts hand out credentials and are refused")
+    if is_link_local_or_metadata(host):
+        raise invalid(f"{shown} is a link-local or metadata address; such hosts hand out credentials and are refused")
     return url.rstrip("/")
 
 
@@ -208,16 +206,3 @@ def _is_ipv4(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_link_local(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        try:
-            # The resolver takes 2852039166, 0xA9FEA9FE and 169.254.43518 for addresses as well.
-            address = ipaddress.ip_address(socket.inet_aton(host))
-        except OSError:
-            return False
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return bool(mapped.is_link_local) or address == _METADATA_IPV6

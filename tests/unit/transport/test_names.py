@@ -277,7 +277,7 @@ async def test_names_that_hang_hold_up_nothing_else(names: Names) -> None:
 
 # --- link-local addresses ----------------------------------------------------------------------------------------
 
-LINK_LOCAL = ["169.254.169.254", "fe80::1", "fe80::1%1", "::ffff:169.254.169.254"]
+LINK_LOCAL = ["169.254.169.254", "fe80::1", "fe80::1%1", "::ffff:169.254.169.254", "fd00:ec2::254", "100.100.100.200"]
 
 
 @pytest.mark.parametrize("address", LINK_LOCAL)

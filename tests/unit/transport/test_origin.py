@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import InvalidPath
-from aioprefetch.transport.origin import Origin, Proxy, Route, Target, encoded_fields, is_link_local
+from aioprefetch.transport.origin import Origin, Proxy, Route, Target, encoded_fields, is_link_local_or_metadata
 
 ORIGIN = Origin("http", "store.example", 8080)
 SECRET = "Basic c2VjcmV0"
@@ -122,7 +122,34 @@ def test_nothing_secret_is_shown() -> None:
     [
         ("169.254.169.254", True),
         ("fe80::1", True),
+        ("fe80::1%eth0", True),
         ("::ffff:169.254.169.254", True),
+        ("::ffff:a9fe:a9fe", True),
+        ("::169.254.169.254", True),
+        ("64:ff9b::a9fe:a9fe", True),
+        ("64:ff9b::6464:64c8", True),
+        ("64:ff9b:1::a9fe:a9fe", True),
+        ("2002:a9fe:a9fe::1", True),
+        ("fd00:ec2::254", True),
+        ("FD00:0EC2:0:0::254", True),
+        ("fd20:ce::254", True),
+        ("100.100.100.200", True),
+        ("::ffff:100.100.100.200", True),
+        ("168.63.129.16", True),
+        ("169.254.169.254.", True),
+        ("2852039166", True),
+        ("0xA9FEA9FE", True),
+        ("0xa9.0xfe.0xa9.0xfe", True),
+        ("0251.0376.0251.0376", True),
+        ("169.254.43518", True),
+        ("1684301000", True),
+        ("64:ff9b::a00:1", False),
+        ("fd00:ec2::253", False),
+        ("100.100.100.201", False),
+        ("2130706433", False),
+        ("::", False),
+        ("10", False),
+        ("169.254.169.254.example", False),
         ("169.253.0.1", False),
         ("127.0.0.1", False),
         ("::1", False),
@@ -131,4 +158,4 @@ def test_nothing_secret_is_shown() -> None:
     ],
 )
 def test_link_local_addresses(host: str, expected: bool) -> None:
-    assert is_link_local(host) is expected
+    assert is_link_local_or_metadata(host) is expected

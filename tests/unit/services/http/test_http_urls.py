@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch import errors
 from aioprefetch.services.http.urls import encoded_key, parse_base_url, redirect_target
-from aioprefetch.transport import Origin, is_link_local
+from aioprefetch.transport import Origin, is_link_local_or_metadata
 
 BASE = Origin("https", "a.example", 443)
 
@@ -110,6 +110,12 @@ def test_targets(location: str, url: str) -> None:
         "https://169.254.169.254/latest/meta-data",
         "https://[fe80::1]/",
         "https://[::ffff:169.254.169.254]/",
+        "https://[fd00:ec2::254]/latest/meta-data/",
+        "https://[64:ff9b::a9fe:a9fe]/",
+        "https://100.100.100.200/",
+        "https://2852039166/",
+        "https://0xA9FEA9FE/",
+        "https://0251.0376.0251.0376/",
         "https://b.example:x/",
     ],
 )
@@ -131,4 +137,4 @@ def test_a_link_local_base_may_redirect_to_itself() -> None:
     [("169.254.0.1", True), ("fe80::1", True), ("127.0.0.1", False), ("10.0.0.1", False), ("host", False)],
 )
 def test_link_local(host: str, expected: bool) -> None:
-    assert is_link_local(host) is expected
+    assert is_link_local_or_metadata(host) is expected

@@ -82,7 +82,9 @@ def test_refuses_options_that_cannot_work(options: dict[str, Any], said: str) ->
         ("http://0xA9FEA9FE/latest", "link-local"),
         ("http://[fe80::1]", "link-local"),
         ("http://[::ffff:169.254.169.254]", "link-local"),
-        ("http://[fd00:ec2::254]", "link-local"),
+        ("http://[fd00:ec2::254]", "metadata"),
+        ("http://[64:ff9b::a9fe:a9fe]", "metadata"),
+        ("http://100.100.100.200", "metadata"),
     ],
 )
 def test_refuses_endpoints(url: str, said: str) -> None:
