@@ -133,7 +133,7 @@ class Http:
             scheme=self.origin.scheme,
             name=self.origin.netloc,
             root=self.path.lstrip("/"),
-            principal=self.identity.principal,
+            principal=self.identity.principal_at(str(self.origin)),
         )
 
     @property

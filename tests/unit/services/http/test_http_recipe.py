@@ -1,8 +1,11 @@
 """The recipe: options are checked, secrets are in no repr, message or pickle."""
 
+import hashlib
 import pickle
+import re
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -119,6 +122,28 @@ def test_principals_tell_identities_apart() -> None:
     assert len({recipe.info.namespace for recipe in recipes}) == len(recipes)
     assert recipes[0].info.principal == "anonymous"
     assert Http("https://host/", auth="a-token").info == recipes[1].info
+
+
+def test_a_principal_is_dear_to_guess() -> None:
+    """It stands in plain in every entry of a cache: who reads that must not find a weak password by trying many."""
+    began = time.thread_time()
+    principal = Http("https://host/", auth=("user", f"password-{time.time_ns()}")).info.principal
+    assert time.thread_time() - began > 0.005
+    assert re.fullmatch("[0-9a-f]{32}", principal)
+
+
+def test_a_principal_is_made_once_and_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches outlive processes; and what an operator is called is asked often."""
+    monkeypatch.setenv("HTTP_TEST_PASSWORD", CANARY)
+    recipe = Http("https://host/", auth=("user", "env:HTTP_TEST_PASSWORD"))
+    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read()).info.principal)"
+    found = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(recipe), capture_output=True, check=True)
+    assert found.stdout.decode().strip() == recipe.info.principal
+    monkeypatch.setattr(hashlib, "scrypt", None)
+    assert pickle.loads(pickle.dumps(recipe)).info == recipe.info
+    assert Http("https://host/", auth=("user", CANARY)).info.principal == recipe.info.principal
+    monkeypatch.undo()
+    assert Http("https://elsewhere/", auth=("user", CANARY)).info.principal != recipe.info.principal
 
 
 def test_what_it_is_called() -> None:
