@@ -23,6 +23,9 @@ def child(work):
     assert os.waitpid(pid, 0)[1] == 0
     signal.alarm(0)
 
+# Python raises no KeyboardInterrupt in a process that was started with SIGINT ignored, as jobs in the background are.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 async def count(number):
     for one in range(number):
         await asyncio.sleep(0)
@@ -152,6 +155,39 @@ assert run(here()) == os.getpid()
 print("goes on")
 """
     assert program(SHARED + source) == "goes on\n"
+
+
+def test_a_fork_in_a_call_leaves_the_coroutine_to_the_parent(program: Program) -> None:
+    """Neither is its cleaning up run in the child, nor does the child say that a task was lost."""
+    source = """
+import gc
+parent, children, ended = os.getpid(), [], []
+def fork(*_):
+    children.append(os.fork())
+    if children[0]:
+        loop = loop_thread().loop
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+signal.signal(signal.SIGUSR1, fork)
+async def hang():
+    try:
+        os.kill(parent, signal.SIGUSR1)
+        await asyncio.get_running_loop().create_future()  # which nothing but its task holds
+    finally:
+        ended.append(os.getpid())
+try:
+    run(hang())
+except (Closed, asyncio.CancelledError):
+    pass
+if os.getpid() != parent:
+    gc.collect()
+    assert ended == [], ended
+    os._exit(0)
+signal.alarm(30)
+assert os.waitpid(children[0], 0)[1] == 0
+assert ended == [parent]
+print("both")
+"""
+    assert program(SHARED + source) == "both\n"
 
 
 def test_the_process_ends_quietly_while_an_iterator_is_open(program: Program) -> None:
