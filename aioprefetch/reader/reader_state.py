@@ -7,11 +7,11 @@ import contextlib
 import io
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, SupportsIndex, TypeVar
 
 from aioprefetch.accessor import Accessor
 from aioprefetch.blocks.block import NO_MARK, Segment
-from aioprefetch.errors import Closed, InvalidRange
+from aioprefetch.errors import Closed, InvalidRange, InvalidType
 from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.pinned_object import PinnedObject
@@ -86,6 +86,13 @@ class ReaderState:
         state = "closed" if self._closed else f"pos={self._position if self._from_end is None else 'end'}"
         held = "" if self._object is None else self._object.described()
         return f"<{type(self).__name__} {self._url} {state} size={self.size}{held}>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidType(
+            "a reader cannot be pickled; pickle the Operator and open the path again",
+            operation="pickle",
+            path=self.path,
+        )
 
     # --- for the sync shim --------------------------------------------------------------------------------------
 

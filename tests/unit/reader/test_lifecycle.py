@@ -1,6 +1,8 @@
 """Closing, cancelling at every suspension, sharing, hints, streams and vectored reads that are left early."""
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -179,6 +181,20 @@ async def test_opened_in_one_task_and_closed_in_another() -> None:
         await asyncio.create_task(reader.__aenter__())
         assert await asyncio.create_task(reader.read_at(5, 5)) == b.data[5:10]
         await asyncio.create_task(reader.aclose())
+
+
+async def test_a_reader_says_why_it_cannot_be_pickled_used_or_not() -> None:
+    async with bench(BLOCK) as b:
+        for reader in (b.operator.reader("k"), b.operator.reader("k")):
+            with pytest.raises(InvalidType, match="pickle the Operator and open the path again") as caught:
+                pickle.dumps(reader)
+            assert (caught.value.operation, caught.value.path) == ("pickle", "k")
+            with pytest.raises(InvalidType):
+                copy.copy(reader)
+            await reader.read(1)
+            with pytest.raises(InvalidType, match="cannot be pickled"):
+                pickle.dumps(reader)
+            await reader.aclose()
 
 
 async def test_a_clone_shares_blocks_and_has_a_cursor_of_its_own() -> None:

@@ -296,7 +296,6 @@ async def test_a_small_object_comes_whole_with_its_footer() -> None:
         {"split": 5},
         {"buffer_bytes": 0},
         {"footer_cache": 0},
-        {"nonsense": 1},
     ],
 )
 async def test_options_that_cannot_be_are_refused_at_once(wrong: dict[str, object]) -> None:
