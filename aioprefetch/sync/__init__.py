@@ -2,6 +2,11 @@
 
 ``open`` gives a file object that pyarrow, pandas, zipfile and the like read through; ``BlockingOperator`` has the
 verbs of an ``Operator``; ``run`` runs any coroutine of yours on the same loop, ``iterate`` any asynchronous iterable.
+
+Where an event loop runs in the caller's thread, as in a cell of a notebook, one rule holds. What waits for work of ours
+alone (files, the verbs of ``BlockingOperator``, listings) may be called: it stops that loop for as long as it takes, as
+any blocking call does. What waits for code of yours that could itself wait for that loop (``run``, ``iterate``, a write
+from an asynchronous source) would never end, and is ``WrongLoop``: await it there.
 """
 
 from __future__ import annotations
