@@ -28,6 +28,8 @@ class ListOptions:
     above the last key known: not what comes late below it, nor what is overwritten or deleted. Up to ``ahead_pages``
     are listed before they are asked for. A key that is no longer listed is forgotten after ``forget_after_seconds``.
     Keys with a part that begins with ``_`` or ``.`` are passed over unless ``hidden_files``; see ``files.is_hidden``.
+    A store that throttles, or does not answer, is asked again for ``retry_seconds``, with pauses that grow, before its
+    error ends a source.
     """
 
     glob: str | None = None
@@ -37,6 +39,7 @@ class ListOptions:
     overwrites: Overwrites = "ignore"
     forget_after_seconds: float = 7 * 86400.0
     hidden_files: bool = False
+    retry_seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound, PermissionDenied, Unsupported
+from aioprefetch.layers import RetryLayer
 from aioprefetch.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.settings import SourceSettings
@@ -36,9 +37,20 @@ def state_operator(settings: SourceSettings) -> Operator:
 
 
 def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
-    """The operator of this process for a root and options of ``Operator.from_uri``."""
+    """The operator of this process for a root and options of ``Operator.from_uri``, and of Retry.
+
+    ``attempts_max`` and ``retry_seconds`` say how often, and for how long, one request is sent again.
+    """
     key = hashlib.sha256(pickle.dumps((root, sorted(options.items())))).digest()
-    return worker.warm_operator(key, lambda: Operator.from_uri(root, **worker.with_memory(options))).operator
+    return worker.warm_operator(key, lambda: _made(root, options)).operator
+
+
+def _made(root: str, options: Mapping[str, Any]) -> Operator:
+    names = {"attempts_max": "attempts_max", "retry_seconds": "total_seconds"}
+    retry = {names[name]: value for name, value in options.items() if name in names}
+    rest = {name: value for name, value in options.items() if name not in names}
+    operator = Operator.from_uri(root, **worker.with_memory(rest))
+    return operator.layer(RetryLayer(**retry)) if retry else operator
 
 
 @contextlib.contextmanager

@@ -69,6 +69,7 @@ _OPTIONS = (
     # listing
     Option("listIntervalSeconds", "list", "interval_seconds", values.seconds, scope="stream"),
     Option("sweepPagesPerTrigger", "list", "sweep_pages", values.count_or_zero, scope="stream"),
+    Option("listRetrySeconds", "list", "retry_seconds", values.seconds, scope="stream"),
     Option("listAheadPages", "list", "ahead_pages", values.count_or_zero, scope="stream"),
     Option("forgetAfterSeconds", "list", "forget_after_seconds", values.seconds, scope="stream"),
     Option("hiddenFiles", "list", "hidden_files", values.flag),
@@ -132,6 +133,8 @@ _OPTIONS = (
     Option("prefetchBlocks", "operator", "prefetch_blocks", values.count_or_zero),
     Option("concurrency", "operator", "concurrency", values.count),
     Option("diskCache", "operator", "disk_cache", values.text),
+    Option("attemptsMax", "operator", "attempts_max", values.count),
+    Option("retrySeconds", "operator", "retry_seconds", values.seconds),
 )
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name.lower(): option for option in _OPTIONS})
 SECRETS = frozenset(name for name, option in OPTIONS.items() if option.secret)

@@ -17,6 +17,8 @@ from aioprefetch.spark.hadoop import Found
 from aioprefetch.spark.option_names import CREDENTIALS, OPTIONS, find_option
 from aioprefetch.spark.source_url import SourceUrl
 
+# What any store gets beside the options of `Operator.from_uri`, see `operators.operator_at`.
+RETRY_OPTIONS = ("attempts_max", "retry_seconds")
 # What S3A means by no endpoint.
 _CENTRAL = "https://s3.amazonaws.com"
 _PORTS = {"http": 80, "https": 443}
@@ -43,7 +45,7 @@ class Places:
                 raise ConfigInvalid(f"the option {option.name} means nothing for {named}", operation="configure")
 
     def options(self, url: str | None) -> dict[str, Any]:
-        """What ``Operator.from_uri`` takes for a URL; nothing for no URL."""
+        """What ``operator_at`` takes for a URL; nothing for no URL."""
         if url is None:
             return {}
         location = SourceUrl(url)
@@ -99,4 +101,4 @@ def _scheme(location: SourceUrl) -> str:
 
 
 def _known(scheme: str) -> frozenset[str]:
-    return frozenset((*SERVICE_OPTIONS[scheme], *OPERATOR_OPTIONS))
+    return frozenset((*SERVICE_OPTIONS[scheme], *OPERATOR_OPTIONS, *RETRY_OPTIONS))

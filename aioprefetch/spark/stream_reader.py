@@ -78,7 +78,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch, durable by then; ``start`` itself when there is nothing new."""
         before = Offset.from_json(start)
         after = self._run(self._latest_offset(before, _admission(limit)))
-        if after is before and not before.files and not self._has_warned:
+        is_waiting = self._source is not None and self._source.is_waiting
+        if after is before and not before.files and not is_waiting and not self._has_warned:
             self._has_warned = True
             listing = self._settings.listing
             which = "" if listing.glob is None else f" with glob={listing.glob!r}"

@@ -82,6 +82,11 @@ class Planner:
         found += self.head.carry
         return sum(item.start == 0 for item in found), sum(item.bytes for item in found)
 
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the run is to end when there is no work left."""
+        return self._finish_ms is not None
+
     def finish_by(self, modified_ms: int) -> None:
         """From now on leave younger files, and look for work until there is none left, however long that takes."""
         self._finish_ms = modified_ms

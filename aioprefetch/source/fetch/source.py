@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from aioprefetch.errors import InvalidArgument
+from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.operator import Operator
-from aioprefetch.source.fetch.admission import CanSplit, is_unbounded, limits_of, narrowed
+from aioprefetch.source.fetch.admission import BatchLimits, CanSplit, is_unbounded, limits_of, narrowed
 from aioprefetch.source.fetch.cleaning import MARKER_NAME, Cleaner, CleanOptions
 from aioprefetch.source.fetch.feeds import (
     StateLocation,
@@ -24,9 +24,11 @@ from aioprefetch.source.fetch.store_clock import now_ms, skew_ms
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
+from aioprefetch.source.pace import Pace, Patience, may_pass
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
 from aioprefetch.source.state.layout import log_name
+from aioprefetch.telemetry import logger
 
 __all__ = ["FileSource", "StateLocation"]
 
@@ -52,6 +54,7 @@ class FileSource:
         partitioning: PartitionOptions,
         can_split: CanSplit,
         store_ms: Callable[[], int],
+        retry_seconds: float,
         resources: AsyncExitStack,
     ) -> None:
         self._state = state
@@ -64,6 +67,8 @@ class FileSource:
         self._resources = resources
         self._lock = asyncio.Lock()
         self._checked: Offset | None = None
+        self._pace = Pace(0.0)
+        self._patience = Patience(retry_seconds)
 
     @classmethod
     async def open(
@@ -117,7 +122,10 @@ class FileSource:
                 ),
                 first=first,
                 clock_ms=clock_ms or now_ms,
-                options=state_options or StateOptions(forget_after_seconds=list_options.forget_after_seconds),
+                options=state_options
+                or StateOptions(
+                    forget_after_seconds=list_options.forget_after_seconds, retry_seconds=list_options.retry_seconds
+                ),
             )
             stack.push_async_callback(state.aclose)
             feed = feed_for(operator, followed, list_options, state.known)
@@ -133,6 +141,7 @@ class FileSource:
                 partitioning=partitioning,
                 can_split=can_split,
                 store_ms=clock_ms or await _store_clock(operator, state_operator, state_directory, state),
+                retry_seconds=list_options.retry_seconds,
                 resources=stack.pop_all(),
             )
         raise AssertionError  # The stack swallows nothing.
@@ -159,6 +168,10 @@ class FileSource:
         a ``limit`` that bounds nothing asks for all there is, up to ``plan_files_max``. Listing is bounded by time and
         pages.
 
+        A failure of a store that may pass gives ``start``, with a warning, and the next call waits for a pause that
+        grows. In a run that is to end, and where all there is was asked for, ``start`` would say that there is no more:
+        there this call tries again. Such failures are raised when they have lasted for ``ListOptions.retry_seconds``.
+
         Raises ``StateConflict`` when ``start`` is another state's, or another writer has taken over;
         ``UntrustedMetadata`` for a ``start`` beyond the log; ``NotFound`` when the records after it were compacted;
         ``ObjectChanged`` under ``overwrites=fail``. When it raises, or is cancelled, nothing is lost: call it again.
@@ -166,14 +179,12 @@ class FileSource:
         limits = limits_of(narrowed(self._admission, limit))
         everything = limit is not None and is_unbounded(limit)
         async with self._lock:
-            await self._check(start)
-            await self._planner.settle()
-            # An engine asks what comes after ``start`` when the batch that ended there is committed.
-            await self._state.committed(start.seq)
-            record = await self._recorded_after(start.seq)
-            if record is None:
-                record = await self._planner.plan(limits, everything=everything)
-            return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
+            while True:
+                found = await self._next_offset(start, limits, everything=everything)
+                if found is not None:
+                    return found
+                if not (everything or self._planner.is_finishing):
+                    return start
 
     def prepare_available_now(self) -> None:
         """From now on deliver what is there now, and then no more: ``latest_offset`` ends by returning ``start``."""
@@ -184,22 +195,33 @@ class FileSource:
 
         Raises as ``latest_offset`` does for offsets that do not go with the state.
         """
-        await self._check(start)
-        await self._check(end)
-        if end.seq < start.seq:
-            raise InvalidArgument(f"offset {end.seq} lies before {start.seq}", operation="partitions")
-        records = await self._state.work(start.seq, end.seq)
-        items = [item for record in records for item in record.items]
-        return divide(items, self._partitioning, self._can_split)
+        while True:
+            try:
+                records = await self._records_between(start, end)
+            except Error as error:  # There is nothing to give in their place.
+                self._wait_out(error)
+                continue
+            items = [item for record in records for item in record.items]
+            return divide(items, self._partitioning, self._can_split)
 
     async def commit(self, end: Offset) -> None:
         """The engine will not ask for anything up to ``end`` again. May come late, repeatedly, out of order, or never.
 
-        What follows from it (compaction, cleaning of source files) goes on in the background.
+        What follows from it (compaction, cleaning of source files) goes on in the background. A failure that may pass
+        leaves it to the next commit, with a warning.
         """
-        await self._check(end)
+        try:
+            await self._check(end)
+        except Error as error:
+            self._wait_out(error)
+            return
         await self._state.committed(end.seq)
         self._cleaner.committed(end.seq)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a store failed when it was asked last, and is asked again by the next call."""
+        return self._patience.is_tried
 
     def report_latest(self) -> Offset | None:
         """What is known to be there, planned or not: its distance from the engine's offset is the backlog."""
@@ -210,6 +232,49 @@ class FileSource:
     async def aclose(self) -> None:
         """End background work and close the state. Nothing durable depends on it."""
         await self._resources.aclose()
+
+    async def _next_offset(self, start: Offset, limits: BatchLimits, *, everything: bool) -> Offset | None:
+        """See ``latest_offset``; ``None`` after a failure that may pass."""
+        try:
+            await self._pace.wait()
+            await self._check(start)
+            await self._planner.settle()
+        except Error as error:
+            return self._wait_out(error)
+        # An engine asks what comes after ``start`` when the batch that ended there is committed. What has made
+        # compactions fail for too long is raised.
+        await self._state.committed(start.seq)
+        try:
+            record = await self._recorded_after(start.seq)
+            if record is None:
+                record = await self._planner.plan(limits, everything=everything)
+        except Error as error:
+            return self._wait_out(error)
+        self._answered()
+        return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
+
+    async def _records_between(self, start: Offset, end: Offset) -> list[Record]:
+        await self._pace.wait()
+        await self._check(start)
+        await self._check(end)
+        if end.seq < start.seq:
+            raise InvalidArgument(f"offset {end.seq} lies before {start.seq}", operation="partitions")
+        records = await self._state.work(start.seq, end.seq)
+        self._answered()
+        return records
+
+    def _wait_out(self, error: Error) -> None:
+        """Let the next attempt come after a pause, or raise: it does not help, or has not helped for too long."""
+        if not self._patience.bears(error):
+            if may_pass(error):
+                error.add_context(failing_seconds=round(self._patience.waited_seconds))
+            raise error
+        self._pace.failed()
+        logger.warning("a store failed, and is asked again for %.0f s more: %s", self._patience.left_seconds, error)
+
+    def _answered(self) -> None:
+        self._pace.succeeded()
+        self._patience.succeeded()
 
     async def _recorded_after(self, seq: int) -> Record | None:
         """The next record with work after ``seq``: batches that were planned before come as they were."""

@@ -25,11 +25,11 @@ from aioprefetch.source.list.bloom_filter import BloomFilter
 from aioprefetch.source.list.comparison import is_young, kind_of
 from aioprefetch.source.list.finishing import Overrun
 from aioprefetch.source.list.key_spill import KeySpill
-from aioprefetch.source.list.pace import Pace, loop_seconds
 from aioprefetch.source.list.progress import Progress
 from aioprefetch.source.list.read_ahead import ReadAhead
 from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import ListOptions
+from aioprefetch.source.pace import Pace, loop_seconds
 from aioprefetch.values import Entry, ListRequest
 
 KNOWN_FILES = 1000

@@ -18,9 +18,9 @@ from aioprefetch.source.files import Change, SourceFile
 from aioprefetch.source.known import Known, KnownFile
 from aioprefetch.source.list.comparison import Changes, compare, kind_of
 from aioprefetch.source.list.followed import Followed, FollowedRecords
-from aioprefetch.source.list.pace import Pace
 from aioprefetch.source.list.selection import Selection
 from aioprefetch.source.options import ListOptions
+from aioprefetch.source.pace import Pace
 from aioprefetch.source.state.delta import Changes as Decided
 
 KNOWN_FILES = 1000

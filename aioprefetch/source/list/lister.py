@@ -26,10 +26,10 @@ from aioprefetch.source.known import Known
 from aioprefetch.source.list.comparison import Compared, compare_sweep, compare_tail
 from aioprefetch.source.list.finishing import Finishing
 from aioprefetch.source.list.key_pages import KeyPages
-from aioprefetch.source.list.pace import Pace
 from aioprefetch.source.list.progress import Progress
 from aioprefetch.source.list.selection import Selection
 from aioprefetch.source.options import ListOptions
+from aioprefetch.source.pace import Pace
 
 # How many known files are looked at beside a page, which has fewer where many were deleted.
 KNOWN_FILES = 1000

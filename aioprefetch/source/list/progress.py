@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aioprefetch.source.list.pace import loop_seconds
+from aioprefetch.source.pace import loop_seconds
 from aioprefetch.telemetry import logger
 
 PROGRESS_SECONDS = 10.0

@@ -8,13 +8,15 @@ import logging
 from collections.abc import Callable
 
 from aioprefetch.errors import Error, StateConflict
+from aioprefetch.source.pace import Patience, may_pass
 from aioprefetch.source.state.compaction import Base, Compactor, Kept
 from aioprefetch.source.state.live import LiveState
 from aioprefetch.source.state.snapshot import read_snapshot
 
 logger = logging.getLogger(__name__)
 
-# Compaction is tried again at the next record or commit; so many failures in a row are the caller's to know.
+# Compaction is tried again at the next record or commit; so many failures in a row are the caller's to know, once they
+# have lasted for ``retry_seconds``.
 FAILURES_MAX = 5
 # Records and commits wait for the compaction under way when so many times the changes that started it are in memory.
 # With so many times the records, an opening does not wait for the first commit, which says what may be removed.
@@ -30,7 +32,10 @@ class Compactions:
         self._clock_ms = clock_ms
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._failures: list[Exception] = []
+        # Of the failures in a row: the last one, and how many there were since they were told.
+        self._failure: Exception | None = None
+        self._failures = 0
+        self._patience = Patience(live.options.retry_seconds)
         self._is_first = True
         # Between the beginning of a compaction and its answer, and from then on if that never comes.
         self._is_uncertain = False
@@ -39,9 +44,9 @@ class Compactions:
         """See ``SourceState.committed``."""
         live = self._live
         live.committed_seq = max(live.committed_seq, min(seq, live.newest_seq))
-        if self._failures and (_is_final(self._failures[-1]) or len(self._failures) >= FAILURES_MAX):
-            failure = self._failures[-1]
-            self._failures.clear()
+        failure = self._failure
+        if failure is not None and self._is_to_be_told(failure):
+            self._failure, self._failures = None, 0
             raise copy.copy(failure)
         if self._is_first:
             self._is_first = False
@@ -80,12 +85,21 @@ class Compactions:
     async def _run_quietly(self) -> None:
         try:
             await self.run()
-            self._failures.clear()
+            self._failure, self._failures = None, 0
+            self._patience.succeeded()
         except Exception as error:
             logger.warning("compacting the state at %s failed: %s", self._live.store.url, error)
-            self._failures.append(error)
+            self._failure = error
+            self._failures += 1
         finally:
             self._task = None
+
+    def _is_to_be_told(self, failure: Exception) -> bool:
+        """Whether it is no use to try again, or failures that may pass have lasted for too long."""
+        if not isinstance(failure, Error) or not may_pass(failure):
+            return True
+        is_patient = self._patience.bears(failure)
+        return self._failures >= FAILURES_MAX and not is_patient
 
     async def run(self) -> None:
         """See ``SourceState.compact``."""
@@ -140,7 +154,3 @@ class Compactions:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
-
-
-def _is_final(error: Exception) -> bool:
-    return not isinstance(error, Error) or error.status == "permanent"

@@ -31,6 +31,8 @@ class StateOptions:
         temporary files.
     cache_bytes
         How much of them.
+    retry_seconds
+        Compactions that fail in a row for longer, by failures that may pass, are told to whoever commits.
     """
 
     forget_after_seconds: float = 7 * 86400.0
@@ -42,6 +44,7 @@ class StateOptions:
     memory_items: int = 50_000
     cache_directory: str | None = None
     cache_bytes: int = 512 << 20
+    retry_seconds: float = 600.0
 
     @property
     def forget_after_ms(self) -> int:

@@ -18,6 +18,7 @@ from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
 from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
+from aioprefetch.spark.places import RETRY_OPTIONS
 from aioprefetch.spark.settings import SourceSettings
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
@@ -41,7 +42,7 @@ def test_every_group_gets_its_options() -> None:
     settings = parsed(
         format="CSV", sep="\\t", quote="", nullValue="NA", lineSep="\\r\\n", header="false", multiLine="true",
         onMissing="quarantine", stateLocation="s3://bucket/state", unknownFields="rescue", overwrites="reread",
-        sweepPagesPerTrigger="0", listAheadPages="7", taskSlots="3",
+        sweepPagesPerTrigger="0", listAheadPages="7", listRetrySeconds="90", taskSlots="3",
         splitFiles="false", assign="size", targetPartitionBytes="1k", batchRows="5", metadataColumns="_mtime, _file",
         columns="id, name", cleanSource="move", **{"cleanSource.moveDestination": "s3://bucket/done"},
     )  # fmt: skip
@@ -50,6 +51,7 @@ def test_every_group_gets_its_options() -> None:
     assert (formats.line_separator, formats.header, formats.multi_line) == ("\r\n", False, True)
     assert (settings.failures.on_missing, formats.unknown_fields) == ("quarantine", "rescue")
     assert (settings.listing.overwrites, settings.listing.sweep_pages, settings.listing.ahead_pages) == ("reread", 0, 7)
+    assert settings.listing.retry_seconds == 90.0
     assert (settings.partitioning.split_files, settings.partitioning.assign) == (False, "size")
     assert (settings.partitioning.target_bytes, settings.reading.batch_rows) == (1024, 5)
     assert settings.partitioning.slots == 3
@@ -265,7 +267,7 @@ def test_f1_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_sai
 def test_every_option_of_an_operator_has_a_text_form() -> None:
     targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
     services = {name for names in SERVICE_OPTIONS.values() for name in names}
-    assert targets == services | set(OPERATOR_OPTIONS)
+    assert targets == services | set(OPERATOR_OPTIONS) | set(RETRY_OPTIONS)
     constructor = set(inspect.signature(OperatorRecipe.__init__).parameters) - {"self", "service"}
     assert constructor == set(OPERATOR_OPTIONS)
 

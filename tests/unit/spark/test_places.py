@@ -2,11 +2,12 @@
 
 import pytest
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, Unavailable
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.places import is_same_endpoint
 from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.testing import Fault, FaultServer, Rule
 
 STORE = "http://store:9000"
 SESSION = Found(
@@ -92,3 +93,25 @@ def test_keys_that_are_left_out_are_told_of() -> None:
     own = parsed("s3://b/x", endpointUrl="https://elsewhere", profile="mine")
     assert (own.operator, own.left_out) == ({"endpoint_url": "https://elsewhere", "profile": "mine"}, None)
     assert parsed("s3://b/x", stateLocation="s3://state/x", endpointUrl=STORE).left_out is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "requests"),
+    [({}, 4), ({"attemptsMax": "2"}, 2), ({"attemptsMax": "6"}, 6), ({"attemptsMax": "6", "retrySeconds": "0"}, 1)],
+)
+async def test_requests_are_sent_again_as_the_options_say(options: dict[str, str], requests: int) -> None:
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    from aioprefetch.spark.operators import source_operator
+
+    async with FaultServer({}, [Rule(fault=Fault(status=500), times=None)]) as server:
+        operator = source_operator(parse_options({"path": f"{server.url}/x/", **options}))
+        with pytest.raises(Unavailable):
+            await operator.read("a")
+        assert len(server.requests) == requests
+        await operator.aclose()
+
+
+def test_each_place_sends_requests_again_as_the_options_say() -> None:
+    settings = parsed("/data", stateLocation="s3://state/x", quarantineLocation="http://dead/x/", attemptsMax="7")
+    places = (settings.operator, settings.state_operator, settings.quarantine_operator)
+    assert [place["attempts_max"] for place in places] == [7, 7, 7]

@@ -18,7 +18,7 @@ from tests.unit.source.state.stores import SMALL, add, compacted, memory, next_r
 async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
     base = memory()
     plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
-    state = await opened(base, options=replace(SMALL, compact_entries=1))
+    state = await opened(base, options=replace(SMALL, compact_entries=1, retry_seconds=0.0))
     await add(state, "a")
     await state.committed(1)
     await compacted(state)
@@ -30,6 +30,29 @@ async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCapture
     with pytest.raises(Unavailable):
         await state.committed(2)
     assert "compacting the state at" in caplog.text
+    assert set(await state.known.find(["a", "b"])) == {"a", "b"}
+
+
+@pytest.mark.virtual
+async def test_failures_of_compactions_that_may_pass_are_waited_out_for_minutes() -> None:
+    base = memory()
+    plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
+    state = await opened(base, options=replace(SMALL, compact_entries=1, retry_seconds=600.0))
+    await add(state, "a")
+    await state.committed(1)
+    await compacted(state)
+    state._live.store.operator = base.layer(FaultLayer(plan))
+    await add(state, "b")
+    for _ in range(10 * FAILURES_MAX):
+        await state.committed(2)
+        await compacted(state)
+        await asyncio.sleep(10)
+    await asyncio.sleep(200)
+    with pytest.raises(Unavailable):
+        await state.committed(2)
+    state._live.store.operator = base
+    await state.committed(2)
+    await compacted(state)
     assert set(await state.known.find(["a", "b"])) == {"a", "b"}
 
 

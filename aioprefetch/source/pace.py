@@ -1,10 +1,12 @@
-"""When to ask a store again: after a look that found nothing, and after one that failed."""
+"""When to ask a store again, and for how long: after a look that found nothing, and after one that failed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
+
+from aioprefetch.errors import BudgetExhausted, Error
 
 # The layers of the operator have tried again by then, several times and with pauses of their own.
 PAUSE_SECONDS_BASE = 1.0
@@ -58,6 +60,50 @@ class Pace:
         """Sleep for what is left of the pause after a failure."""
         if self._failures and (pause_seconds := self._retry_at - self._clock()) > 0:
             await asyncio.sleep(pause_seconds)
+
+
+class Patience:
+    """For how long failures in a row are waited out, where they may pass: a burst of throttling takes minutes.
+
+    ``clock`` gives seconds, by default those of the running loop.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
+        self._seconds = seconds
+        self._clock = clock or loop_seconds
+        self._since: float | None = None
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._since is not None
+
+    @property
+    def waited_seconds(self) -> float:
+        """The time since the first one of the failures in a row; 0 where there are none."""
+        return 0.0 if self._since is None else self._clock() - self._since
+
+    @property
+    def left_seconds(self) -> float:
+        """How much longer failures are waited out."""
+        return max(0.0, self._seconds - self.waited_seconds)
+
+    def bears(self, error: Error) -> bool:
+        """Whether to try again after one more failure. ``False``: it cannot pass, or lasts for too long."""
+        if not may_pass(error):
+            return False
+        if self._since is None:
+            self._since = self._clock()
+        return self.waited_seconds < self._seconds
+
+    def succeeded(self) -> None:
+        """That was the last failure of a row."""
+        self._since = None
+
+
+def may_pass(error: Error) -> bool:
+    """Whether it is the store, or this machine, for now: throttled, unavailable, late, out of slots or tokens."""
+    return error.status != "permanent" or isinstance(error, BudgetExhausted)
 
 
 def loop_seconds() -> float:

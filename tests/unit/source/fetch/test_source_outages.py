@@ -1,0 +1,202 @@
+"""Stores that throttle, or do not answer, for minutes: a source waits for them, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.errors import (
+    BudgetExhausted,
+    Error,
+    PermissionDenied,
+    StateConflict,
+    Throttled,
+    TimedOut,
+    Unavailable,
+)
+from aioprefetch.layers import RetryLayer, WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.source.fetch.source import FileSource
+from aioprefetch.source.offset import Offset
+from aioprefetch.source.options import AdmissionOptions, ListOptions
+from aioprefetch.values import Request
+from tests.unit.source.fetch.source_scene import ALL, Scene, items_of
+
+pytestmark = pytest.mark.virtual
+PATIENT = ListOptions(interval_seconds=0, retry_seconds=600.0)
+
+
+class Outage(Layer):
+    """Between two moments every request fails. ``times`` are those of the requests that failed."""
+
+    def __init__(self, kind: type[Error] = Throttled, *, status: str | None = None) -> None:
+        self.kind = kind
+        self.status = status
+        self.until: float | None = None
+        self.times: list[float] = []
+
+    def begin(self, seconds: float) -> None:
+        self.until = now() + seconds
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return _Failing(inner, self)
+
+
+class _Failing(WrappedAccessor):
+    def __init__(self, inner: Accessor, outage: Outage) -> None:
+        super().__init__(inner)
+        self._outage = outage
+
+    async def around(self, request: Request, forward: Callable[..., object]) -> object:  # type: ignore[override]
+        outage = self._outage
+        if outage.until is not None and now() < outage.until:
+            outage.times.append(now())
+            raise outage.kind("no", operation=request.operation, status=outage.status)  # type: ignore[arg-type]
+        return await super().around(request, forward)  # type: ignore[arg-type]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def keys_until(source: FileSource, start: Offset, seconds: float) -> tuple[Offset, list[str]]:
+    """What an engine reads that asks again and again, as a running query does."""
+    keys: list[str] = []
+    deadline = now() + seconds
+    while now() < deadline:
+        end = await source.latest_offset(start, AdmissionOptions(files_max=3))
+        if end is not start:
+            keys += [item.file.key for item in items_of(await source.partitions(start, end))]
+            await source.commit(end)
+        start = end
+        await asyncio.sleep(0.1)
+    return start, keys
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (Throttled, "persistent"),
+        (Unavailable, None),
+        (TimedOut, "persistent"),
+        (BudgetExhausted, "persistent"),
+        (BudgetExhausted, None),
+    ],
+)
+@pytest.mark.parametrize("which", ["bucket", "state", "both"])
+async def test_an_outage_of_minutes_ends_no_query_and_loses_nothing(
+    scene: Scene, kind: type[Error], status: str | None, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = Outage(kind, status=status)
+    source = await scene.open(
+        operator=scene.operator.layer(outage) if which != "state" else scene.operator,
+        state_operator=scene.state_operator.layer(outage) if which != "bucket" else scene.state_operator,
+        list_options=PATIENT,
+    )
+    first, second, third = ([f"{letter}{number}.gz" for number in range(7)] for letter in "abc")
+    scene.put(*first)
+    start, keys = await keys_until(source, source.initial_offset(), 5)
+    assert sorted(keys) == first
+    outage.begin(300)
+    scene.put(*second)
+    start, keys = await keys_until(source, start, 290)
+    assert keys == []
+    assert source.is_waiting
+    assert "a store failed, and is asked again for 600 s more" in caplog.text
+    scene.put(*third)
+    start, keys = await keys_until(source, start, 30)
+    assert sorted(keys) == second + third
+    assert start.files == 21
+    assert not source.is_waiting
+    pauses = [later - earlier for earlier, later in pairwise(outage.times)]
+    assert len(outage.times) < 100
+    assert max(pauses) <= 10.2
+
+
+async def test_an_outage_that_does_not_end_is_raised_with_how_long_it_lasted(scene: Scene) -> None:
+    outage = Outage()
+    source = await scene.open(operator=scene.operator.layer(outage), list_options=PATIENT)
+    scene.put("a.gz")
+    outage.begin(10_000)
+    started = now()
+    with pytest.raises(Throttled) as caught:
+        await keys_until(source, source.initial_offset(), 10_000)
+    assert 600 <= now() - started <= 620
+    assert 600 <= int(str(caught.value.context["failing_seconds"])) <= 620
+    outage.until = None
+    assert (await source.latest_offset(source.initial_offset())).files == 1
+
+
+async def test_two_outages_are_waited_out_each_for_itself(scene: Scene) -> None:
+    outage = Outage()
+    source = await scene.open(operator=scene.operator.layer(outage), list_options=PATIENT)
+    start = source.initial_offset()
+    for number in range(4):
+        outage.begin(400)
+        scene.put(f"{number}.gz")
+        start, keys = await keys_until(source, start, 420)
+        assert keys == [f"{number}.gz"]
+
+
+@pytest.mark.parametrize("retry_seconds", [0.0, 600.0])
+async def test_what_cannot_pass_is_raised_at_once_and_everything_where_nothing_is_to_be_waited_for(
+    scene: Scene, retry_seconds: float
+) -> None:
+    options = ListOptions(interval_seconds=0, retry_seconds=retry_seconds)
+    for kind in (PermissionDenied, StateConflict, *([Throttled] if not retry_seconds else [])):
+        outage = Outage(kind)
+        source = await scene.open(operator=scene.operator.layer(outage), list_options=options)
+        outage.begin(60)
+        started = now()
+        with pytest.raises(kind):
+            await source.latest_offset(source.initial_offset())
+        assert now() == started
+
+
+@pytest.mark.parametrize("way", ["available now", "everything"])
+async def test_a_run_that_is_to_end_does_not_end_because_of_an_outage(scene: Scene, way: str) -> None:
+    """``start`` would say that there is no more."""
+    outage = Outage()
+    source = await scene.open(operator=scene.operator.layer(outage), list_options=PATIENT)
+    keys = [f"{number:02}.gz" for number in range(20)]
+    scene.put(*keys, modified_ms=0)
+    start = source.initial_offset()
+    if way == "available now":
+        source.prepare_available_now()
+    outage.begin(200)
+    started = now()
+    end = await source.latest_offset(start, ALL)
+    assert now() - started >= 200
+    assert sorted(item.file.key for item in items_of(await source.partitions(start, end))) == keys
+    if way == "available now":
+        assert await source.latest_offset(end, ALL) is end
+
+
+async def test_the_work_of_a_batch_is_asked_for_until_the_state_answers(scene: Scene) -> None:
+    """After a restart it is read from the log, and there is nothing to give in its place."""
+    outage = Outage(Unavailable)
+    scene.put(*"abc")
+    first = await scene.open()
+    start = first.initial_offset()
+    end = await first.latest_offset(start)
+    await first.aclose()
+    source = await scene.open(state_operator=scene.state_operator.layer(outage), list_options=PATIENT)
+    outage.begin(100)
+    await source.commit(end)
+    parts = await source.partitions(start, end)
+    assert sorted(item.file.key for item in items_of(parts)) == list("abc")
+
+
+async def test_attempts_of_the_layers_come_first(scene: Scene) -> None:
+    """A single failure is not even seen here."""
+    outage = Outage()
+    operator = scene.operator.layer(outage).layer(RetryLayer(attempts_max=6))
+    source = await scene.open(operator=operator, list_options=PATIENT)
+    scene.put("a.gz")
+    outage.begin(0.5)
+    assert (await source.latest_offset(source.initial_offset())).files == 1
+    assert not source.is_waiting
