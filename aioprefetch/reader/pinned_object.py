@@ -114,6 +114,8 @@ class PinnedObject(PinnedVersion):
             return await self._copy(start, end, put, at_cursor)
         tier = Tier.MEMORY
         for low, high in steps(start, end, fill="block", step_bytes=self._block_bytes):
+            if low >= self.end_of_reads():
+                break
             tier = max(tier, await self._copy(low, high, put, at_cursor))
         return tier
 

@@ -211,8 +211,6 @@ class ReaderState:
         if length == 0 or (pinned.size is not None and start >= pinned.size):
             return pinned, start, start
         pinned = await self.guarded(self._opened(start, length or 0))
-        if pinned.file is None and start < (pinned.size or 0):  # The first answer told the size alone.
-            pinned = await self.guarded(self._opened(start, length or 0))
         total = (pinned.size or 0) if pinned.file is None else pinned.end_of_reads()
         end = total if length is None else min(start + length, total)
         return pinned, start, max(start, end)
@@ -221,6 +219,8 @@ class ReaderState:
         pinned = self._live("read")
         if pinned.file is None:
             await pinned.open(offset, size)
+        if pinned.file is None and offset is not None and offset < (pinned.size or 0):
+            await pinned.open(offset, size)  # The first answer told the size alone.
         return pinned
 
     def _live(self, operation: str) -> PinnedObject:

@@ -85,13 +85,16 @@ SHORT_READS = sorted(set(READS) - {"read_ranges", "iter_ranges", "stream"})
 
 @pytest.mark.parametrize("declared", [REAL + 1, 6 * BLOCK, 9 * BLOCK, 1 << 62])
 @pytest.mark.parametrize("policy", ["adaptive", "sequential", "random", "parquet", "whole-file"])
+@pytest.mark.parametrize("growth", ["stall", "step"])
 @pytest.mark.parametrize("with_etag", [False, True])
-async def test_all_that_is_there_is_read_whatever_was_declared(with_etag: bool, policy: str, declared: int) -> None:
+async def test_all_that_is_there_is_read_whatever_was_declared(
+    with_etag: bool, growth: str, policy: str, declared: int
+) -> None:
     """In order, by stream, and at once; then the size is the object's."""
     async with bench(REAL, prefetch_blocks=4) as b:
         etag = (await b.operator.stat("k")).etag if with_etag else None
         for way in ("read", "stream", "read_at"):
-            async with b.reader(policy=policy, size=declared, etag=etag) as reader:
+            async with b.reader(policy=policy, size=declared, etag=etag, prefetch_growth=growth) as reader:
                 if way == "stream":
                     found = b"".join([chunk async for chunk in reader.stream(10_000)])
                 else:
@@ -120,14 +123,17 @@ async def test_every_way_to_read_is_short_where_the_object_ends(
                 assert await READS[way](reader, 3, 100) == b.data[3:103]
 
 
+@pytest.mark.parametrize("policy", ["sequential", "random", "parquet"])
 @pytest.mark.parametrize("way", ["read_ranges", "iter_ranges"])
 @pytest.mark.parametrize("with_etag", [False, True])
-async def test_ranges_are_whole_or_an_end_of_file(with_etag: bool, way: str) -> None:
+async def test_ranges_are_whole_or_an_end_of_file(with_etag: bool, way: str, policy: str) -> None:
     """Of several ranges none comes short."""
     async with bench(REAL) as b:
         etag = (await b.operator.stat("k")).etag if with_etag else None
+        async with b.reader(policy=policy, size=9 * BLOCK, etag=etag) as reader:
+            assert await READS[way](reader, 5, 100) == b.data[5:105]
         for start in (REAL - 50, REAL + 50, 8 * BLOCK):
-            async with b.reader(size=9 * BLOCK, etag=etag) as reader:
+            async with b.reader(policy=policy, size=9 * BLOCK, etag=etag) as reader:
                 with pytest.raises(EOFError) as caught:
                     await READS[way](reader, start, 100)
                 assert isinstance(caught.value, RangeNotSatisfied)
