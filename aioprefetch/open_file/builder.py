@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotFound
 from aioprefetch.open_file.keys import BUFFER_SIZE
@@ -46,13 +46,15 @@ class PendingReader(Awaitable[RangeReader]):
     ) -> None:
         await (await self._result()).aclose()
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"{type(self).__name__!r} has no attribute {name!r}: it is a reader that was not awaited yet; write"
-            " reader = await builder.build(), or async with builder.build() as reader",
-            name=name,
-            obj=self,
-        )
+    if not TYPE_CHECKING:  # Type checkers find a forgotten await by themselves.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"{type(self).__name__!r} has no attribute {name!r}: it is a reader that was not awaited yet; write"
+                " reader = await builder.build(), or async with builder.build() as reader",
+                name=name,
+                obj=self,
+            )
 
 
 class KeyedBuilder:

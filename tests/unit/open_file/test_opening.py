@@ -139,7 +139,7 @@ async def test_a_directory_is_told_when_it_is_used(use: str) -> None:
             using = pending if use == "await" else pending.__aenter__()
             with pytest.raises(kind) as caught:
                 await using
-            assert caught.value.operation == "open_file"  # type: ignore[attr-defined]
+            assert caught.value.operation == "open_file"
 
 
 async def test_a_forgotten_await_says_so() -> None:
