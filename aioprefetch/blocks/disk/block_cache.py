@@ -26,6 +26,8 @@ RESERVE_SHARE = 0.05
 LOOK_SHARE = 0.05
 # A look that takes less than this is always worth it.
 LOOK_SECONDS_FREE = 0.02
+# And any after so much of the capacity was written: others may have written as much.
+LOOK_WRITTEN_SHARE = 16
 # A directory that changed so shortly before it was looked at may change again without showing a later time.
 RACY_NANOSECONDS = 50_000_000
 _NAME_TRIES = 3
@@ -90,6 +92,7 @@ class BlockCache:
         self._closed = threading.Event()
         self._changed_at = -1
         self._look_again_at = 0.0
+        self._unseen_bytes = 0  # Written since the last look.
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -132,8 +135,10 @@ class BlockCache:
 
     def _look(self, directory: GuardedDirectory) -> None:
         changed_at, now = directory.changed_at, time.monotonic()
-        if changed_at == self._changed_at or now < self._look_again_at:
+        is_due = now >= self._look_again_at or self._unseen_bytes >= self.capacity_bytes // LOOK_WRITTEN_SHARE
+        if changed_at == self._changed_at or not is_due:
             return
+        self._unseen_bytes = 0
         names = directory.names()
         with self._lock:
             new, gone = self._index.differing(names)
@@ -212,6 +217,7 @@ class BlockCache:
             self._write(directory, key, [encode_header(key, data), *data])
             with self._lock:
                 self._index.add(key.name, key.file_bytes, goes_first=goes_first)
+            self._unseen_bytes += key.file_bytes
             with contextlib.suppress(OSError):  # The block is there; what fails now fails again at the next.
                 # Others may have written in the same room meanwhile: who looks last sees all, and removes what is over.
                 self._look(directory)

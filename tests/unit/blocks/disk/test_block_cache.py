@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.disk.block_cache import RESERVE_SHARE
+from aioprefetch.blocks.disk import block_cache
+from aioprefetch.blocks.disk.block_cache import LOOK_WRITTEN_SHARE, RESERVE_SHARE
 from aioprefetch.blocks.disk.format import PIECE_BYTES
 from aioprefetch.blocks.disk.lru import (
     OFFERS_FOR_A_HIT,
@@ -301,6 +302,23 @@ def test_the_capacity_holds_for_those_who_write_at_once(tmp_path: Path, operatio
     put(caches[0], key_of(4))
     assert bytes_below(tmp_path) == caches[0].total_bytes <= 5 * size
     assert read(cache_in(tmp_path), key_of(4)) == data_of(key_of(4))
+
+
+@checks("reliability:D28")
+def test_where_listing_is_slow_others_are_seen_as_often_as_their_bytes_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking is put off then, but not for more than a sixteenth of the capacity in each process that writes."""
+    monkeypatch.setattr(block_cache, "LOOK_SECONDS_FREE", -1.0)
+    monkeypatch.setattr(block_cache, "LOOK_SHARE", 1e-12)
+    size = key_of().file_bytes
+    ours, theirs = caches = [cache_in(tmp_path, capacity_bytes=32 * size) for _ in range(2)]
+    for cache in caches:
+        cache.look()
+    for number in range(60):
+        put(ours, key_of(number % 10, path=f"ours {number}"))
+        put(theirs, key_of(number % 10, path=f"theirs {number}"))
+        assert bytes_below(tmp_path) <= (32 + 2 * (32 // LOOK_WRITTEN_SHARE + 1)) * size
 
 
 def test_a_listing_that_fails_after_a_write_is_no_failure_of_it(tmp_path: Path) -> None:
