@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from aioprefetch.errors import BudgetExhausted, Error, Unsupported, UntrustedMetadata
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_checks import chunk_refused, damaged_page
+from aioprefetch.parquet.page_checks import CheckedPages, chunk_refused, damaged_page
+from aioprefetch.parquet.page_header import PageOptions
 from aioprefetch.parquet.row_groups import Columns
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.row_reader import RowReader
@@ -42,11 +42,8 @@ class GroupPart(Protocol):
         """How many rows can be decoded."""
         ...
 
-    def check_pages(self) -> bool:
-        """Raise ``UntrustedMetadata`` for pages that must not be decoded. From any thread.
-
-        Returns whether they are known to have exactly the rows of the row group.
-        """
+    def check_pages(self) -> CheckedPages:
+        """Raise ``UntrustedMetadata`` for pages that must not be decoded. From any thread."""
         ...
 
     def release(self, row: int) -> None:
@@ -76,7 +73,7 @@ class ChunkColumns:
         row_bytes: float,
         path: str = "",
         int96_unit: str | None = None,
-        page_checksums: bool = True,
+        pages: PageOptions | None = None,
     ) -> None:
         self._groups = groups
         self._wanted = wanted
@@ -84,7 +81,7 @@ class ChunkColumns:
         self._row_bytes = row_bytes
         self._path = path
         self._open_source = open_source
-        self._page_checksums = page_checksums
+        self._page_options = pages or PageOptions()
         self._first_rows = [0]
         for parts in groups:
             self._first_rows.append(self._first_rows[-1] + parts[0].rows)
@@ -100,9 +97,9 @@ class ChunkColumns:
             leaves,
             first_rows=self._first_rows,
             end=wanted.end,
-            check=partial(_check_group, groups),
+            check=self._check_group,
             int96_unit=int96_unit,
-            page_checksums=page_checksums,
+            page_checksums=self._page_options.checksums,
         )
 
     def ready(self) -> int:
@@ -154,9 +151,24 @@ class ChunkColumns:
 
         return decode
 
+    def _check_group(self, number: int) -> bool:
+        """Check the pages of a row group before any is decoded; whether they have exactly its rows."""
+        found = [part.check_pages() for part in self._groups[number]]
+        together = sum(one.large_page_bytes for one in found)
+        most = self._page_options.together_bytes_max
+        if together > most:
+            raise BudgetExhausted(
+                f"row group {self._groups[number][0].chunks[0].row_group}: the largest pages of its columns become"
+                f" {together} bytes together, and {most} are allowed; read fewer columns at once, or raise memory_bytes"
+                " or page_bytes_max",
+                operation="scan",
+                path=self._path,
+            )
+        return all(one.is_exact for one in found)
+
     def _check_checksums(self) -> None:
         """Raise ``UntrustedMetadata`` for the page that is damaged, where its checksum tells it."""
-        if not self._page_checksums:
+        if not self._page_options.checksums:
             return
         source = self._open_source()
         for chunk in (chunk for parts in self._groups for part in parts for chunk in part.chunks):
@@ -191,8 +203,3 @@ class ChunkColumns:
             for part in parts:
                 part.close()
         self._reader.close()
-
-
-def _check_group(groups: Sequence[Sequence[GroupPart]], number: int) -> bool:
-    found = [part.check_pages() for part in groups[number]]
-    return all(found)

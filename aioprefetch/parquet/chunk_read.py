@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aioprefetch.errors import Error
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_checks import check_pages, chunk_refused
+from aioprefetch.parquet.page_checks import CheckedPages, check_pages, chunk_refused
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, BadPage
 from aioprefetch.parquet.page_walk import PageWalk
 from aioprefetch.parquet.row_ranges import RowRanges
@@ -130,7 +130,7 @@ class ChunkRead:
                 raise chunk_refused(self.chunk, error, self._path) from error
         return self.chunk.rows if is_complete else self._walk.rows_ready(arrived_end)
 
-    def check_pages(self) -> bool:
+    def check_pages(self) -> CheckedPages:
         """Check what the headers of all pages claim, and whether they have exactly the rows. From any thread.
 
         The whole chunk has come, unless its headers are checked as they come.
@@ -138,7 +138,7 @@ class ChunkRead:
         # What was walked was checked; segments that were given back meanwhile could not be any more.
         if self._walk is None or self._walk.is_blind:
             return check_pages(self.chunk, self._memory, self._path, page_bytes_max=self._page_bytes_max)
-        return self.chunk.max_repetition == 0
+        return CheckedPages(self.chunk.max_repetition == 0, self._walk.large_page_bytes)
 
     # --- giving back --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aioprefetch.errors import Error
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_checks import check_pages
+from aioprefetch.parquet.page_checks import CheckedPages, check_pages
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
@@ -73,11 +73,11 @@ class GroupRead:
                 return 0
         return self.rows if self._is_there else 0
 
-    def check_pages(self) -> bool:
+    def check_pages(self) -> CheckedPages:
         """See ``ChunkRead``."""
         most = self._page_bytes_max
         found = [check_pages(chunk, self._memory, self._path, page_bytes_max=most) for chunk in self.chunks]
-        return all(found)
+        return CheckedPages(all(one.is_exact for one in found), sum(one.large_page_bytes for one in found))
 
     def release(self, row: int) -> None:
         """See ``ChunkRead``."""

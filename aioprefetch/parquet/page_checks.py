@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from typing import NamedTuple
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_header import (
+    LARGE_PAGE_BYTES,
     PAGE_BYTES_DEFAULT,
     UNCOMPRESSED,
     BadPage,
@@ -23,30 +25,43 @@ _SMALL_CHUNK_BYTES = 64 << 10
 _CHECKSUM_FIELD = 4
 
 
-def check_pages(chunk: ColumnChunk, memory: SparseFile, path: str, *, page_bytes_max: int = PAGE_BYTES_DEFAULT) -> bool:
+class CheckedPages(NamedTuple):
+    """What the headers of a chunk's pages tell: whether they are known to have exactly the rows of the footer.
+
+    They never are within lists. ``large_page_bytes`` is what the largest page becomes, 0 where none is large.
+    """
+
+    is_exact: bool
+    large_page_bytes: int = 0
+
+
+def check_pages(
+    chunk: ColumnChunk, memory: SparseFile, path: str, *, page_bytes_max: int = PAGE_BYTES_DEFAULT
+) -> CheckedPages:
     """Check what the headers of all pages of a chunk claim, which has come as a whole. From any thread.
 
     ``UntrustedMetadata`` for pages that claim to become larger than they can, or than ``page_bytes_max``; those that
     are not compressed cannot.
-    Returns whether the pages are known to have exactly the rows that the footer tells. They never are within lists.
     """
     is_flat = chunk.max_repetition == 0
     view = memory.view(0, chunk.end)
     if chunk.codec == UNCOMPRESSED:
         if is_flat and first_page_values(view, chunk.start) == chunk.rows:
-            return True
+            return CheckedPages(is_exact=True)
         if not is_flat or chunk.size < _SMALL_CHUNK_BYTES:
-            return False
-    position, values = chunk.start, 0
+            return CheckedPages(is_exact=False)
+    position, values, largest = chunk.start, 0, 0
     try:
         while position < chunk.end and values < chunk.num_values:
             header = read_page_header(view, position, chunk.end, chunk.codec, bytes_max=page_bytes_max)
             assert header is not None
             position = header.end
             values += header.values if header.is_data else 0
+            largest = max(largest, header.uncompressed_bytes)
     except BadPage as error:
         raise chunk_refused(chunk, error, path) from error
-    return is_flat and values == chunk.rows
+    is_large = largest > LARGE_PAGE_BYTES and chunk.codec != UNCOMPRESSED
+    return CheckedPages(is_flat and values == chunk.rows, largest if is_large else 0)
 
 
 def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetadata:

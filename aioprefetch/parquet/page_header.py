@@ -41,17 +41,22 @@ PAGE_BYTES_MAX = (1 << 31) - 1
 
 # A page that claims to become larger is refused, unless the caller says so: a file of some KB could take all memory.
 PAGE_BYTES_DEFAULT = 256 << 20
+# Writers aim at a MiB. Pages above this are added up: a decoder has one of each column in memory.
+LARGE_PAGE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """How a scan takes pages: whether checksums are verified where headers have them, and how large a page may become.
+    """How a scan takes pages: whether checksums are verified where headers have them, and how large pages may become.
 
-    ``bytes_max`` holds for pages that are compressed; others have no more bytes than were read.
+    ``bytes_max`` holds for each page that is compressed; others have no more bytes than were read. The largest pages of
+    the columns that are decoded together may have ``together_bytes_max``, as far as they are larger than writers make
+    them (``LARGE_PAGE_BYTES``).
     """
 
     checksums: bool = True
     bytes_max: int = PAGE_BYTES_DEFAULT
+    together_bytes_max: int = PAGE_BYTES_DEFAULT
 
 
 _NUMBER = rb"[\x80-\xff]{0,4}[\x00-\x7f]"

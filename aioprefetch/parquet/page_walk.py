@@ -13,7 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, BadPage, PageHeader, read_page_header
+from aioprefetch.parquet.page_header import (
+    LARGE_PAGE_BYTES,
+    PAGE_BYTES_DEFAULT,
+    UNCOMPRESSED,
+    BadPage,
+    PageHeader,
+    read_page_header,
+)
 
 
 class PageWalk:
@@ -43,6 +50,8 @@ class PageWalk:
         self._rows_seen = 0
         # Whether a page did not tell its rows, so that nothing is known before all of the chunk has come.
         self.is_blind = False
+        # What the largest compressed page becomes of those that were seen, 0 where none is large.
+        self.large_page_bytes = 0
         # Data pages with rows, in order: where each begins and ends, and the rows before it.
         self._starts: list[int] = []
         self._ends: list[int] = []
@@ -71,6 +80,8 @@ class PageWalk:
 
     def _append(self, header: PageHeader) -> None:
         self._position = header.end
+        if header.uncompressed_bytes > LARGE_PAGE_BYTES and self.codec != UNCOMPRESSED:
+            self.large_page_bytes = max(self.large_page_bytes, header.uncompressed_bytes)
         if not header.is_data:
             return
         rows = header.rows if self._is_repeated else header.values

@@ -52,7 +52,7 @@ class PagedLeaf:
         first: int,
         part_bytes: int,
         path: str,
-        pages: PageOptions = PageOptions(),  # noqa: B008 - frozen
+        pages: PageOptions | None = None,
     ) -> None:
         assert planned.offset_index is not None
         self.chunk = planned.chunk
@@ -61,7 +61,7 @@ class PagedLeaf:
         self._wanted = wanted
         self._first = first
         self._path = path
-        self._page_options = pages
+        self._page_options = pages or PageOptions()
         self._parts = self._cut(planned.pages or (), part_bytes)
         self._lasts = [part.last for part in self._parts]
         self._dictionary_read: PendingRead | None = None

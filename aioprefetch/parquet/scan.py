@@ -93,7 +93,9 @@ def scan(
         the store is ``UntrustedMetadata``.
     page_bytes_max
         A compressed page whose header claims to become more bytes is refused (``UntrustedMetadata``) before anything is
-        decompressed: 256 MiB, or the runtime's ``memory_bytes`` where that is less.
+        decompressed: 256 MiB, or the runtime's ``memory_bytes`` where that is less. Pages of more than 16 MiB that are
+        decoded at the same time, one of each column of a row group, may not become more than ``memory_bytes`` together,
+        or than this (``BudgetExhausted``).
     footer
         A footer of this file that was read before: its version is read, without a request for the metadata.
     size
@@ -132,8 +134,9 @@ def scan(
                 everything=True,
                 size=seen_size(operator, path) if size is None else size,
             )
-        most = page_bytes_max or min(PAGE_BYTES_DEFAULT, operator.runtime().options.memory_bytes)
-        pages = PageOptions(page_checksums, most)
+        memory_bytes = operator.runtime().options.memory_bytes
+        most = page_bytes_max or min(PAGE_BYTES_DEFAULT, memory_bytes)
+        pages = PageOptions(page_checksums, most, max(most, memory_bytes))
         return await _prepared(operator, found, request, limits, options.rows, pages)
 
     return BatchScan(operator, prepare, path=path, options=options)

@@ -120,7 +120,7 @@ class WindowMaker:
             open_source=self._memory.source,
             metadata=self._footer.metadata,
             int96_unit=self._footer.int96_unit,
-            page_checksums=self._page_options.checksums,
+            pages=self._page_options,
             places=sorted(set(places)),
             row_bytes=self._row_bytes(group, leaves),
             path=self._footer.path,

@@ -38,7 +38,9 @@ def parquet_file() -> bytes:
     """Ten row groups, and beside what is read so much that only the last ones come with the footer."""
     stored = io.BytesIO()
     beside = pa.array([bytes(100)] * ROWS, pa.binary(100))
-    pq.write_table(table().append_column("beside", beside), stored, row_group_size=3000, use_dictionary=False, compression="none")
+    pq.write_table(
+        table().append_column("beside", beside), stored, row_group_size=3000, use_dictionary=False, compression="none"
+    )
     return stored.getvalue()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aioprefetch.errors import ConfigInvalid, InvalidType, UntrustedMetadata
+from aioprefetch.errors import BudgetExhausted, ConfigInvalid, InvalidType, UntrustedMetadata
 from aioprefetch.parquet import read_table, scan
 from aioprefetch.parquet.decode_pool import decode_pool
 from tests.unit.gates import bench
@@ -121,6 +121,20 @@ async def test_no_page_may_become_larger_than_the_memory_of_the_runtime() -> Non
         b.put(bomb(4, 20 * MIB))
         with pytest.raises(UntrustedMetadata, match=f"page_bytes_max={8 * MIB}"):
             await read_table(b.operator, "k")
+
+
+async def test_large_pages_of_many_columns_are_held_to_the_memory_together() -> None:
+    """A file of 26 KB would take 1.7 GiB: each page is allowed, and not all of them at once."""
+    data = bomb(4, 20 * MIB)
+    assert len(data) < 30_000
+    async with bench(memory_bytes=64 * MIB) as b:
+        b.put(data)
+        before = decode_pool().max_memory()
+        with pytest.raises(BudgetExhausted, match=r"row group 0: .* \d{8} bytes together, and 67108864 are allowed"):
+            await read_table(b.operator, "k")
+        assert decode_pool().max_memory() - before < MIB
+        assert (await read_table(b.operator, "k", columns=["c0", "c2", "c3"])).num_rows == 1
+        assert (await read_table(b.operator, "k", page_bytes_max=100 * MIB)).num_columns == 4
 
 
 async def test_options_of_pages_are_checked_at_once() -> None:
