@@ -139,6 +139,11 @@ class ServiceInfo:
         """The root as a URL, for people to read."""
         return f"{self.scheme}://{self.name}{'/' if self.name and self.root else ''}{self.root}"
 
+    @property
+    def location(self) -> str:
+        """The same with the address at which it is asked for, where that is not part of it. Errors name it so."""
+        return f"{self.url} at {self.endpoint}" if "://" in self.endpoint else self.url
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

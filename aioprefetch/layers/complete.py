@@ -99,7 +99,7 @@ class CompleteAccessor(WrappedAccessor):
             f"the {self.info.scheme} service does not support {what}",
             operation=request.operation,
             path=request.path,
-            context={"service": self.info.url},
+            context={"service": self.info.location},
         )
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:

@@ -34,7 +34,7 @@ class ErrorContextAccessor(WrappedAccessor):
     def __init__(self, inner: Accessor) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
-        self._service = inner.info.url
+        self._service = inner.info.location
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` itself with its context filled in, or a foreign one as ``Unexpected`` with the cause chained."""

@@ -53,7 +53,7 @@ class ServiceAccessor:
             f"the {self._info.scheme} service does not support {what or request.operation}",
             operation=request.operation,
             path=request.path,
-            context={"service": self._info.url},
+            context={"service": self._info.location},
         )
 
     async def stat(self, request: StatRequest) -> Metadata:

@@ -71,7 +71,7 @@ class ErrorChecks(ConformanceSuite):
         """An error that came from the store names it."""
         with pytest.raises(NotFound) as caught:
             await operator.read("no/such")
-        assert caught.value.context["service"] == operator.info.url
+        assert caught.value.context["service"] == operator.info.location
 
     @checks("opendal:E5")
     async def test_error_pickles_with_all_fields(self, operator: Operator) -> None:

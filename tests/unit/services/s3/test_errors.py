@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime
+from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import WriteRequest
 from tests.unit.services.s3.stores import Store
 
 OBJECTS = {"bucket/k": b"the object"}
+KEYS: dict[str, Any] = {"access_key_id": "testing", "secret_access_key": "testing"}
 
 
 def failing(status: int, code: str = "", more: str = "", **headers: str) -> FaultServer:
@@ -254,3 +257,37 @@ async def test_if_match_on_a_write_that_finds_nothing(store: Callable[..., Store
     async with failing(404, "NoSuchKey") as server:
         with pytest.raises(errors.ConditionNotMatch):
             await store(server).accessor.write(WriteRequest(path="k", if_match="e"), b"")
+
+
+async def test_every_error_says_where_the_store_is(runtime: Runtime) -> None:
+    """A wrong address is the most frequent first mistake; it is part of the store's name in each message."""
+    async with failing(403, "AccessDenied") as server:
+        operator = Operator(S3(bucket="bucket", prefix="p", endpoint_url=server.url, **KEYS))
+        where = f"s3://bucket/p at {server.url}"
+        for call in (
+            lambda: operator.read("k"),
+            lambda: operator.stat("k"),
+            lambda: anext(operator.list("d/")),
+            lambda: operator.write("k", b"x"),
+        ):
+            with pytest.raises(errors.PermissionDenied) as caught:
+                await call()
+            assert caught.value.context["service"] == where
+        with pytest.raises(errors.Unsupported) as lacking:
+            await Operator.bare(S3(bucket="bucket", endpoint_url=server.url, anonymous=True)).presign("k")
+        assert lacking.value.context["service"] == f"s3://bucket at {server.url}"
+    with pytest.raises(errors.Unavailable) as gone:
+        await operator.read("k", timeout_seconds=1)
+    assert f"service: {where}" in str(gone.value)
+    await operator.aclose()
+
+
+async def test_no_user_of_an_endpoint_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable may hold one, which is refused when it is used."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:canary@127.0.0.1:1/?canary")
+    operator = Operator(S3(bucket="bucket", **KEYS))
+    with pytest.raises(errors.ConfigInvalid) as caught:
+        await operator.read("k")
+    assert "canary" not in str(caught.value)
+    assert caught.value.context["service"] == "s3://bucket at http://127.0.0.1:1/"
+    await operator.aclose()
