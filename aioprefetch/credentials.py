@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from functools import lru_cache
 from typing import Any
 
 from aioprefetch.errors import InvalidType
@@ -50,9 +51,13 @@ class Secret:
         return self._value
 
     def fingerprint(self) -> str:
-        """A digest that tells two secrets apart and reveals neither; for cache namespaces."""
+        """A digest that tells two secrets apart and reveals neither; for cache namespaces.
+
+        It is stored with what is cached, and a secret may be a password that a person made up. So it is one that is
+        slow to compute: trying words takes as long each time. Computed once for a value in a process.
+        """
         value = self.reveal()
-        return hashlib.sha256(value.encode()).hexdigest()[:16] if value else self._reference or "none"
+        return _slow_digest(value) if value else self._reference or "none"
 
     def __repr__(self) -> str:
         return f"Secret({'***' if self.is_literal else self._reference})"
@@ -78,6 +83,21 @@ class Secret:
             if self._value is not None:
                 _literals[self._reference] = self._value
         return _restore, (self._reference,)
+
+
+def digest(*parts: str) -> str:
+    """A digest of what names somebody and is no secret, such as an access key's identifier."""
+    hashed = hashlib.blake2b(key=b"aioprefetch principal", digest_size=8)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape")
+        hashed.update(len(data).to_bytes(8, "big") + data)
+    return hashed.hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _slow_digest(value: str) -> str:
+    data = value.encode("utf-8", "surrogateescape")
+    return hashlib.scrypt(data, salt=b"aioprefetch fingerprint", n=1 << 12, r=8, p=1, dklen=8).hex()
 
 
 def _restore(reference: str) -> Secret:

@@ -8,23 +8,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from aioprefetch.accessor import Accessor
-from aioprefetch.credentials import Secret
+from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import MissingDependency
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import options
+from aioprefetch.services.s3.identity import ambient
 from aioprefetch.values import Capability, ServiceInfo
 
-# Where botocore looks for an identity and an endpoint when none is configured; the first one set names the principal.
-_IDENTITY_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_PROFILE",
-    "AWS_DEFAULT_PROFILE",
-    "AWS_ROLE_ARN",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 # Requests that are not reads (a listing, a put) need slots too, so the pool is a little wider than the gate before it.
 _CONNECTIONS_EXTRA = 8
@@ -145,32 +135,35 @@ class S3:
 
     @property
     def info(self) -> ServiceInfo:
+        own = self._own_identity()
+        found = None
+        if not (own and self.endpoint_url and self.region):
+            found = ambient(self.profile, has_identity=bool(own))
         return ServiceInfo(
             scheme="s3",
             name=self.bucket,
             root=self.prefix,
-            endpoint=self.endpoint_url or _first_set(_ENDPOINT_VARIABLES),
-            region=self.region or _first_set(_REGION_VARIABLES),
-            principal=self._principal(),
+            endpoint=self.endpoint_url or (found.endpoint if found else ""),
+            region=self.region or (found.region if found else ""),
+            principal=f"{own or (found.principal if found else '')}{self._customer()}",
         )
 
-    def _principal(self) -> str:
-        # Who does not know a customer's key may not read what was stored with it, whoever he is.
-        key = self.sse_customer_key
-        if isinstance(key, Secret) and (key.reveal() is not None or not key.is_literal):
-            return f"{self._identity()} customer-key:{key.fingerprint()}"
-        return self._identity()
-
-    def _identity(self) -> str:
+    def _own_identity(self) -> str:
+        """The identity that the recipe itself names, ``""`` where the provider chain finds one."""
         if self.anonymous:
             return "anonymous"
         key_id = Secret.of(self.access_key_id)
-        if key_id is not None and (key_id.reveal() is not None or not key_id.is_literal):
-            return f"key:{key_id.fingerprint()}"
-        if self.profile:
-            return f"profile:{self.profile}"
-        found = _first_set(_IDENTITY_VARIABLES)
-        return f"environment:{Secret(found).fingerprint() if found else 'default'}"
+        if key_id is None or (key_id.is_literal and key_id.reveal() is None):
+            return ""
+        value = key_id.reveal()
+        return f"key:{key_id.fingerprint() if value is None else digest(value)}"
+
+    def _customer(self) -> str:
+        # Who does not know a customer's key may not read what was stored with it, whoever he is.
+        key = self.sse_customer_key
+        if isinstance(key, Secret) and (key.reveal() is not None or not key.is_literal):
+            return f" customer-key:{key.fingerprint()}"
+        return ""
 
     @property
     def capability(self) -> Capability:
@@ -223,7 +216,3 @@ class S3:
                 operation="configure",
             ) from error
         return S3Accessor(self, runtime)
-
-
-def _first_set(names: tuple[str, ...]) -> str:
-    return next((value for name in names if (value := os.environ.get(name))), "")

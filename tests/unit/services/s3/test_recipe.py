@@ -2,13 +2,14 @@
 
 import base64
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from aioprefetch.credentials import Secret
+from aioprefetch.credentials import digest
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.services.s3 import S3
 
@@ -131,17 +132,14 @@ def test_prefix_and_endpoint_lose_the_slashes_at_their_ends() -> None:
     ("options", "environment", "principal"),
     [
         ({"anonymous": True}, {"AWS_ACCESS_KEY_ID": "X"}, "anonymous"),
-        ({"profile": "work"}, {"AWS_ACCESS_KEY_ID": "X"}, "profile:work"),
-        (KEYS, {}, f"key:{Secret('AKIA').fingerprint()}"),
+        (KEYS, {}, f"key:{digest('AKIA')}"),
         ({"access_key_id": "env:MY_ID", "secret_access_key": "env:MY_KEY"}, {}, "key:env:MY_ID"),
         (
             {"access_key_id": "env:MY_ID", "secret_access_key": "env:MY_KEY"},
             {"MY_ID": "AKIA"},
-            f"key:{Secret('AKIA').fingerprint()}",
+            f"key:{digest('AKIA')}",
         ),
-        ({}, {}, "environment:default"),
-        ({}, {"AWS_ACCESS_KEY_ID": "X"}, f"environment:{Secret('X').fingerprint()}"),
-        ({}, {"AWS_ROLE_ARN": "arn:role"}, f"environment:{Secret('arn:role').fingerprint()}"),
+        ({}, {"AWS_ACCESS_KEY_ID": "X"}, f"environment:{digest('X')}"),
     ],
 )
 def test_principal_tells_identities_apart(
@@ -197,5 +195,5 @@ def test_literal_keys_stay_in_the_process_that_pickled_them() -> None:
     pickled = pickle.dumps(S3(bucket="bucket", **SECRETIVE))
     program = f"import pickle; s = pickle.loads({pickled!r}); print(list(s.known_secrets()), s.info.principal, repr(s))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
-    assert run.stdout.startswith("[] environment:default S3(bucket='bucket'")
+    assert re.match(r"\[\] environment:[0-9a-f]{16} S3\(bucket='bucket'", run.stdout)
     assert "canary" not in run.stdout

@@ -1,0 +1,207 @@
+"""Who reads, and where, when a recipe leaves that to the environment and the AWS files of this machine.
+
+It is told without botocore and without asking anybody, since it is part of the keys of caches: it must never be the
+same for two principals that may see different bytes. An access key that stands in a variable or a file names its
+principal by itself. Where a provider has to be asked (a role, SSO, a process, the metadata of a machine), everything
+that decides its answer stands for it, and this user on this machine where that does not decide it alone.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import platform
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from aioprefetch.credentials import digest
+from aioprefetch.redaction import redact
+
+Sections = Mapping[str, Mapping[str, str]]
+FileState = tuple[int, int, int] | None
+
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
+_WEB_IDENTITY = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
+# What decides whom botocore finds, beside the sections of the profile.
+_DECIDING = (
+    *(*_WEB_IDENTITY, "AWS_ROLE_SESSION_NAME", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
+    *("AWS_CREDENTIAL_FILE", "BOTO_CONFIG"),
+)
+_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "HOME"),
+    *(*_PROFILE_VARIABLES, *_ENDPOINT_VARIABLES, *_REGION_VARIABLES, *_DECIDING),
+)
+# The configuration and the credentials first; then what very old tools have left, which botocore reads as well.
+_FILES = (
+    ("AWS_CONFIG_FILE", "~/.aws/config"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+    ("AWS_CREDENTIAL_FILE", ""),
+    ("BOTO_CONFIG", "~/.boto"),
+)
+# A profile with one of these does not use the access key that may stand beside it.
+_ASKED = ("role_arn", "source_profile", "credential_source", "web_identity_token_file", "credential_process")
+_ASKED_PREFIXES = ("sso_", "login_")
+_SECRETS = frozenset({"aws_secret_access_key", "aws_session_token"})
+_CHAIN_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """What variables and files say: the principal, and endpoint and region, ``""`` where they do not say."""
+
+    principal: str
+    endpoint: str
+    region: str
+
+
+def ambient(profile: str | None, *, has_identity: bool) -> Ambient:
+    """What botocore will find for a recipe as things are now.
+
+    ``has_identity``: the recipe has keys or needs none, so that no profile is named but its own.
+    """
+    environ = os.environ
+    variables = tuple((name, value) for name in _VARIABLES if (value := environ.get(name)))
+    paths = [os.path.expanduser(environ.get(name) or default) for name, default in _FILES if environ.get(name, default)]
+    return _resolved(profile, has_identity, variables, tuple((path, _state(path)) for path in paths))
+
+
+@lru_cache(maxsize=64)
+def _resolved(
+    profile: str | None,
+    has_identity: bool,
+    variables: tuple[tuple[str, str], ...],
+    files: tuple[tuple[str, FileState], ...],
+) -> Ambient:
+    """The same for variables with these values and files in these states: who changes a file changes its state."""
+    values = dict(variables)
+    named = profile or ("" if has_identity else _first_set(values, _PROFILE_VARIABLES))
+    sections = _merged(*files[:2])
+    section = sections.get(f"profile {named or 'default'}", {})
+    source = _Source(profile, named, values, section, sections, files)
+    return Ambient(
+        principal="" if has_identity else source.principal(),
+        endpoint=redact(source.endpoint()),
+        region=_first_set(values, _REGION_VARIABLES) or section.get("region", ""),
+    )
+
+
+def _first_set(values: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((values[name] for name in names if name in values), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where an identity comes from: variables, the section of the profile, all sections, and the files' states."""
+
+    profile: str | None
+    named: str
+    values: Mapping[str, str]
+    section: Mapping[str, str]
+    sections: Sections
+    files: tuple[tuple[str, FileState], ...]
+
+    def principal(self) -> str:
+        """The name of who reads."""
+        key_id = self.values.get("AWS_ACCESS_KEY_ID")
+        if key_id and self.profile is None:
+            return f"environment:{digest(key_id)}"
+        who = f"profile:{self.named}" if self.named else "environment"
+        by_variables = self.profile is None and all(name in self.values for name in _WEB_IDENTITY)
+        key_id = self.section.get("aws_access_key_id")
+        if key_id and not by_variables and not self._is_asked_for():
+            return f"{who}:{digest(key_id)}"
+        parts = [self.named, *(f"{name}={self.values.get(name, '')}" for name in _DECIDING)]
+        parts += [f"{title} {sorted(content.items())}" for title, content in self._chain()]
+        # The address of a task's credentials holds an identifier of its own.
+        is_task = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI" in self.values
+        if not (by_variables or is_task or self._is_told_by_chain()):
+            parts += self._machine()
+        return f"{who}:{digest(*parts)}"
+
+    def _is_asked_for(self) -> bool:
+        return any(name in _ASKED or name.startswith(_ASKED_PREFIXES) for name in self.section)
+
+    def _is_told_by_chain(self) -> bool:
+        """Whether a role is assumed with a key that stands in the files, or with the token of a web identity."""
+        if "role_arn" not in self.section:
+            return False
+        *_, (_, last) = self._chain()
+        return "web_identity_token_file" in self.section or (
+            "aws_access_key_id" in last and "credential_source" not in last
+        )
+
+    def _chain(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """The sections that the identity is made of: the profile, its SSO session, those it takes keys from."""
+        title, section = f"profile {self.named or 'default'}", self.section
+        for _ in range(_CHAIN_MAX):
+            session = section.get("sso_session")
+            if session is not None:
+                yield f"sso-session {session}", self.sections.get(f"sso-session {session}", {})
+            yield title, section
+            source = section.get("source_profile")
+            if source is None or f"profile {source}" == title:
+                return
+            title = f"profile {source}"
+            section = self.sections.get(title, {})
+
+    def _machine(self) -> list[str]:
+        """This user on this machine: whose home and metadata botocore would ask."""
+        return [platform.node(), str(os.getuid()), os.path.expanduser("~"), *map(str, self.files[2:])]
+
+    def endpoint(self) -> str:
+        """The endpoint in variables or files, in botocore's order."""
+        name = "ignore_configured_endpoint_urls"
+        if (self.values.get(f"AWS_{name.upper()}") or self.section.get(name, "")).lower() == "true":
+            return ""
+        services = self.sections.get(f"services {self.section.get('services', '')}", {})
+        lines = (line.partition("=") for line in services.get("s3", "").splitlines())
+        nested = {name.strip(): value.strip() for name, _, value in lines}
+        found = _first_set(self.values, _ENDPOINT_VARIABLES) or nested.get("endpoint_url")
+        return found or self.section.get("endpoint_url", "")
+
+
+def _state(path: str) -> FileState:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _merged(configuration: tuple[str, FileState], credentials: tuple[str, FileState]) -> Sections:
+    """The sections of both files, titled ``profile NAME``, ``sso-session NAME``, ``services NAME``."""
+    merged: dict[str, dict[str, str]] = {}
+    for (path, state), titled in ((configuration, _title_of), (credentials, "profile {}".format)):
+        for title, content in _parsed(path).items() if state is not None else ():
+            merged.setdefault(titled(title), {}).update(content)
+    return merged
+
+
+def _parsed(path: str) -> dict[str, dict[str, str]]:
+    """The sections of a file, without secrets; of one that cannot be read nothing, as botocore will say."""
+    parser = configparser.RawConfigParser(default_section="")
+    try:
+        with open(path, encoding="utf-8") as file:
+            parser.read_file(file)
+    except (OSError, UnicodeError, configparser.Error):
+        return {}
+    return {
+        title: {name: value for name, value in parser.items(title) if name not in _SECRETS}
+        for title in parser.sections()
+    }
+
+
+def _title_of(title: str) -> str:
+    try:
+        parts = shlex.split(title)
+    except ValueError:
+        return title
+    return f"profile {title}" if parts == ["default"] else " ".join(parts)
