@@ -356,7 +356,7 @@ class _Maker:
 
     async def make(self) -> LiveClient | None:
         """A new client; ``None`` where the credentials are those of the previous one."""
-        session, region, ca_bundle = _load_session(self._service)
+        session, region, ca_bundle = _load_session(self._service, own=self._service.anonymous or bool(self._keys))
         redact_logs(self._explainer)
         identity = await self._identity(session, region)
         if self._previous is not None and identity == self._previous.identity:
@@ -413,7 +413,7 @@ def revealed(secret: Secret, option: str) -> str | None:
     return value
 
 
-def _load_session(service: S3) -> tuple[Any, str | None, str]:
+def _load_session(service: S3, *, own: bool) -> tuple[Any, str | None, str]:
     """The session, the region, and the file of authorities that botocore trusts.
 
     Runs in a thread: imports and files together take about half a second.
@@ -425,15 +425,15 @@ def _load_session(service: S3) -> tuple[Any, str | None, str]:
         raise MissingDependency("the S3 service needs aiobotocore: pip install 'aioprefetch[s3]'") from error
     if service.ca_bundle is not None and not os.path.isfile(service.ca_bundle):
         raise ConfigInvalid(f"ca_bundle={service.ca_bundle!r} is not a file")
-    # Given keys need no profile; the one that AWS_PROFILE names may not even exist here.
-    own = service.anonymous or service.access_key_id is not None
+    # Keys of our own need no profile; the one that AWS_PROFILE names may not even exist here.
     session = AioSession(profile=service.profile, session_vars={"profile": (None, None, None, None)} if own else None)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     session.warm_up_loader_caches("s3")
     # Stores other than AWS hardly look at the region, but a signature needs one.
-    default = "us-east-1" if service.info.endpoint else None
+    info = service.info
+    default = "us-east-1" if info.endpoint else None
     bundle = service.ca_bundle or session.get_config_variable("ca_bundle") or get_cert_path(verify=True)
-    return session, service.region or session.get_config_variable("region") or default, bundle
+    return session, info.region or session.get_config_variable("region") or default, bundle
 
 
 @cache

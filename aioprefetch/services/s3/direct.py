@@ -22,7 +22,7 @@ from aioprefetch.services.s3.signatures import EXPIRES_SECONDS, PresigningRefuse
 from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.services.streamed_body import StreamedBody
 from aioprefetch.sink import Sink, drain
-from aioprefetch.transport import ClientOptions, HttpClient, ResponseHead
+from aioprefetch.transport import ClientOptions, HttpClient
 from aioprefetch.values import ReadReply, ReadRequest
 
 # How stores say that a signature, or the credentials behind it, are of yesterday. Another one may help, once.
@@ -81,13 +81,15 @@ class DirectReads:
             counters.failed(_GET)
             error.add_context(operation="read", path=request.path)
             error.head, error.received = sink.head, sink.received
-            raise
+            # Frames of the transport hold the request line, and with it the signature.
+            raise error.with_traceback(None) from None
         finally:
             counters["stream_read_total_bytes"] += sink.received - before
         checked = answer.checked
         if checked is None:
             try:
-                await self._refused(answer.head, answer.error_body, signed, request, is_renewed=is_renewed)
+                told = Told.answered(answer.head.status, answer.head.headers, answer.error_body)
+                await self._refused(told, signed, request, is_renewed=is_renewed)
             except PresigningRefused:
                 return await self._read_otherwise(request, sink, range_text)
             return await self.read(request, sink, range_text, is_renewed=True)
@@ -132,24 +134,21 @@ class DirectReads:
             answer = await http.open(signed.target, _fields(request, range_text))
         except Error as error:
             counters.failed(_GET)
-            raise error.add_context(operation="read", path=request.path) from error.__cause__
+            raise error.add_context(operation="read", path=request.path).with_traceback(None) from None
         try:
             if answer.head.status in (200, 206):
                 counters.succeeded(_GET, answer.head_seconds)
                 return StreamedBody(self._runtime, request, answer, checked_head(request, answer.head))
-            error_body = await error_body_of(answer)
+            told = Told.answered(answer.head.status, answer.head.headers, await error_body_of(answer))
         except BaseException:
             answer.close()
             raise
         answer.close()
-        await self._refused(answer.head, error_body, signed, request, is_renewed=is_renewed)
+        await self._refused(told, signed, request, is_renewed=is_renewed)
         return await self._open_read(request, range_text, is_renewed=True)
 
-    async def _refused(
-        self, head: ResponseHead, error_body: bytes, signed: Signed, request: ReadRequest, *, is_renewed: bool
-    ) -> None:
+    async def _refused(self, told: Told, signed: Signed, request: ReadRequest, *, is_renewed: bool) -> None:
         """Make another signature where the store calls this one outdated; otherwise raise what it says."""
-        told = Told.answered(head.status, head.headers, error_body)
         error = self._explained(told, request)
         if not is_unmodified(request, error):
             self._runtime.counters.failed(_GET)

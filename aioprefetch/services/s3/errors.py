@@ -12,7 +12,7 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -26,6 +26,9 @@ from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, W
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
+
+# A shorter text may stand in an answer by chance, and is no secret worth the name.
+SECRET_LENGTH_MIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +200,14 @@ class Reported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an answer said."""
+    """What an answer said. It may repeat the request, so no repr shows more than the code."""
 
     code: str
     http_status: int
-    message: str
-    fields: Mapping[str, Any]
-    headers: Mapping[str, str]
-    request_id: str
+    message: str = field(repr=False)
+    fields: Mapping[str, Any] = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    request_id: str = field(repr=False)
 
     @classmethod
     def by(cls, response: Mapping[str, Any]) -> Told:
@@ -355,7 +358,8 @@ class Explainer:
     def _known_secrets(self) -> set[str]:
         found = vars(self.credentials) if self.credentials is not None else {}
         values = {found.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
-        return {value for value in (*self._service.known_secrets(), *values) if isinstance(value, str) and value}
+        known = (*self._service.known_secrets(), *values)
+        return {value for value in known if isinstance(value, str) and len(value) >= SECRET_LENGTH_MIN}
 
 
 def _forms(secret: str) -> set[str]:

@@ -1,0 +1,258 @@
+"""Where a secret may hide: in what hangs on an error, and in the lines that the libraries below us log."""
+
+import asyncio
+import base64
+import hashlib
+import html
+import io
+import json
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from aioprefetch import errors
+from aioprefetch.services.s3.session import RedactingFilter, redact_logs
+from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.values import CopyRequest
+from tests.unit.services.s3.stores import Store
+from tests.unit.transport.raw_server import Peer, RawServer
+
+OBJECTS = {"bucket/k": b"the object"}
+CANARIES: dict[str, Any] = {
+    "access_key_id": "canary-access-key-id",
+    "secret_access_key": "canary/secret+access=key",
+    "session_token": "canary/session+token==",
+    "sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!",
+}
+KEY_BASE64 = base64.b64encode(CANARIES["sse_customer_key"]).decode()
+KEY_MD5 = base64.b64encode(hashlib.md5(CANARIES["sse_customer_key"], usedforsecurity=False).digest()).decode()
+# By aiobotocore, since SSE-C needs headers, and by our own transport.
+READ_BY = [{}, {"sse_customer_key": None}]
+
+
+def leaks(text: str) -> bool:
+    """Whether a text holds a secret in any form in which it travels, or a signature."""
+    forms = (CANARIES["session_token"], KEY_BASE64, KEY_MD5)
+    return any(form in text for form in ("canary", *forms, *(quote(form, safe="") for form in forms)))
+
+
+def everything(error: BaseException) -> Iterator[str]:
+    """An error with all that hangs on it: causes, contexts, groups, arguments, fields, notes, tracebacks, a pickle."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    yield from traceback.format_exception(error)
+    # As tools show it that print the variables of frames.
+    yield from traceback.TracebackException.from_exception(error, capture_locals=True).format()
+    yield repr(pickle.dumps(error))
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield f"{current!r} {current} {current.args!r} {vars(current)!r} {getattr(current, '__notes__', '')}"
+        yield from (repr(getattr(value, "__dict__", value)) for value in vars(current).values())
+        waiting += [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
+
+
+async def failures(store: Store) -> list[errors.Error]:
+    """What each way to the store raises."""
+
+    async def stream() -> None:
+        body = await store.open("k")
+        try:
+            while await body.read_chunk():
+                pass
+        finally:
+            await body.aclose()
+
+    calls: list[Callable[[], Any]] = [
+        lambda: store.get("k"),
+        lambda: store.get("k", offset=2, size=3),
+        stream,
+        lambda: store.stat("k"),
+        lambda: store.page(),
+        lambda: store.put("k", b"x"),
+        lambda: store.accessor.copy(CopyRequest(path="k", target="l")),
+        lambda: store.delete("k"),
+        lambda: store.delete("k", "l"),
+    ]
+    caught = []
+    for call in calls:
+        try:
+            await call()
+        except errors.Error as error:
+            caught.append(error)
+    return caught
+
+
+async def repeating(peer: Peer, how: Callable[[str], str]) -> None:
+    """Answer with an error that repeats the request."""
+    while (request := await peer.request()) is not None:
+        body = f"<Error><Code>InvalidRequest</Code><Message>{how(request.decode())}</Message></Error>".encode()
+        await peer.send(b"HTTP/1.1 400 X\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+
+class Address:
+    """What ``open_store`` wants to know of a server."""
+
+    access_key_id = secret_access_key = "testing"
+
+    def __init__(self, server: RawServer) -> None:
+        self.endpoint_url = str(server.origin)
+
+
+REPETITIONS: dict[str, Callable[[str], str]] = {
+    "as XML": html.escape,
+    "as JSON": lambda text: html.escape(json.dumps(text)),
+    "as JSON with slashes": lambda text: html.escape(json.dumps(text).replace("/", "\\/")),
+    "as a repr": lambda text: html.escape(repr(text.encode())),
+    "as a URL": lambda text: quote(text, safe=""),
+    "as HTML": lambda text: html.escape(html.escape(text)),
+    "its end": lambda text: html.escape(text[-250:]),
+}
+
+
+@pytest.mark.parametrize("options", READ_BY)
+@pytest.mark.parametrize("how", REPETITIONS)
+async def test_a_server_that_repeats_the_request(
+    store: Callable[..., Store], how: str, options: dict[str, Any]
+) -> None:
+    """Nothing of it stays: not in the message, not in a cause, not in a traceback with variables."""
+    async with RawServer(lambda peer: repeating(peer, REPETITIONS[how])) as server:
+        caught = await failures(store(Address(server), **{**CANARIES, **options}))
+        assert any(b"canary" in request or b"canary".hex().encode() in request for request in sent(server))
+    assert len(caught) == 9
+    for error in caught:
+        for text in everything(error):
+            assert not leaks(text), text
+
+
+def sent(server: RawServer) -> list[bytes]:
+    """Every request that came."""
+    return [request for peer in server.peers for request in peer.requests]
+
+
+@pytest.mark.parametrize("options", READ_BY)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(raw=b"garbage\r\n\r\n"),
+        Fault(drop=True),
+        Fault(reset_before_head=True),
+        Fault(close_after_bytes=3),
+        Fault(hang_before_head=True),
+        Fault(status=200, body=b"<Error><Code>InternalError</Code></Error>"),
+        Fault(status=200, body=b"not XML", headers={"Last-Modified": "yesterday"}),
+        Fault(status=301, location="http://127.0.0.1:9/?token=canary"),
+        Fault(status=503),
+        Fault(content_range="bytes 1-2/3", headers={"ETag": None}),
+    ],
+)
+async def test_nothing_hangs_on_an_error(store: Callable[..., Store], fault: Fault, options: dict[str, Any]) -> None:
+    """What botocore and aiohttp raise holds the request with all its headers; what we raise holds none of it."""
+    async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
+        caught = await failures(store(server, read_timeout_seconds=0.05, **{**CANARIES, **options}))
+    assert caught
+    for error in caught:
+        for text in everything(error):
+            assert not leaks(text), text
+
+
+async def test_the_words_of_the_libraries_are_kept(store: Callable[..., Store]) -> None:
+    """As the cause of ours: whoever looks for a fault needs them."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(raw=b"garbage\r\n\r\n"), times=None)]) as server:
+        with pytest.raises(errors.ProtocolError) as caught:
+            await store(server).stat("k")
+    assert "botocore.exceptions.HTTPClientError" in str(caught.value.__cause__)
+
+
+async def test_keys_that_a_provider_found_are_known_too(
+    store: Callable[..., Store], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token in a file is no option of ours, and is cut out of what a store repeats all the same."""
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id=canary-id\naws_secret_access_key=canary-secret\naws_session_token=canary-token\n"
+    )
+    none = {"access_key_id": None, "secret_access_key": None}
+    async with RawServer(lambda peer: repeating(peer, lambda text: "canary-token canary-secret")) as server:
+        caught = await failures(store(Address(server), **none))
+    assert len(caught) == 9
+    for error in caught:
+        assert not leaks("".join(everything(error)))
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], str]]:
+    """Everything that is logged at DEBUG, as a handler at the root writes it."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(name)s %(message)s"))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield stream.getvalue
+    root.setLevel(level)
+    root.removeHandler(handler)
+
+
+@pytest.mark.parametrize("fault", [Fault(), Fault(raw=b"garbage\r\n\r\n"), Fault(status=403, code="AccessDenied")])
+@pytest.mark.parametrize("options", READ_BY)
+async def test_debug_lines_hold_no_secret(
+    store: Callable[..., Store], lines: Callable[[], str], options: dict[str, Any], fault: Fault
+) -> None:
+    """botocore logs parameters, headers, what it signs, URLs and answers: all without what opens anything."""
+    async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
+        opened = store(server, **{**CANARIES, **options})
+        await failures(opened)
+        url = await (await opened.client.connected()).generate_presigned_url(
+            "get_object", Params={"Bucket": "bucket", "Key": "k"}
+        )
+    await asyncio.sleep(0)
+    text = lines()
+    assert "botocore.auth" in text  # It was there to be leaked.
+    assert "CanonicalRequest" in text
+    leaking = [line for line in text.splitlines() if leaks(line)]
+    assert not leaking
+    signature = url.partition("X-Amz-Signature=")[2].partition("&")[0]
+    assert signature
+    assert signature not in text
+    for request in server.requests:
+        authorization = request.headers.get("authorization", "")
+        assert authorization.partition("Signature=")[2] not in text or not authorization
+        assert "X-Amz-Signature=" not in request.target or request.target.rpartition("=")[2] not in text
+
+
+async def test_the_text_of_an_exception_is_logged_without_it(lines: Callable[[], str]) -> None:
+    """A handler that keeps exceptions would keep the request."""
+
+    class Knows:
+        def without_secrets(self, text: str) -> str:
+            return text.replace("known", "***")
+
+    knows = Knows()
+    redact_logs(knows)
+    logger = logging.getLogger("botocore.endpoint")
+    records: list[logging.LogRecord] = []
+    logger.addFilter(lambda record: records.append(record) is None)
+    try:
+        raise ValueError("known, X-Amz-Security-Token: s3cr3t")
+    except ValueError:
+        logger.debug("it failed for %s", "known", exc_info=True)
+    finally:
+        logger.removeFilter(logger.filters[-1])
+    assert "it failed for ***" in lines()
+    assert "ValueError: ***, X-Amz-Security-Token: ***" in lines()
+    assert records[0].exc_info is None
+
+
+def test_a_line_that_cannot_be_formatted_is_logged_as_it_stands() -> None:
+    """The filter loses no record, and shows no argument."""
+    record = logging.LogRecord("botocore", logging.DEBUG, "f", 1, "%d %d", ("canary",), None)
+    assert RedactingFilter().filter(record)
+    assert record.getMessage() == "%d %d"
