@@ -5,15 +5,19 @@ import datetime as dt
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from aioprefetch.errors import CredentialsExpired, TimedOut
 from aioprefetch.operator import Operator
 from aioprefetch.services.s3 import S3
+from aioprefetch.services.s3.client import RENEW_SECONDS_MIN, S3Client
+from aioprefetch.sink import CollectSink
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.values import ReadRequest
 from tests.reliability.scripted import NO_PAUSES, SIZE, Serve, once
 
 CUT = 20_000
@@ -153,3 +157,132 @@ async def test_s53_a_request_is_signed_when_it_is_sent(serve_s3: Serve, monkeypa
         sent = request.target + request.headers.get("x-amz-date", "")
         assert later.strftime("%Y%m%dT%H%M%SZ") in sent
         monkeypatch.undo()
+
+
+@dataclass
+class Clients:
+    """The clients of aiobotocore that were made for s3, and which of them are closed."""
+
+    made: list[Any] = field(default_factory=list)
+    closed: int = 0
+    one_closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def live(self) -> int:
+        """How many are open."""
+        return len(self.made) - self.closed
+
+    async def until_one_is_left(self) -> None:
+        """Wait until all others are closed."""
+        async with asyncio.timeout(10):
+            while self.live > 1:
+                self.one_closed.clear()
+                await self.one_closed.wait()
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
+    """Count them."""
+    from aiobotocore.client import AioBaseClient, AioClientCreator
+
+    seen = Clients()
+    create, close = AioClientCreator.create_client, AioBaseClient.close
+
+    async def created(self: Any, *arguments: Any, **options: Any) -> Any:
+        client = await create(self, *arguments, **options)
+        seen.made.append(client)
+        return client
+
+    async def closed(self: Any) -> None:
+        seen.closed += self in seen.made
+        await close(self)
+        seen.one_closed.set()
+
+    monkeypatch.setattr(AioClientCreator, "create_client", created)
+    monkeypatch.setattr(AioBaseClient, "close", closed)
+    return seen
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key1", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token1"}
+
+
+@asynccontextmanager
+async def with_variables(monkeypatch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Renewing]:
+    """A store, and an Operator whose keys are those of the environment."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    async with FaultServer({"bucket/k": content(SIZE)}) as server:
+        service = S3(bucket="bucket", endpoint_url=server.url, region=server.region, proxies={}, **options)
+        async with Operator(service).layer(NO_PAUSES) as operator:
+            yield Renewing(server, operator)
+            server.release()
+        await server.wait_until_idle()
+
+
+async def refused(store: Renewing, reads: int) -> None:
+    """Read so often, each time in vain."""
+    for _ in range(reads):
+        with pytest.raises(CredentialsExpired):
+            await store.operator.read("k")
+
+
+def minutes_later(monkeypatch: pytest.MonkeyPatch, store: Renewing) -> None:
+    """Let the runtime's clock be past the pause between two renewals."""
+    runtime = store.operator.runtime()
+    now = runtime.now
+    monkeypatch.setattr(runtime, "now", lambda: now() + RENEW_SECONDS_MIN)
+
+
+async def test_s51_keys_that_stay_expired_make_no_clients(monkeypatch: pytest.MonkeyPatch, clients: Clients) -> None:
+    """Sixty reads on static keys that ended overnight: one client, however often a minute has passed."""
+    async with with_variables(monkeypatch) as store:
+        store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
+        await refused(store, 30)
+        assert (len(clients.made), clients.live) == (1, 1)
+        minutes_later(monkeypatch, store)
+        await refused(store, 30)
+        assert (len(clients.made), clients.live) == (1, 1)
+    assert clients.live == 0
+
+
+async def test_s51_new_keys_make_one_client_and_close_the_other(
+    monkeypatch: pytest.MonkeyPatch, clients: Clients
+) -> None:
+    """Whatever the store says of them, once a minute; none stays behind."""
+    async with with_variables(monkeypatch) as store:
+        store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
+        await store.operator.exists("other")
+        for number in range(2, 12):
+            monkeypatch.setenv("AWS_SESSION_TOKEN", f"token{number}")
+            await refused(store, 3)
+        assert len(clients.made) == 2
+        minutes_later(monkeypatch, store)
+        await refused(store, 3)
+        assert len(clients.made) == 3
+        await clients.until_one_is_left()
+    assert clients.live == 0
+
+
+async def test_s51_an_old_client_is_closed_when_its_last_body_has_ended(
+    monkeypatch: pytest.MonkeyPatch, clients: Clients
+) -> None:
+    """A body that still arrives by it is read to its end."""
+    async with with_variables(monkeypatch) as store:
+        runtime = store.operator.runtime()
+        accessor = S3(bucket="bucket", endpoint_url=store.server.url, signing="header", proxies={}).build(runtime)
+        client: S3Client = accessor._client  # type: ignore[attr-defined]
+        store.server.add(Rule(fault=Fault(hang_after_bytes=CUT)))
+        body = await accessor.open_read(ReadRequest(path="k"))
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "token2")
+        client.renew(client.generation)
+        sink = CollectSink()
+        await accessor.read(ReadRequest(path="k"), sink)
+        assert signed_with(2)(store.gets()[-1])
+        assert (len(clients.made), clients.live) == (2, 2)
+        store.server.release()
+        received = b""
+        while chunk := await body.read_chunk():
+            received += bytes(chunk)
+        assert_same_bytes(received, sink.to_bytes())
+        await body.aclose()
+        await clients.until_one_is_left()

@@ -5,6 +5,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from aioprefetch.errors import Closed, ConfigInvalid, Error, NotFound, PermissionDenied
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.s3 import S3
-from aioprefetch.testing import FaultServer
+from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.s3.stores import Store, open_store, signed_by
 
@@ -36,6 +37,43 @@ async def test_one_client_for_all(runtime: Runtime) -> None:
         assert first.client is second.client
         clients = await asyncio.gather(*(first.client.connected() for _ in range(10)))
         assert len({id(client) for client in clients}) == 1
+
+
+async def test_a_client_is_made_beside_the_loop(store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thread, since that is a tenth of a second of computing; its requests are the loop's."""
+    from aiobotocore.client import AioBaseClient, AioClientCreator
+
+    threads: dict[str, set[int]] = {"making": set(), "calling": set()}
+    create, call = AioClientCreator.create_client, AioBaseClient._make_api_call
+
+    async def created(self: Any, *arguments: Any, **options: Any) -> Any:
+        threads["making"].add(threading.get_ident())
+        return await create(self, *arguments, **options)
+
+    async def called(self: Any, *arguments: Any, **options: Any) -> Any:
+        threads["calling"].add(threading.get_ident())
+        return await call(self, *arguments, **options)
+
+    monkeypatch.setattr(AioClientCreator, "create_client", created)
+    monkeypatch.setattr(AioBaseClient, "_make_api_call", called)
+    async with FaultServer(OBJECTS) as server:
+        await store(server).stat("k")
+    assert threads["making"]
+    assert threading.get_ident() not in threads["making"]
+    assert threads["calling"] == {threading.get_ident()}
+
+
+async def test_closing_ends_a_provider_that_hangs(store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that waits for credentials ends with the operator."""
+    async with FaultServer({}, [Rule(fault=Fault(hang_before_head=True), times=None)]) as server:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/credentials")
+        opened = store(server, access_key_id=None, secret_access_key=None)
+        read = asyncio.create_task(opened.stat("k"))
+        await server.wait_for_requests(1)
+        await opened.client.runtime.aclose()
+        with pytest.raises(Closed):
+            await read
+        await server.wait_until_idle()
 
 
 async def test_a_cancelled_first_caller_takes_the_client_from_nobody(store: Callable[..., Store]) -> None:
