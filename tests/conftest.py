@@ -10,7 +10,7 @@ import os
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 import pytest
 
@@ -71,7 +71,7 @@ async def no_leaked_tasks() -> AsyncIterator[None]:
 def no_blocking_calls() -> Callable[[], AbstractContextManager[object]]:
     """A context manager in which a blocking call inside a running loop raises `blockbuster.BlockingError`.
 
-    Not for whole tests: making an aiobotocore client reads botocore's model files, once, and that blocks.
+    Not for whole tests: servers and files of a test's own may block.
     """
     from blockbuster import blockbuster_ctx
 
@@ -98,7 +98,8 @@ def hygiene(request: pytest.FixtureRequest) -> Iterator[None]:
 def _outlives(thread: threading.Thread) -> bool:
     if thread.name.startswith(THREADS_ALLOWED):
         return False
-    thread.join(JOIN_SECONDS_MAX)
+    with suppress(RuntimeError):  # One that is just being started: it is that of a loop which ends, and waits for it.
+        thread.join(JOIN_SECONDS_MAX)
     return thread.is_alive()
 
 

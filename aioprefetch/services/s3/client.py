@@ -10,10 +10,10 @@ import asyncio
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, PermissionDenied
@@ -28,8 +28,6 @@ from aioprefetch.values import Request
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
-
-T = TypeVar("T")
 
 Reply = Mapping[str, Any]
 
@@ -244,19 +242,14 @@ class S3Client:
     async def _create(self) -> LiveClient:
         previous = self._previous
         self._sse_key = self._customer_key()
-        made = await self._off_the_loop(
-            _Maker(self.service, self._keys(), previous, self.runtime.options.concurrency, self.explainer).make
-        )
-        return made or previous  # type: ignore[return-value]  # nothing is made only where there is a previous one
-
-    async def _off_the_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on a loop of its own in a thread of the runtime's; cancelled, it is cancelled there."""
+        maker = _Maker(self.service, self._keys(), previous, self.runtime.options.concurrency, self.explainer)
         elsewhere = _Elsewhere()
         try:
-            return await self.runtime.run_blocking(elsewhere.run, make)
+            made = await self.runtime.run_blocking(elsewhere.run, maker)
         except asyncio.CancelledError:
             elsewhere.cancel()
             raise
+        return made or previous  # type: ignore[return-value]  # nothing is made only where there is a previous one
 
     def _retire(self, live: LiveClient) -> None:
         live.is_retired = True
@@ -310,24 +303,25 @@ class S3Client:
 
 
 class _Elsewhere:
-    """A loop of its own for one coroutine, in whichever thread ``run`` is called."""
+    """A loop of its own to make one client, in whichever thread ``run`` is called."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
 
-    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run what ``make`` gives."""
+    def run(self, maker: _Maker) -> LiveClient | None:
+        """Let ``maker`` read its files before there is a loop, and ask for credentials on one."""
+        maker.load()
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             self._loop = runner.get_loop()
-            return runner.run(self._guarded(make))
+            return runner.run(self._make(maker))
 
-    async def _guarded(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _make(self, maker: _Maker) -> LiveClient | None:
         self._task = asyncio.current_task()
         if self._cancelled:
             raise asyncio.CancelledError
-        return await make()
+        return await maker.make()
 
     def cancel(self) -> None:
         """End it where it waits for the network. May be called on any thread."""
@@ -338,7 +332,11 @@ class _Elsewhere:
 
 
 class _Maker:
-    """Makes a client: imports, files, credentials, models. On a loop in a thread; it waits for nothing of ours."""
+    """Makes a client: imports, models and files by ``load``, credentials and the rest by ``make``. In a thread."""
+
+    _session: Any
+    _region: str | None
+    _ca_bundle: str
 
     def __init__(
         self,
@@ -354,35 +352,39 @@ class _Maker:
         self._connections = service.connections(concurrency)
         self._explainer = explainer
 
+    def load(self) -> None:
+        """Read all that has to be read, which blocks."""
+        own = self._service.anonymous or bool(self._keys)
+        self._session, self._region, self._ca_bundle = _load_session(self._service, own=own)
+        redact_logs(self._explainer)
+
     async def make(self) -> LiveClient | None:
         """A new client; ``None`` where the credentials are those of the previous one."""
-        session, region, ca_bundle = _load_session(self._service, own=self._service.anonymous or bool(self._keys))
-        redact_logs(self._explainer)
-        identity = await self._identity(session, region)
+        identity = await self._identity()
         if self._previous is not None and identity == self._previous.identity:
             return None
-        client = await self._create(session, region)
+        client = await self._create()
         redact_logs(self._explainer)  # Those of the modules as well that making it has imported.
-        return LiveClient(client, identity, ca_bundle)
+        return LiveClient(client, identity, self._ca_bundle)
 
-    async def _identity(self, session: Any, region: str | None) -> bytes:
+    async def _identity(self) -> bytes:
         """A digest of the access key and token that requests are signed with."""
         keys = self._keys
         found = (keys.get("aws_access_key_id"), keys.get("aws_session_token"))
         if not keys and not self._service.anonymous:
             # Providers that ask another service for keys need a region for it.
-            session.set_config_variable("region", region)
-            credentials = await session.get_credentials()
+            self._session.set_config_variable("region", self._region)
+            credentials = await self._session.get_credentials()
             self._explainer.credentials = credentials
             frozen = None if credentials is None else await credentials.get_frozen_credentials()
             found = (None, None) if frozen is None else (frozen.access_key, frozen.token)
         return hashlib.sha256(repr(found).encode()).digest()
 
-    async def _create(self, session: Any, region: str | None) -> Any:
+    async def _create(self) -> Any:
         service = self._service
-        client = await session.create_client(
+        client = await self._session.create_client(
             "s3",
-            region_name=region,
+            region_name=self._region,
             endpoint_url=service.endpoint_url,
             verify=service.ca_bundle,
             config=_config(service, self._connections),

@@ -61,15 +61,15 @@ class Ambient:
     region: str
 
 
-def ambient(profile: str | None, *, has_identity: bool) -> Ambient:
-    """What botocore will find for a recipe as things are now.
+def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> Ambient:
+    """What botocore will find for a recipe as things are now: variables, and ``files`` of a few lines on this machine.
 
     ``has_identity``: the recipe has keys or needs none, so that no profile is named but its own.
     """
     environ = os.environ
     variables = tuple((name, value) for name in _VARIABLES if (value := environ.get(name)))
     paths = [os.path.expanduser(environ.get(name) or default) for name, default in _FILES if environ.get(name, default)]
-    return _resolved(profile, has_identity, variables, tuple((path, _state(path)) for path in paths))
+    return _resolved(profile, has_identity, variables, tuple((path, _state(path) if files else None) for path in paths))
 
 
 @lru_cache(maxsize=64)

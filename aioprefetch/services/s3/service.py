@@ -136,16 +136,16 @@ class S3:
     @property
     def info(self) -> ServiceInfo:
         own = self._own_identity()
-        found = None
-        if not (own and self.endpoint_url and self.region):
-            found = ambient(self.profile, has_identity=bool(own))
+        # With keys and an endpoint of its own nothing is left open that tells bytes apart, and no file is looked at.
+        files = not (own and self.endpoint_url)
+        found = ambient(self.profile, has_identity=bool(own), files=files)
         return ServiceInfo(
             scheme="s3",
             name=self.bucket,
             root=self.prefix,
-            endpoint=self.endpoint_url or (found.endpoint if found else ""),
-            region=self.region or (found.region if found else ""),
-            principal=f"{own or (found.principal if found else '')}{self._customer()}",
+            endpoint=self.endpoint_url or found.endpoint,
+            region=self.region or found.region,
+            principal=f"{own or found.principal}{self._customer()}",
         )
 
     def _own_identity(self) -> str:

@@ -8,12 +8,14 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aioprefetch.errors import Closed, ConfigInvalid, Error, NotFound, PermissionDenied
+from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
@@ -61,6 +63,19 @@ async def test_a_client_is_made_beside_the_loop(store: Callable[..., Store], mon
     assert threads["making"]
     assert threading.get_ident() not in threads["making"]
     assert threads["calling"] == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("signing", ["presigned", "header"])
+async def test_the_first_request_blocks_nothing(
+    no_blocking_calls: Callable[[], AbstractContextManager[object]], signing: str
+) -> None:
+    """Models, certificates and configuration files are read in a thread."""
+    async with FaultServer(OBJECTS) as server:
+        with no_blocking_calls():
+            service = S3(bucket="bucket", endpoint_url=server.url, signing=signing, **KEYS)
+            async with Operator(service) as operator:
+                assert await operator.read("k") == b"the object"
+                assert await operator.exists("k")
 
 
 async def test_closing_ends_a_provider_that_hangs(store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +239,7 @@ async def test_a_proxy_is_used(store: Callable[..., Store]) -> None:
 
 PROGRAM = """
 import asyncio, pickle
+from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.values import ReadRequest
 
