@@ -7,14 +7,12 @@ it before a person sees it.
 from __future__ import annotations
 
 import base64
-import functools
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from aioprefetch.credentials import Secret
+from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import ConfigInvalid
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -46,7 +44,8 @@ class Identity:
     def principal_at(self, origin: str) -> str:
         """A digest that tells identities at an origin apart and reveals none; ``anonymous`` for none at all.
 
-        It is the same in every process. Caches keep it where others may read it, so it is one whose guesses are dear.
+        It is the same in every process. Caches keep it where others may read it, so secrets are in it by their slow
+        fingerprints.
         """
         parts = [self.user or "", self.secret.fingerprint() if self.secret else ""]
         parts += [
@@ -54,7 +53,7 @@ class Identity:
             for name, value in self.headers
         ]
         parts.append(self.query.fingerprint() if self.query else "")
-        return _slow_digest("\0".join(parts).encode(), origin.encode()) if any(parts) else "anonymous"
+        return digest(origin, *parts) if any(parts) else "anonymous"
 
     def request_headers(self) -> dict[str, str]:
         """The headers for the base's own origin. ``ConfigInvalid`` where a secret is not known in this process."""
@@ -90,15 +89,6 @@ class Identity:
         texts |= {query, *(value for _, value in parse_qsl(query))}
         texts |= {pair.partition("=")[2] for pair in query.split("&")}
         return {text for text in texts if len(text) >= _SCRUB_LENGTH_MIN}
-
-
-@functools.lru_cache(maxsize=256)
-def _slow_digest(data: bytes, salt: bytes) -> str:
-    """Some 50 ms of CPU and 16 MiB, once for each identity: a password is found by trying, and each try costs as much.
-
-    ``data`` has fingerprints of secrets, so that what is remembered here holds none.
-    """
-    return hashlib.scrypt(data, salt=b"aioprefetch " + salt, n=1 << 14, r=8, p=1, maxmem=64 << 20, dklen=16).hex()
 
 
 def checked_headers(headers: Mapping[str, str | Secret] | None) -> tuple[tuple[str, str | Secret], ...]:
