@@ -44,8 +44,9 @@ class Connector:
         if proxy is not None and proxy.origin.scheme == origin.scheme == "https":
             raise Unsupported(f"the proxy {proxy.origin} would need TLS within TLS; give its address with http://")
         try:
+            # Before the time for the connection begins: reading files on a busy machine is no matter of the network.
+            context = await self._tls_context() if "https" in (origin.scheme, first.scheme) else None
             async with asyncio.timeout(self._options.connect_timeout_seconds):
-                context = await self._tls_context() if "https" in (origin.scheme, first.scheme) else None
                 sock = await self._open_socket(first)
                 return await self._connect_over(sock, route, context, on_lost)
         except TimeoutError:

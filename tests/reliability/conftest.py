@@ -6,6 +6,7 @@ to be said before these are imported.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,14 @@ def no_ambient_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm() -> None:
+    """No test is the first to use a service."""
+    from tests.reliability.scripted import warm_up
+
+    asyncio.run(warm_up())
 
 
 @pytest.fixture(params=["s3", "http"])

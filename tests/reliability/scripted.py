@@ -27,8 +27,10 @@ OFFSET, LENGTH = 1000, 50_000
 ATTEMPTS = RetryLayer().attempts_max
 # The default policy without its pauses: what is counted here are requests, and pauses are tested on the virtual clock.
 NO_PAUSES = RetryLayer(base_seconds=0, throttle_base_seconds=0)
-# For servers that hang. Long enough for a busy machine to answer a good request within it.
+# For servers that hang, where nothing has to come before the time is up.
 HANG_SECONDS = 0.15
+# For those that answer first or afterwards: long enough for a busy machine to do that within it.
+PATIENT_HANG_SECONDS = 0.6
 PAGE = b"<!doctype html><html><title>Log in</title><h1>Welcome to the hotel</h1></html>"
 
 
@@ -126,6 +128,15 @@ def service_for(kind: Service, url: str, **options: Any) -> S3 | Http:
     # One connection more would hide one that was lost.
     given = {"region": FaultServer.region, "connections_max": 1, "proxies": {}, **keys, **options}
     return S3(bucket="bucket", endpoint_url=url, **given)
+
+
+async def warm_up() -> None:
+    """Load what services load for their first request in a process: it takes longer than the limits of the tests."""
+    async with FaultServer({"bucket/k": b"there"}) as server:
+        for kind in SERVICES:
+            async with Operator(service_for(kind, server.url), concurrency=1) as operator:
+                await operator.read("k")
+                await operator.stat("k")
 
 
 @asynccontextmanager

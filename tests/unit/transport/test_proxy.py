@@ -15,6 +15,7 @@ from aioprefetch.services.http import Http
 from aioprefetch.sink import CollectSink
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target
 from aioprefetch.values import ReadRequest
+from tests.unit.transport.raw_server import PATIENCE_SECONDS
 from tests.unit.transport.tls_servers import Authority, Serve, client, get, get_streamed, ok, serving, target_of
 
 Way = Callable[[HttpClient, Target], Awaitable[bytes]]
@@ -28,6 +29,10 @@ LARGE = bytes(range(256)) * (1 << 14)  # 4 MiB
 def authority(tmp_path: Path) -> Authority:
     """An authority for one test."""
     return Authority(tmp_path)
+
+
+# For proxies that hang, and long enough for a busy machine to reach them before.
+QUICK_SECONDS = 1
 
 
 class ScriptedProxy:
@@ -211,11 +216,12 @@ async def test_no_tunnel(answer: bytes, kind: type[Error], words: str) -> None:
 async def test_a_proxy_that_hangs(answer: bytes | None) -> None:
     """Within the time for a connection it is given up, wherever it hangs."""
     proxy = ScriptedProxy(answer, then="hang")
-    async with serving(proxy.serve) as port, client(connect_timeout_seconds=0.1) as http:
+    async with serving(proxy.serve) as port, client(connect_timeout_seconds=QUICK_SECONDS) as http:
         with pytest.raises(TimedOut, match="connect_timeout_seconds"):
             await get(http, target_of("https://inner.example:443/k", proxy_at(port)))
         assert http.connections == 0
-        await proxy.gone.wait()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await proxy.gone.wait()
 
 
 async def test_a_tunnel_that_is_cancelled_closes_its_socket() -> None:

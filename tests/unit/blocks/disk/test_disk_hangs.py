@@ -56,7 +56,7 @@ async def test_a_disk_that_does_not_answer_is_bypassed(
     tmp_path: Path, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The read waits for its deadline, the next ones not at all; when the disk answers again it is used again."""
-    options = {"read_timeout_seconds": 0.05, "cool_down_seconds": 0.001}
+    options = {"read_timeout_seconds": 1.0, "cool_down_seconds": 0.001}  # A busy disk answers within it.
     async with disk_bench(tmp_path, calls=FailingCalls(hang), disk=options) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0, 1)
@@ -185,7 +185,7 @@ async def test_a_cache_that_is_closed_keeps_no_descriptor(tmp_path: Path) -> Non
     async with disk_bench(tmp_path) as b:
         await read_all_over(b)
         assert descriptors_below(tmp_path) != []
-    assert descriptors_below(tmp_path) == []
+    await until(lambda: descriptors_below(tmp_path) == [])  # A late thread may still drop the last one.
 
 
 def test_patience_is_half_a_second_at_once_and_a_twentieth_of_the_time() -> None:

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from obstore.store import MemoryStore
 
 from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import Closed, ConditionNotMatch
@@ -14,7 +15,7 @@ from aioprefetch.values import ReadRequest
 from tests.unit.services.obspec.plain import GetOnly, Result
 from tests.unit.services.obspec.stores import answer, s3_store, serving
 
-SECONDS_MAX = 10
+SECONDS_MAX = 30
 REQUEST = ReadRequest(path="k", offset=0, size=1_000_000)
 
 
@@ -39,6 +40,17 @@ class Dripping:
         raise ConnectionError
 
 
+async def gone(server: Dripping) -> None:
+    """Wait until the client has hung up.
+
+    obstore's threads may hold an answer for a moment longer than we do, and give it up at the next call into obstore.
+    """
+    async with asyncio.timeout(SECONDS_MAX):
+        while not server.gone.is_set():
+            repr(MemoryStore())
+            await asyncio.sleep(0)
+
+
 async def test_a_cancelled_request_closes_its_connection() -> None:
     """While no answer has come."""
     server = Dripping(head_comes=False)
@@ -48,7 +60,7 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(server.gone.wait(), SECONDS_MAX)
+        await gone(server)
 
 
 async def test_a_cancelled_body_closes_its_connection() -> None:
@@ -60,7 +72,7 @@ async def test_a_cancelled_body_closes_its_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
-        await asyncio.wait_for(server.gone.wait(), SECONDS_MAX)
+        await gone(server)
         assert caught.value.__traceback__ is not None
 
 
@@ -70,7 +82,7 @@ async def test_a_refused_answer_closes_its_connection() -> None:
     async with serving(server) as port, Operator.bare(ObspecStore(s3_store(port))) as op:
         with pytest.raises(ConditionNotMatch) as caught:
             await op.read("k", offset=0, size=1_000_000, if_match="another")
-        await asyncio.wait_for(server.gone.wait(), SECONDS_MAX)
+        await gone(server)
         assert caught.value.__traceback__ is not None
 
 
@@ -88,7 +100,7 @@ async def test_a_closed_body_closes_its_connection(waiting: bool) -> None:
                 await task
         await body.aclose()
         await body.aclose()
-        await asyncio.wait_for(server.gone.wait(), SECONDS_MAX)
+        await gone(server)
         with pytest.raises(Closed):
             await body.read_chunk()
 
@@ -109,7 +121,7 @@ async def test_closing_the_operator_ends_a_body_that_waits() -> None:
         await asyncio.wait_for(op.aclose(), SECONDS_MAX)
         with pytest.raises(Closed):
             await asyncio.wait_for(task, SECONDS_MAX)
-        await asyncio.wait_for(server.gone.wait(), SECONDS_MAX)
+        await gone(server)
         await body.aclose()
 
 
