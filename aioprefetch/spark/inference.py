@@ -109,8 +109,7 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
         found = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
         body = {"url": settings.url, "schema": json.loads(found.schema.json()), "directories": [*found.directories]}
         kept = await keep(store, SCHEMA_NAME, body)
-    # States of earlier versions do not say which columns are of directories.
-    return Inferred(_checked(kept, settings, store), tuple(kept.get("directories", ())))
+    return _checked(kept, settings, store)
 
 
 async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int | None) -> Inferred:
@@ -137,7 +136,7 @@ def _projected(schema: StructType, settings: SourceSettings) -> StructType:
     return narrowed(StructType([*schema.fields, *more]), settings.columns)
 
 
-def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> StructType:
+def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> Inferred:
     if kept["url"] != settings.url:
         raise StateConflict(
             f"the state at {store.info.url} is of a stream of {kept['url']}, not of {settings.url}: give each source a "
@@ -146,7 +145,9 @@ def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) ->
             path=SCHEMA_NAME,
         )
     try:
-        return StructType.fromJson(kept["schema"])
+        schema = StructType.fromJson(kept["schema"])
+        # States of earlier versions do not say which columns are of directories.
+        return Inferred(schema, tuple(schema[name].name for name in kept.get("directories", ())))
     except Exception as error:  # Whatever its parser stumbles over.
         raise UntrustedMetadata(
             f"the schema that was kept with the state at {store.info.url} cannot be read: {error}",
