@@ -77,6 +77,12 @@ class IoQueue:
         """What is needed first of everything queued."""
         return _first(self._all)
 
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether the head's request was planned with more than was submitted yet: what is missing comes soon."""
+        head = self.head
+        return head is not None and not head.submission.file.is_complete(head.start)
+
     def submit(
         self, file: QueuedFile, ranges: Sequence[Range], *, rank: int = 0, row: int = 0, is_follow_up: bool = False
     ) -> Submission:
@@ -152,8 +158,8 @@ class IoQueue:
         head = _first(self._all)
         if head is None:
             return None
-        if not head.submission.file.is_complete(head.start):
-            return _first(self._awaited)  # The rest of the request is submitted in one of the next turns.
+        if self.waits_for_more:
+            return _first(self._awaited)
         if _may_take(head, head.head_size, free_bytes):
             return head
         least = self._least_held()

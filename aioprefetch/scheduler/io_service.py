@@ -201,7 +201,7 @@ class IoService:
             if taken is None:
                 break
             self._start(taken)
-        head = queue.head
+        head = None if queue.waits_for_more else queue.head
         if head is not None and queue.in_flight < queue.slots and head.head_size <= memory.left_bytes:
             memory.queue_for(head.head_size)  # The scan may have it, but the runtime has no room.
         else:

@@ -197,7 +197,9 @@ class PinnedFile:
         if found is not None:
             buffer[:] = found
         elif buffer:
-            await self.read_to(BufferSink(buffer), start, end)
+            sink = BufferSink(buffer)
+            if not self.copy_held(sink, start, end):
+                await self.read_to(sink, start, end)
 
     async def read_to(self, sink: Sink, start: int, end: int, *, lane: Lane = "demand") -> None:
         """One GET of ``[start, end)``, which is not empty, into a sink. Errors are those of ``read``."""
