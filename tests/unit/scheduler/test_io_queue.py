@@ -357,9 +357,9 @@ def test_a_planned_request_waits_for_what_is_still_to_be_submitted() -> None:
     file = QueuedFile(0, planned=[(0, 100), (200, 300)], wanted=[(0, 10), (90, 100), (200, 300)])
     queue.submit(file, [(0, 10)], row=0)
     assert taken(queue) == []
-    assert queue.waits_for_more
+    waits = [queue.waits_for_more]
     queue.submit(file, [(90, 100)], row=1)
-    assert not queue.waits_for_more
+    assert [*waits, queue.waits_for_more] == [True, False]
     assert taken(queue) == [(0, 100)]
     awaited = queue.submit(file, [(200, 250)], row=2)
     assert taken(queue) == []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.errors import ObjectChanged, Unsupported
+from aioprefetch.errors import ObjectChanged, Unsupported, UntrustedMetadata
 from aioprefetch.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.files import FetchItem, SourceFile
@@ -74,6 +74,18 @@ async def test_only_wanted_columns_are_requested() -> None:
         assert len(data) > 3 << 20
         assert shelf.operator.statistics["stream_read_total_bytes"] < len(data) / 4
         assert len(shelf.seen.paths) == 2
+
+
+@pytest.mark.parametrize("rows", [300, 300_000])
+async def test_page_checksums_are_verified(rows: int) -> None:
+    """Of files that come whole with their footer, and of those that are scanned."""
+    options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
+    data = bytearray(parquet(pa.table({"n": pa.array(range(rows), pa.int64())}), **options))
+    data[1000] ^= 1
+    async with Shelf() as shelf:
+        file = await shelf.put("k.parquet", bytes(data))
+        with pytest.raises(UntrustedMetadata, match=r"k\.parquet.*column 'n'.*checksum"):
+            await shelf.rows([file], ReadTask(schema=NUMBERS, url=URL))
 
 
 async def test_types_and_columns_of_files_differ() -> None:
