@@ -4,6 +4,7 @@ import html
 import pickle
 import socket
 import threading
+import time
 from contextlib import closing, suppress
 from typing import Any
 
@@ -94,6 +95,35 @@ async def test_a_long_error_is_read_and_shown_in_part(servers: Servers, runtime:
     assert len(str(caught.value.context["answer"])) == QUOTED_CHARACTERS_MAX
     await server.wait_until_idle()
     assert server.bytes_sent < len(LARGE)
+
+
+@pytest.mark.parametrize("code", [status for status, _, _ in STATUSES if status not in (204, 304)])
+async def test_a_text_of_one_word_stops_nothing(servers: Servers, runtime: Runtime, code: int) -> None:
+    """64 KiB of it, whatever it is made of, and as much in a field of the head."""
+    for word in ("a", "http://", "&lt;", "X-Amz-Signature="):
+        said = word * (65_536 // len(word))
+        headers = {"Content-Type": "text/plain", "Content-Range": said[:20_000], "Retry-After": said[:20_000]}
+        server = await servers.start(script=[Rule(fault=Fault(status=code, headers=headers, body=said.encode()))])
+        accessor = accessor_for(server, runtime)
+        before = time.thread_time()
+        with pytest.raises(errors.Error) as caught:
+            await read(accessor, offset=0, size=1)
+        assert len(str(caught.value)) < 1000
+        assert time.thread_time() - before < 0.25  # The server's own work is in it.
+
+
+@pytest.mark.parametrize("field", ["Content-Range", "ETag"])
+async def test_a_field_of_one_word_stops_nothing(servers: Servers, runtime: Runtime, field: str) -> None:
+    """In a head that is well made otherwise."""
+    for word in ("a", "http://"):
+        fault = Fault(headers={field: word * (50_000 // len(word))})
+        server = await servers.start(script=[Rule(fault=fault)])
+        accessor = accessor_for(server, runtime)
+        before = time.thread_time()
+        with pytest.raises(errors.Error) as caught:
+            await read(accessor, offset=0, size=10, if_match="e")
+        assert len(str(caught.value)) < 1000
+        assert time.thread_time() - before < 0.25
 
 
 async def test_an_error_whose_text_hangs_is_told_without_it(

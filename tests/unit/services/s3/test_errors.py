@@ -4,6 +4,7 @@ import base64
 import hashlib
 import logging
 import pickle
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,9 @@ from aioprefetch import errors
 from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import S3
+from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, Explainer, Told
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.values import WriteRequest
+from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
 from tests.unit.services.s3.stores import Store
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -291,3 +293,38 @@ async def test_no_user_of_an_endpoint_is_shown(monkeypatch: pytest.MonkeyPatch) 
     assert "canary" not in str(caught.value)
     assert caught.value.context["service"] == "s3://bucket at http://127.0.0.1:1/"
     await operator.aclose()
+
+
+LONG_WORDS = [
+    word * (65_536 // len(word)) for word in ("a", "http://", "x-amz-signature=", "Signature: ", "\\", "&quot;")
+]
+REQUESTS = (ReadRequest(path="k"), WriteRequest(path="k", if_match="e"), StatRequest(path="k", version="v"))
+
+
+@pytest.mark.parametrize("said", LONG_WORDS, ids=lambda said: repr(said[:16]))
+def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
+    """Whatever a store says costs milliseconds, and its message is short."""
+    explainer = Explainer(S3(bucket="bucket", **KEYS))
+    fields = {"Message": said, "StorageClass": said, "Region": said, "ActualObjectSize": said, "RequestId": said}
+    names = ("content-range", "date", "retry-after", "x-amz-retry-after", "x-amz-bucket-region", "x-amz-request-id")
+    for code, status in [*((code, 400) for code in (*BY_CODE, said)), *(("", status) for status in (*BY_STATUS, 416))]:
+        metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict.fromkeys(names, said)}
+        for request in REQUESTS if not code else REQUESTS[:1]:
+            told = {"Error": {"Code": code, **fields}, "ResponseMetadata": metadata}
+            check_cost(lambda told=told, request=request: explainer.answered(Told.by(told), request))
+    for name in (*BY_CLASS, "SomethingNew"):
+        raised = type(name, (Exception,), {})(said)
+        check_cost(lambda raised=raised: explainer.explain(raised, REQUESTS[0]))
+
+
+def check_cost(make: Callable[[], errors.Error]) -> None:
+    """An error that costs less than 50 ms to make and to show, and has less than 2,000 characters."""
+    before = time.thread_time()
+    shown = str(make())
+    assert time.thread_time() - before < 0.05
+    assert len(shown) < 2000
+
+
+def test_a_number_of_many_digits_is_no_size() -> None:
+    """Python refuses to read one of more than 4,300."""
+    assert Told.by({"Error": {"ActualObjectSize": "9" * 5000}}).total is None
