@@ -1,5 +1,8 @@
 """What all tests share: hygiene checks, real S3 servers, random names, the virtual clock.
 
+A test that fails says how it is run again in the same order and with the same examples: `--virtual-seed`,
+`--hypothesis-profile`, and what Hypothesis prints.
+
 Where a test goes: `unit/` one module, no network; `tidy/` rules about the source; everything that needs a server asks
 for the fixture `s3_server` or `rclone_server`. A test marked `virtual` runs on the virtual clock.
 """
@@ -7,12 +10,16 @@ for the fixture `s3_server` or `rclone_server`. A test marked `virtual` runs on 
 import asyncio
 import inspect
 import os
+import re
+import secrets
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from aioprefetch.testing import CountingS3Server, RcloneS3Server, VirtualClockLoop
 
@@ -26,6 +33,28 @@ JOIN_SECONDS_MAX = 2.0
 # A JVM that lives for a minute is not worth compiling well: it takes half the CPU so. All of them inherit this.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+# `quick` draws the same examples in each run; `full` draws others each time, and more of them.
+settings.register_profile("quick", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile("full", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("AIOPREFETCH_HYPOTHESIS", "quick"))
+FULL_EXAMPLES_FACTOR = 10
+
+# With AIOPREFETCH_NO_SKIPS set any other skip fails: a machine that lacks something must not pass with fewer tests.
+SKIPS_EXPECTED = re.compile(
+    "|".join(
+        (
+            r"needs [a-z_, ]+|only without [a-z_, ]+",  # Of the conformance suites, where each is pinned by name too.
+            r"AIOPREFETCH_FOREIGN_PARQUET names no folder .*",
+            r"its pages are not fewer bytes than the chunk",
+            # What CI's machines may lack: root, its rights, and a network with IPv6.
+            r"only root .*",
+            r"mounting is not allowed here",
+            r"no IPv6 on this machine",
+        )
+    )
+)
+R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
+
 
 def pytest_configure() -> None:
     """Settings of the processes that tests start."""
@@ -36,10 +65,55 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a failing schedule be replayed."""
     parser.addoption(
         "--virtual-seed",
-        type=int,
+        type=lambda text: secrets.randbelow(1 << 32) if text == "random" else int(text),
         default=None,
-        help="seed for the schedule of tests on the virtual clock (default: asyncio's own order)",
+        help="seed for the schedule of tests on the virtual clock, or 'random' (default: asyncio's own order)",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Draw more examples under the profile `full`, also where a test says how many it wants."""
+    if settings.get_current_profile_name() != "full":
+        return
+    for test in {id(test): test for item in items if (test := _hypothesis_test(item)) is not None}.values():
+        own = test._hypothesis_internal_use_settings or settings.default
+        test._hypothesis_internal_use_settings = settings(
+            own, max_examples=FULL_EXAMPLES_FACTOR * own.max_examples, derandomize=False
+        )
+
+
+def _hypothesis_test(item: pytest.Item) -> Any:
+    function = getattr(item, "function", None)
+    test = getattr(function, "__func__", function)
+    return test if getattr(test, "is_hypothesis_test", False) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say how a failing schedule is replayed, and fail a skip that nobody expects."""
+    report = yield
+    seed: int | None = item.config.getoption("--virtual-seed")
+    if report.failed and seed is not None and item.get_closest_marker("virtual") is not None:
+        report.sections.append(("replay", f"python -m pytest '{item.nodeid}' --virtual-seed={seed}"))
+    return _without_unexpected_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that is skipped whole."""
+    return _without_unexpected_skip((yield))
+
+
+def _without_unexpected_skip(report: R) -> R:
+    if not report.skipped or hasattr(report, "wasxfail") or not os.environ.get("AIOPREFETCH_NO_SKIPS"):
+        return report
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    if not SKIPS_EXPECTED.fullmatch(reason.removeprefix("Skipped: ")):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{reason}\nAIOPREFETCH_NO_SKIPS is set, and SKIPS_EXPECTED in tests/conftest.py has no such skip"
+        )
+    return report
 
 
 def pytest_asyncio_loop_factories(

@@ -1,0 +1,105 @@
+"""What tests/conftest.py does to a run: replay lines, profiles of Hypothesis, and skips that fail."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+TESTS = {
+    "skips": """
+        import pytest
+
+        def test_expected():
+            pytest.skip("no IPv6 on this machine")
+
+        def test_unexpected():
+            pytest.skip("the moon is full")
+
+        @pytest.mark.xfail(strict=True)
+        def test_fails_as_expected():
+            raise AssertionError
+    """,
+    "module": """
+        import pytest
+
+        pytest.importorskip("no_such_package_anywhere")
+    """,
+    "seed": """
+        import pytest
+
+        @pytest.mark.virtual
+        async def test_schedule():
+            raise AssertionError
+
+        async def test_plain():
+            raise AssertionError
+    """,
+    "examples": """
+        from hypothesis import given, settings, strategies as st
+
+        drawn = []
+
+        @settings(max_examples=7)
+        @given(st.integers())
+        def test_numbers(number):
+            drawn.append(number)
+
+        def test_how_many():
+            print("drawn", len(drawn), drawn)
+
+        @given(st.integers())
+        def test_small(number):
+            assert number < 1000
+    """,
+}
+
+
+def run(tmp_path: Path, *options: str, **environment: str) -> str:
+    """The output of pytest over modules of its own (``TESTS``), with the project's conftest; the rest are options."""
+    names = [option for option in options if option in TESTS]
+    for name in names:
+        (tmp_path / f"test_{name}.py").write_text(textwrap.dedent(TESTS[name]))
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    known = {key: value for key, value in os.environ.items() if not key.startswith(("AIOPREFETCH_", "PYTEST_"))}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--continue-on-collection-errors"),
+            *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)),
+            *(option for option in options if option not in TESTS),
+            *(f"test_{name}.py" for name in names),
+        ],
+        env=known | {"PYTHONPATH": str(ROOT)} | environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout + done.stderr
+
+
+def test_skips_fail_where_they_are_told_to(tmp_path: Path) -> None:
+    """One test or a whole module; those that are pinned do not, nor what is expected to fail."""
+    found = run(tmp_path, "skips", "module", AIOPREFETCH_NO_SKIPS="1")
+    assert "1 failed, 1 skipped, 1 xfailed, 1 error" in found
+    assert "the moon is full" in found
+    assert "no_such_package_anywhere" in found
+
+
+def test_a_schedule_that_fails_says_how_to_replay_it(tmp_path: Path) -> None:
+    """With the seed that was drawn; a test on another clock has none."""
+    found = run(tmp_path, "seed", "--virtual-seed=random")
+    assert len(re.findall(r"test_seed\.py::test_schedule' --virtual-seed=\d+\n", found)) == 1
+    assert "test_plain' --virtual-seed" not in found
+
+
+def test_the_examples_of_hypothesis(tmp_path: Path) -> None:
+    """Ten times as many with `full`, also where a test says how many; a failure says how to replay it."""
+    quick = run(tmp_path, "examples")
+    assert "\ndrawn 7 " in quick
+    assert "reproduce_failure" in quick
+    full = run(tmp_path, "examples", "--hypothesis-profile=full")
+    assert "\ndrawn 70 " in full
+    assert "reproduce_failure" in full
