@@ -198,6 +198,6 @@ def test_an_extra_installs_nothing_that_no_code_imports() -> None:
         if re.split(r"[^\w-]", requirement)[0] not in {*imported, "aioprefetch"}
     ]
     assert needless == []
-    stores_and_formats = re.fullmatch(r"aioprefetch\[([\w,]+)\]", *extras["all"])
+    stores_and_formats = re.fullmatch(r"aioprefetch\[([\w,]+)\]", extras["all"][0])
     assert stores_and_formats is not None
     assert set(stores_and_formats[1].split(",")) <= users.keys() - {"all", "spark", "java", "testing-server"}
