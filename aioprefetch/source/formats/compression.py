@@ -15,6 +15,10 @@ T = TypeVar("T")
 # Work on less than this costs less than handing it to a thread.
 THREAD_BYTES = 64 << 10
 
+# So much compressed data is handed to a thread at once, and more of what becomes more.
+_SLICE_BYTES_MIN = 128 << 10
+_SLICE_BYTES_MAX = 16 << 20
+
 OffLoop = Callable[..., Awaitable[T]]
 
 
@@ -50,13 +54,24 @@ def decompressor(compression: str, path: str) -> Decompressor:
 async def decompressed(
     pieces: AsyncIterable[bytes], compression: str, path: str, off_loop: OffLoop[bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """What a compressed stream holds, in pieces of about a MiB; ``off_loop`` runs the work in a thread."""
+    """What a compressed stream holds, in pieces of about a MiB; ``off_loop`` runs the work in a thread.
+
+    A thread cannot be cancelled: it gets little at once of what becomes less, such as thousands of empty members.
+    """
     stream = decompressor(compression, path)
+    size = _SLICE_BYTES_MIN
     async for piece in pieces:
-        stream.feed(piece)
         is_small = len(piece) < THREAD_BYTES
-        while found := stream.take() if is_small else await off_loop(stream.take):
-            yield found
+        at = 0
+        while at < len(piece):
+            part = piece[at : at + size]
+            stream.feed(part)
+            taken = 0
+            while found := stream.take() if is_small else await off_loop(stream.take):
+                taken += len(found)
+                yield found
+            at += len(part)
+            size = min(2 * size, _SLICE_BYTES_MAX) if taken >= len(part) else _SLICE_BYTES_MIN
     stream.finish()
 
 

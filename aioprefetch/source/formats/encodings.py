@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.formats.corruption import corrupt
+from aioprefetch.source.formats.lines import RECORD_BYTES_MAX
 from aioprefetch.source.options import FormatOptions
 
 # Escape sequences switch what the bytes after them mean, so a piece alone says nothing.
@@ -111,6 +112,8 @@ class Transcoder:
         self._decoder = codecs.getincrementaldecoder(encoding)()
         self._position = 0
         self._pending = b""
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
         # Encoded again without a byte order mark, each text has the length that it had.
         family = encoding[:6]
         self._plain = f"{family}-le" if family in _BYTE_ORDER_MARKS else encoding
@@ -128,6 +131,19 @@ class Transcoder:
             piece, self._pending, self._begun = self._pending, b"", True
             self.mark_bytes = next((len(mark) for mark in self._marks if piece.startswith(mark)), 0)
         held = len(self._decoder.getstate()[0])
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece)
+        if held + self._waiting_bytes > RECORD_BYTES_MAX:
+            raise corrupt(
+                f"{RECORD_BYTES_MAX} bytes decode to no text: set the option encoding to that of the file",
+                path=self._path,
+                offset=self._position - held,
+                encoding=self.encoding,
+            )
+        if self._waiting_bytes < held and not is_last:
+            return b""  # What it holds (of UTF-7, all of a section in base64) it decodes anew each time.
+        piece = b"".join(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
         try:
             text = self._decoder.decode(piece, is_last)
         except UnicodeDecodeError as error:

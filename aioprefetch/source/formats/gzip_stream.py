@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 
 from aioprefetch.source.formats.corruption import corrupt
 
 OUT_BYTES = 1 << 20
 
-# What zlib does not use of its input is copied: little of it, however much a byte stands for.
-_SLICE_BYTES = 32 << 10
+# What zlib does not use of its input is copied. So it gets little of it, and of a new member less: as much again with
+# each slice, so that all members together cost what their bytes do.
+SLICE_BYTES_MIN = 128
+SLICE_BYTES_MAX = 32 << 10
 
 _GZIP_WINDOW_BITS = 31
+_ZEROS = re.compile(rb"\0*+")
 
 
 class GzipStream:
@@ -20,9 +24,11 @@ class GzipStream:
     def __init__(self, path: str) -> None:
         self._path = path
         self._data = b""
+        self._view = memoryview(b"")
         self._at = 0
         self._base = 0
         self._members = 0
+        self._slice_bytes = SLICE_BYTES_MIN
         self._member: zlib._Decompress | None = None
 
     @property
@@ -33,7 +39,7 @@ class GzipStream:
     def feed(self, data: bytes) -> None:
         """See ``Decompressor``."""
         self._base += len(self._data)
-        self._data, self._at = data, 0
+        self._data, self._view, self._at = data, memoryview(data), 0
 
     def take(self) -> bytes:
         """See ``Decompressor``."""
@@ -58,16 +64,18 @@ class GzipStream:
 
     def _next_member(self) -> zlib._Decompress | None:
         if self._members:
-            rest = len(self._data) - len(self._data[self._at :].lstrip(b"\0"))
-            self._at = max(self._at, rest)
+            zeros = _ZEROS.match(self._data, self._at)
+            self._at = self._at if zeros is None else zeros.end()
         if self._at >= len(self._data):
             return None
         self._members += 1
+        self._slice_bytes = SLICE_BYTES_MIN
         self._member = zlib.decompressobj(_GZIP_WINDOW_BITS)
         return self._member
 
     def _inflate(self, member: zlib._Decompress, room: int) -> bytes:
-        piece = self._data[self._at : self._at + _SLICE_BYTES]
+        piece = self._view[self._at : self._at + self._slice_bytes]
+        self._slice_bytes = min(2 * self._slice_bytes, SLICE_BYTES_MAX)
         try:
             found = member.decompress(piece, room)
         except zlib.error as error:

@@ -73,7 +73,9 @@ def _merge(one: _Kind, other: _Kind) -> _Kind:
     if one == "null":
         return other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one | {name: _merge(one.get(name, "null"), kind) for name, kind in other.items()}
+        for name, kind in other.items():  # In place: a copy for each record would make many names cost their square.
+            one[name] = _merge(one.get(name, "null"), kind)
+        return one
     if isinstance(one, list) and isinstance(other, list):
         return [_merge(one[0], other[0])]
     numbers = [kind for kind in (one, other) if kind in ("long", "double") or isinstance(kind, int)]

@@ -123,6 +123,12 @@ class LineCutter:
         if self.is_done:
             return None
         tail = self._tail
+        if not self._skipping and self._parts and self._reaches_end(0):
+            # No line starts at or behind the end, as far as was looked: only what is new is looked at.
+            if self._ends.first(tail + piece, 0, is_last=False) is None:
+                self._keep(piece)
+                return None
+            return self._push_edge(piece, is_last=False)
         if self._skipping or self._reaches_end(len(piece)):
             return self._push_edge(piece, is_last=False)
         cut = self._ends.last_of(tail, piece)

@@ -13,7 +13,11 @@ from aioprefetch.errors import MissingDependency
 from aioprefetch.source.formats.corruption import corrupt
 
 OUT_BYTES = 1 << 20
-_SLICE_BYTES = 64 << 10
+
+# What a frame does not use of its input is copied. So it gets little of it, and of a new frame less: as much again with
+# each slice, so that all frames together cost what their bytes do.
+SLICE_BYTES_MIN = 128
+SLICE_BYTES_MAX = 64 << 10
 
 
 class ZstdStream:
@@ -22,10 +26,11 @@ class ZstdStream:
     def __init__(self, path: str) -> None:
         self._path = path
         self._module = _zstd(path)
-        self._data = b""
+        self._data = memoryview(b"")
         self._at = 0
         self._base = 0
         self._frames = 0
+        self._slice_bytes = SLICE_BYTES_MIN
         self._frame: Any = None
 
     @property
@@ -36,7 +41,7 @@ class ZstdStream:
     def feed(self, data: bytes) -> None:
         """See ``Decompressor``."""
         self._base += len(self._data)
-        self._data, self._at = data, 0
+        self._data, self._at = memoryview(data), 0
 
     def take(self) -> bytes:
         """See ``Decompressor``."""
@@ -47,6 +52,7 @@ class ZstdStream:
                 if self._at >= len(self._data):
                     break
                 self._frames += 1
+                self._slice_bytes = SLICE_BYTES_MIN
                 self._frame = self._module.ZstdDecompressor()
             elif self._frame.needs_input and self._at >= len(self._data):
                 break
@@ -62,7 +68,8 @@ class ZstdStream:
 
     def _decompress(self, room: int) -> bytes:
         frame = self._frame
-        piece = self._data[self._at : self._at + _SLICE_BYTES] if frame.needs_input else b""
+        piece = self._data[self._at : self._at + self._slice_bytes] if frame.needs_input else b""
+        self._slice_bytes = min(2 * self._slice_bytes, SLICE_BYTES_MAX)
         try:
             found: bytes = frame.decompress(piece, room)
         except self._module.ZstdError as error:
