@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -85,6 +86,20 @@ async def test_q6_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) ->
         assert isinstance(caught.value, Error)
         assert caught.value.path == f"2.{kind}"
         assert caught.value.context["file"] == f"{URL}/2.{kind}"
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("url", ["file:///data", URL])
+async def test_q6_a_file_that_changed_is_told_with_what_goes_on(url: str, kind: str, size: str) -> None:
+    """Of a local file, which may still be written, also what its writer should do."""
+    async with Shelf() as shelf:
+        file = await shelf.put(f"a.{kind}", data_of(kind, 0, 3 if size == "small" else 200_000))
+        await shelf.put(f"a.{kind}", data_of(kind, 0, 5))
+        with pytest.raises(ObjectChanged) as caught:
+            await shelf.rows([file], replace(task_of("fail"), url=url))
+    assert "onChanged=skip with overwrites=reread" in str(caught.value)
+    assert ("write it elsewhere, then rename it" in str(caught.value)) == url.startswith("file:")
 
 
 @pytest.mark.parametrize("kind", KINDS)
