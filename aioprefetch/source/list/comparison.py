@@ -21,12 +21,16 @@ Changes = list[tuple[Change, Cursor]]
 
 @dataclass(slots=True)
 class Compared:
-    """Changes with the cursor after each, and the cursor after all. ``old`` and ``young`` count the files listed."""
+    """Changes with the cursor after each, and the cursor after all. ``old`` and ``young`` count the files listed.
+
+    ``left`` are the changes that were passed over because they are young, in the order of their keys.
+    """
 
     changes: Changes
     after: TailAndSweep
     old: int = 0
     young: int = 0
+    left: Sequence[SourceFile] = ()
 
 
 def compare_tail(
@@ -43,7 +47,8 @@ def compare_tail(
     """
     changes: Changes = []
     high, sweep_key, sweeps, sweep_end = cursor.high_modified_ms, cursor.sweep_key, cursor.sweeps, cursor.sweep_end
-    frontier, young = cursor.frontier, 0
+    frontier = cursor.frontier
+    left: list[SourceFile] = []
     for entry in entries:
         key = entry.path
         if not selection.takes(key):
@@ -55,14 +60,15 @@ def compare_tail(
             if high is None or modified > high:
                 high = modified
             if until_ms is not None and modified > until_ms:
-                young += 1
+                left.append(file)
                 if stops:
                     break
                 frontier = key
                 continue
         frontier = key
         changes.append((Change("new", file), TailAndSweep(key, sweep_key, sweeps, high, sweep_end)))
-    return Compared(changes, replace(cursor, frontier=frontier, high_modified_ms=high), len(changes), young)
+    after = replace(cursor, frontier=frontier, high_modified_ms=high)
+    return Compared(changes, after, len(changes), len(left), left)
 
 
 def compare_sweep(
@@ -85,16 +91,18 @@ def compare_sweep(
     if times:
         high = max(times) if high is None else max(high, *times)
     cursor = replace(cursor, high_modified_ms=high)
-    changes: Changes = [
-        (change, replace(cursor, sweep_key=change.file.key))
-        for change in compare(files, known)
-        if until_ms is None or change.kind == "gone" or not is_young(change.file, until_ms)
-    ]
+    changes: Changes = []
+    left: list[SourceFile] = []
+    for change in compare(files, known):
+        if until_ms is None or change.kind == "gone" or not is_young(change.file, until_ms):
+            changes.append((change, replace(cursor, sweep_key=change.file.key)))
+        else:
+            left.append(change.file)
     if through >= cursor.sweep_end:
         after = replace(cursor, sweep_key=None, sweep_end="", sweeps=cursor.sweeps + 1)
     else:
         after = replace(cursor, sweep_key=through)
-    return Compared(changes, after, same + len(listed), len(files) - len(listed))
+    return Compared(changes, after, same + len(listed), len(files) - len(listed), left)
 
 
 def _without_same(

@@ -73,6 +73,7 @@ class DiffLister:
         self._until_ms: int | None = None
         self._overrun = Overrun()
         self._done = False
+        self._young = self._youngest_ms = 0
         self._begin()
 
     def first(self) -> Diff:
@@ -95,6 +96,7 @@ class DiffLister:
         self._until_ms = modified_ms
         self._overrun = Overrun()
         self._done = False
+        self._young = self._youngest_ms = 0
         self._pace.wake()
         self._begin()
 
@@ -200,6 +202,9 @@ class DiffLister:
         self._found = self._found or bool(changes)
         self._left -= not changes
         is_idle = self._is_idle()
+        if self._done and self._young and self._until_ms is not None:
+            self._progress.left_young(self._young, self._youngest_ms - self._until_ms)
+            self._young = 0
         if is_idle and not self._found:
             self._pace.rest()
         self._held_since = self._clock()
@@ -214,6 +219,8 @@ class DiffLister:
         try:
             await self._remember(listing, entries)
             changes = await self._looked_up(old)
+            if until_ms is not None:
+                await self._count_young([file for file in files if is_young(file, until_ms)])
         except BaseException:
             self._drop()  # The page is not told, and its token leads to the next one.
             raise
@@ -242,6 +249,13 @@ class DiffLister:
             await settled(self._operator.runtime().run_blocking(listing.listed.add, keys))
         else:
             listing.listed.add(keys)
+
+    async def _count_young(self, files: list[SourceFile]) -> None:
+        """Count the files that are left to a later run, of which a known version is none."""
+        if files:
+            left = [change.file for change in await self._looked_up(files)]
+            self._young += len(left)
+            self._youngest_ms = max([self._youngest_ms, *(file.modified_ms or 0 for file in left)])
 
     async def _looked_up(self, files: list[SourceFile]) -> list[Change]:
         known = self._filter

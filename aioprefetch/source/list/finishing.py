@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from aioprefetch.source.cursor import TailAndSweep
+from aioprefetch.source.files import SourceFile
 
 # So many pages in a row with nothing but files that came after the run had begun: somebody adds them as fast as they
 # are listed. What lies behind them is left to the next run, or this one would never end.
@@ -38,6 +40,11 @@ class Finishing:
     tail_done: bool = False
     sweep_done: bool = False
     overrun: Overrun = field(default_factory=Overrun)
+    # Of the files that are left: how many, and the youngest time. Each half counts a key once.
+    young: int = 0
+    youngest_ms: int = 0
+    is_told: bool = False
+    _counted: dict[str, str] = field(default_factory=dict)
     _sweep_end: str | None = None
     _sweeps: int = 0
 
@@ -48,6 +55,15 @@ class Finishing:
             # A sweep that was under way is given up; counting it tells its cursors from those of this run.
             self._sweeps = cursor.sweeps + (cursor.sweep_key is not None)
             self.sweep_done = self.sweep_done or not cursor.frontier
+
+    def count_young(self, half: str, files: Iterable[SourceFile]) -> None:
+        """Count the files of a page, in the order of their keys, that are left to a later run."""
+        last = self._counted.get(half, "")
+        for file in files:
+            if file.key > last:
+                self.young += 1
+                self.youngest_ms = max(self.youngest_ms, file.modified_ms or 0)
+                self._counted[half] = file.key
 
     def is_sweeping(self, cursor: TailAndSweep) -> bool:
         """Whether a cursor is in the middle of this run's sweep."""

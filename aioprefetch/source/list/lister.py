@@ -120,6 +120,7 @@ class Lister:
             self._finishing.begin(cursor)
         half = None if self._pace.is_resting else self._next_half(cursor)
         if half is None:
+            self._tell_young()
             return FoundPage((), cursor, 0, is_idle=True)
         await self._pace.wait()
         try:
@@ -130,8 +131,10 @@ class Lister:
         self._pace.succeeded()
         self._found = self._found or bool(found.changes)
         is_idle = self._next_half(found.after) is None
-        if is_idle and not self._found:
-            self._pace.rest()
+        if is_idle:
+            self._tell_young()
+            if not self._found:
+                self._pace.rest()
         requests, self._requests = self._requests, 0
         return FoundPage(tuple(found.changes), found.after, requests, is_idle)
 
@@ -176,6 +179,7 @@ class Lister:
         stops = self._finishing is not None and not self._sweep_pages
         found = compare_tail(cursor, listed.entries, self._selection, self._until_ms, stops=stops)
         self._tell(len(listed.entries), found.after.frontier)
+        self._count_young("tail", found)
         self._sweep_is_next = self._finishing is None and self._sweep_left == self._sweep_pages
         self._tail_ended = self._tail_ended or listed.is_last
         if self._finishing is not None and (listed.is_last or self._finishing.overrun.after(found.old, found.young)):
@@ -201,6 +205,7 @@ class Lister:
         known = known[: bisect_right(known, through, key=lambda one: one.file.key)]
         found = compare_sweep(cursor, entries, known, through, self._selection, self._until_ms)
         self._tell(len(entries), through)
+        self._count_young("sweep", found)
         self._sweep_left -= 1
         self._sweep_is_next = False
         finishing = self._finishing
@@ -211,6 +216,17 @@ class Lister:
             if finishing is not None:
                 finishing.sweep_done = True
         return found
+
+    def _count_young(self, half: Half, found: Compared) -> None:
+        if self._finishing is not None:
+            self._finishing.count_young(half, found.left)
+
+    def _tell_young(self) -> None:
+        """Once in a run that is to end, at its end: which files it leaves nobody would find out otherwise."""
+        finishing = self._finishing
+        if finishing is not None and finishing.young and not finishing.is_told:
+            finishing.is_told = True
+            self._progress.left_young(finishing.young, finishing.youngest_ms - finishing.until_ms)
 
     def _tell(self, keys: int, last: str) -> None:
         if self._finishing is not None:

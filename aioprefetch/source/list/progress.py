@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from aioprefetch.source.pace import loop_seconds
 from aioprefetch.telemetry import logger
 
 PROGRESS_SECONDS = 10.0
+# What clocks may differ by.
+FUTURE_MS_MIN = 60_000
 
 
 class Progress:
@@ -24,6 +27,25 @@ class Progress:
         self._told_at = 0.0
         self._pages = 0
         self._keys = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the first page."""
+        return 0.0 if self._begun_at is None else self._clock() - self._begun_at
+
+    def left_young(self, files: int, ahead_ms: int) -> None:
+        """The run ends without so many files, which are younger than its start, the youngest by ``ahead_ms``.
+
+        Those that came meanwhile are as it should be. Times in the future are not: such files may wait for long.
+        """
+        is_future = ahead_ms > 1000 * self.seconds + FUTURE_MS_MIN
+        logger.log(
+            logging.WARNING if is_future else logging.INFO,
+            "%d files of %s are younger than the start of this run, and are left to a later one%s",
+            files,
+            self._url,
+            "; there are times in the future among them: look at the clocks of whoever writes" if is_future else "",
+        )
 
     def listed(self, keys: int, last: str) -> None:
         """One more page, of so many keys up to ``last``."""

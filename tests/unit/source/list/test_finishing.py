@@ -1,5 +1,7 @@
 """Runs that are to end: one tail, one whole sweep, then idle for good."""
 
+import logging
+
 import pytest
 
 from aioprefetch.source.cursor import TailAndSweep
@@ -29,6 +31,39 @@ def bucket_of(kind: Kind, count: int = 0) -> SimulatedBucket:
     for number in range(count):
         bucket.put(f"k{number:04}", modified_ms=number)
     return bucket
+
+
+@BOTH
+@pytest.mark.virtual
+@pytest.mark.parametrize("room", [1, 7, 1 << 60])
+@pytest.mark.parametrize(("youngest_ms", "level"), [(101, logging.INFO), (7_200_000, logging.WARNING)])
+async def test_how_many_files_are_left_is_told_once_at_the_end(
+    kind: Kind, room: int, youngest_ms: int, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those dated in the future would wait unseen. A version that was delivered before is not left."""
+    caplog.set_level(logging.INFO, "aioprefetch")
+    bucket = bucket_of(kind, 40)
+    bucket.put("delivered", modified_ms=8_000_000)
+    async with bucket.operator() as operator:
+        known = DictKnown()
+        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one.feed.finish_by(9_000_000)
+        await run_to_its_end(one, room)
+        assert "younger" not in caplog.text
+        bucket.put("k0007", modified_ms=101)
+        for number in range(5):
+            bucket.put(f"k0005-{number}", modified_ms=101)
+            bucket.put(f"z-{number}", modified_ms=youngest_ms)
+        two = Consumer(kind(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two.feed.finish_by(100)
+        await run_to_its_end(two, room)
+        await two.trigger()
+        told = [record for record in caplog.records if "younger than the start" in record.message]
+        assert [record.levelno for record in told] == [level]
+        assert told[0].message.startswith("11 files of ")
+        assert ("times in the future" in told[0].message) == (level == logging.WARNING)
+        for consumer in (one, two):
+            await consumer.feed.aclose()  # type: ignore[attr-defined]
 
 
 @BOTH
