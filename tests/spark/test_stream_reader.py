@@ -221,8 +221,9 @@ def test_a_schema_is_inferred_once(source: Path, tmp_path: Path) -> None:
         with pytest.raises(UntrustedMetadata, match=r"damaged: it was cut short or edited"):
             data_source(source, **options).schema()
     whole = {"v": 1, "schema": json.loads(first.json())}
-    for edited in ({"schema": {}}, {"directories": ["no such field"]}, {"directories": 7}):
-        kept.write_bytes(seal({**whole, "url": source.as_uri(), **edited})[0])
+    edits: list[dict[str, Any]] = [{"schema": {}}, {"directories": ["no such field"]}, {"directories": 7}]
+    for edit in edits:
+        kept.write_bytes(seal({**whole, "url": source.as_uri(), **edit})[0])
         with pytest.raises(UntrustedMetadata, match="the schema that was kept with the state"):
             data_source(source, **options).schema()
     kept.write_bytes(seal({"v": 2, "url": "x", "schema": {}})[0])
