@@ -351,11 +351,17 @@ class Windows:
         return Look(self.fill, (run.reach, start) if run.reach < start else None)
 
     def _backward_run(self, start: int, end: int) -> BackwardRun | None:
-        """The run that a read goes on with towards the start, the nearest behind it."""
-        near = end + self.block_bytes + SKIP_BYTES
-        return min(
-            (run for run in self.backward_runs if start <= run.front <= near), key=lambda run: run.front, default=None
-        )
+        """The run that a read goes on with towards the start, the nearest behind it.
+
+        One that brings blocks misses once in a block. While reads are scattered, others have to be continued exactly.
+        """
+        apart = end - start if self.scattered else self.block_bytes + SKIP_BYTES
+        near = [
+            run
+            for run in self.backward_runs
+            if start <= run.front and run.reach - end <= (max(apart, self.block_bytes) if run.established else apart)
+        ]
+        return min(near, key=lambda run: run.front, default=None)
 
     # --- windows ------------------------------------------------------------------------------------------------
 
