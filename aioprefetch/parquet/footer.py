@@ -179,7 +179,7 @@ async def footer(
     everything
         Data are going to be read too: a larger tail pays, and a small file comes whole.
     size
-        How many bytes the object has, where that is known. One of at most a block comes whole.
+        How many bytes the object has, where that is known. One of at most a block comes whole if there is memory.
 
     Raises ``UntrustedMetadata`` for what is no Parquet file, a damaged footer or one above ``FOOTER_BYTES_MAX``,
     ``Unsupported`` for encrypted footers and types that pyarrow does not read, ``ConditionNotMatch`` if the file is
@@ -194,6 +194,8 @@ async def footer(
         return known.held_by(_repinned(known.pinned, operator))
     tail = tail_bytes or cache.tail_bytes(place, everything=everything)
     whole = size if size is not None and tail_bytes is None and size <= runtime.options.block_bytes else 0
+    if whole > tail and runtime.budget.room(whole, "prefetch") < whole:
+        whole = 0  # The data come piece by piece, as memory comes back.
     condition = known.etag if known is not None and operator.capability.read_if_none_match else None
     if known is not None and tail < whole and known.pinned.tail_start > 0:
         condition = None  # The data are wanted as well, and come with the same request.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
-from aioprefetch.parquet.footer import Footer, seen_size
+from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.memory_limits import MemoryLimits, memory_limits
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
@@ -185,7 +185,10 @@ async def _prepared(
         budget_bytes=memory.held_bytes,
         slots=limits.get("slots"),
     )
-    return prepared_scan(footer, plan, service, memory, request, batch_rows=batch_rows, pages=pages)
+    prepared = prepared_scan(footer, plan, service, memory, request, batch_rows=batch_rows, pages=pages)
+    if len(footer.pinned.tail) > TAIL_BYTES_EVERYTHING:
+        service.carry(len(footer.pinned.tail))
+    return prepared
 
 
 def prepared_scan(

@@ -76,6 +76,7 @@ class IoService:
         self.gap_bytes = _checked(0, gap_bytes, "gap_bytes", GAP_BYTES)
         self.memory = ScanMemory(runtime.budget, budget, self._schedule)
         self.is_closed = False
+        self._carried_bytes = 0
         self.on_progress: Callable[[], None] | None = None
         self._queue = IoQueue(
             slots=_checked(1, slots, "slots", min(options.concurrency, SLOTS_MAX)),
@@ -112,6 +113,11 @@ class IoService:
         """
         return ScanFile(self, pinned, rank=rank, memory=memory, planned=planned, wanted=wanted)
 
+    def carry(self, size_bytes: int) -> None:
+        """Count bytes that came before the scan, with the metadata of a file: they are its own until it is closed."""
+        self._carried_bytes += size_bytes
+        self.memory.take(size_bytes)
+
     def close(self) -> None:
         """End everything: queued reads and requests in flight get ``Closed``, spawned work is cancelled.
 
@@ -119,6 +125,8 @@ class IoService:
         """
         self.is_closed = True
         self.memory.leave_queue()
+        carried, self._carried_bytes = self._carried_bytes, 0
+        self.memory.give_back(carried)
         for submission, read in tuple(self._reads.items()):
             read.failed(_was_closed(""))
             self._drop(submission)

@@ -298,6 +298,22 @@ async def test_an_object_that_was_seen_is_one_request_up_to_a_block() -> None:
     assert found.equals(same_columns(data, columns=["c05"]))
 
 
+async def test_an_object_that_comes_whole_counts_as_memory_of_its_scan() -> None:
+    """And where there is none it comes piece by piece."""
+    data = numbers_file(12, 50, 1_000)
+    async with Operator(ap.services.Memory(), memory_bytes=8 * MIB) as operator:
+        await operator.write("k", data)
+        budget = operator.runtime().budget
+        async with ap.parquet.scan(operator, "k", columns=["c00"], size=len(data)) as scan:
+            await anext(scan)
+            assert operator.statistics["action_http_get_request"] == 1
+            assert budget.used_bytes == len(data)
+            other = await ap.parquet.read_table(operator, "k", columns=["c01"], size=len(data))
+            assert operator.statistics["action_http_get_request"] > 2
+            assert other.equals(same_columns(data, columns=["c01"]))
+        assert budget.used_bytes == 0
+
+
 async def test_what_readers_have_in_memory_is_not_asked_for_again() -> None:
     """Of the same version; and what is in memory is not the scan's to fill."""
     async with Operator(ap.services.Memory(), block_bytes=MIB, memory_bytes=64 * MIB) as operator:
