@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -67,7 +67,7 @@ async def test_a_client_is_made_beside_the_loop(store: Callable[..., Store], mon
 
 @pytest.mark.parametrize("signing", ["presigned", "header"])
 async def test_the_first_request_blocks_nothing(
-    no_blocking_calls: Callable[[], AbstractContextManager[object]], signing: str
+    no_blocking_calls: Callable[[], AbstractContextManager[object]], signing: Literal["presigned", "header"]
 ) -> None:
     """Models, certificates and configuration files are read in a thread."""
     async with FaultServer(OBJECTS) as server:
