@@ -88,6 +88,11 @@ class MemoryBudget:
         return self.used_bytes - self._promised_bytes + self.idle.size_bytes
 
     @property
+    def queued_bytes(self) -> int:
+        """What the demand reservations ask for that are queued."""
+        return sum(ticket.size_bytes for ticket in self._lanes["demand"])
+
+    @property
     def waiting(self) -> int:
         """How many reservations are queued."""
         return len(self._lanes["demand"]) + len(self._lanes["prefetch"])

@@ -115,6 +115,14 @@ class Segment:
         """Whether somebody outside holds a view, so that dropping the segment would free nothing."""
         return self._exported is not None and self._exported() is not None
 
+    def is_unread(self, passed: int) -> bool:
+        """Whether it is still to be read on in, where every reader stands at ``passed`` or behind it."""
+        return self.next < self.end and self.end > passed
+
+    def is_spent(self, passed: int) -> bool:
+        """Whether dropping it now hurts nobody who reads on, and frees its memory."""
+        return not (self.is_unread(passed) or self.pins or self.is_viewed) and self.state is SegmentState.READY
+
     def export(self, start: int, end: int) -> memoryview:
         """A read-only view of ``[start, end)``, counted as long as it or a slice of it lives. From any thread."""
         exported = None if self._exported is None else self._exported()
@@ -140,13 +148,14 @@ class Segment:
 class Block:
     """One cell of the grid with its segments. ``segments`` is replaced, never changed, so threads may read it."""
 
-    __slots__ = ("index", "segments", "stays_off_disk", "touched")
+    __slots__ = ("index", "segments", "stays_off_disk", "touched", "touched_fetch")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.segments: tuple[Segment, ...] = ()
         self.stays_off_disk = False  # It was found not worth a block file.
         self.touched = 0
+        self.touched_fetch = 0
 
     def add(self, segment: Segment) -> None:
         """Add a segment that overlaps no other."""

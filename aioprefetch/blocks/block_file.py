@@ -77,8 +77,10 @@ class BlockFile:
         segment = segments[0] if len(segments) == 1 else block.at(start)
         if segment is None or start < segment.start or segment.start + segment.filled < end:
             return None
-        self.store.tick += 1
-        block.touched = self.store.tick
+        store = self.store
+        store.tick += 1
+        block.touched = store.tick
+        block.touched_fetch = store.fetches
         # A skip shorter than the read itself does not end a run; the first read of a prefetched segment always counts
         # as one, so that the reader hears of it.
         if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
@@ -224,6 +226,36 @@ class BlockFile:
         for segment in block.segments:
             settle(self.store.runtime, segment)
             segment.become(SegmentState.EVICTED)
+
+    @property
+    def passed(self) -> int:
+        """Every reader that has the file open stands at this position or behind it; the end where there is none."""
+        cursors = [one.positions for one in self.cursors]
+        return min((min(positions, default=0) for positions in cursors), default=self.size)
+
+    def spent_bytes(self, fresh_from: int) -> int:
+        """The memory of what was read to its end, or passed, or was last read before ``fresh_from``."""
+        passed, total = self.passed, 0
+        for block in self.blocks.values():
+            limit = passed if block.touched_fetch >= fresh_from else self.size
+            total += sum(len(segment.buffer) for segment in block.segments if segment.is_spent(limit))
+        return total
+
+    def trim(self, need_bytes: int) -> int:
+        """Drop what was read to its end, or passed, of blocks that are still being read; how many bytes that frees."""
+        passed, freed = self.passed, 0
+        for block in tuple(self.blocks.values()):
+            if len(block.segments) == 1 or freed >= need_bytes:
+                continue
+            for segment in block.segments:
+                if segment.is_spent(passed):
+                    block.discard(segment)
+                    settle(self.store.runtime, segment)
+                    segment.become(SegmentState.EVICTED)
+                    freed += len(segment.buffer)
+            if not block.segments:
+                del self.blocks[block.index]
+        return freed
 
     def forget(self) -> None:
         """Drop every block: nobody will find this file again."""

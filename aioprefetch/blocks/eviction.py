@@ -1,12 +1,14 @@
 """Which blocks go first when memory is short: a pure order.
 
-Prefetched blocks that were passed unread go first, then what lies furthest from a cursor, then what was used longest
-ago. What lies just ahead of a cursor is as near as can be: it is about to be read.
+Prefetched blocks that were passed unread go first, then those that were read to their end, and of these what lies
+furthest from a cursor, then what was used longest ago. What lies just ahead of a cursor is as near as can be: it is
+about to be read. What was fetched and is still to be read goes only where nothing else can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # A file that nobody has open is further away than any distance within an open one.
 FAR = 1 << 62
@@ -21,12 +23,23 @@ def distance(index: int, cursors: Sequence[int], *, ahead_blocks: int) -> int:
     return nearest
 
 
+class Rank(NamedTuple):
+    """The sort key of a block: the smallest is evicted first."""
+
+    is_viewed: bool
+    is_footer: bool
+    is_not_wasted: bool
+    is_unread: bool
+    nearness: int
+    touched: int
+
+
 def rank(
-    *, viewed: bool, footer: bool = False, wasted: bool, distance_blocks: int, touched: int
-) -> tuple[bool, bool, bool, int, int]:
+    *, viewed: bool, footer: bool = False, wasted: bool, unread: bool = False, distance_blocks: int, touched: int
+) -> Rank:
     """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
 
     A block that somebody views goes last: dropping it frees nothing before the last view is gone. Before it goes a
     ``footer`` that a policy keeps: every later reader of the file begins with it.
     """
-    return (viewed, footer, not wasted, -distance_blocks, touched)
+    return Rank(viewed, footer, not wasted, unread, -distance_blocks, touched)

@@ -15,12 +15,23 @@ from aioprefetch.blocks.block import Block
 from aioprefetch.blocks.block_file import BlockFile, Version
 from aioprefetch.blocks.disk.tier import DiskTier
 from aioprefetch.blocks.disk.write_behind import WriteBehind
-from aioprefetch.blocks.eviction import distance, rank
+from aioprefetch.blocks.eviction import Rank, distance, rank
 from aioprefetch.blocks.fetch import Fetch, FetchCall
 from aioprefetch.errors import BudgetExhausted, Closed
 from aioprefetch.runtime import Runtime
 from aioprefetch.statistics import Account, Tier, count_for
 from aioprefetch.values import Lane, ReadHead
+
+# While less than this share of the budget is spare, a miss brings less than a block, but no less than so many bytes:
+# what a request costs besides.
+_CALM_SHARE = 2
+_CELL_BYTES_MIN = 128 << 10
+
+# What was not read on while others sent so many requests for each file that is read is not waited for any longer.
+_ROUNDS = 4
+
+# What is spare is counted again after requests for this share of the budget.
+_COUNT_SHARE = 256
 
 # Eviction frees at least this share of the budget at a time, so that ordering the blocks is paid for once in a while.
 _RECLAIM_SHARE = 16
@@ -34,6 +45,9 @@ class BlockStore:
         self.files: dict[Hashable, BlockFile] = {}
         self._newest: dict[Hashable, BlockFile] = {}
         self.tick = 0
+        self.fetches = 0
+        self._spare_bytes = 0
+        self._asked_bytes: int | None = None
         self.disk = DiskTier.of(runtime)
         runtime.budget.reclaim = self.reclaim
         runtime.gauges.append(lambda: gauges_of(self))
@@ -97,6 +111,32 @@ class BlockStore:
         """The block was used now."""
         self.tick += 1
         block.touched = self.tick
+        block.touched_fetch = self.fetches
+
+    def cell_bytes(self, block_bytes: int) -> int:
+        """What a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
+
+        So that all that many readers fetch fits into memory until they have read it. Each takes a share of what is
+        neither on its way nor still to be read, and so their requests come to be of one size.
+        """
+        budget = self.runtime.budget
+        limit = budget.limit_bytes
+        calm = limit // _CALM_SHARE
+        if limit - budget.used_bytes - budget.queued_bytes >= calm:
+            return block_bytes
+        if self._asked_bytes is None or self._asked_bytes >= limit // _COUNT_SHARE:
+            fresh_from = self._fresh_from()
+            spent = sum(file.spent_bytes(fresh_from) for file in self.files.values())
+            self._spare_bytes, self._asked_bytes = limit - budget.used_bytes - budget.queued_bytes + spent, 0
+        share = (self._spare_bytes - self._asked_bytes) // max(1, calm // block_bytes)
+        cell = block_bytes
+        while cell > share and cell // 2 >= _CELL_BYTES_MIN:
+            cell //= 2
+        return cell
+
+    def is_short(self, block_bytes: int) -> bool:
+        """Whether memory is so short that nothing may be fetched ahead: what others read now needs it."""
+        return self.cell_bytes(block_bytes) < block_bytes // 2
 
     def start_fetch(
         self,
@@ -124,6 +164,8 @@ class BlockStore:
 
         fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place)
         fetch.label, fetch.account = label, account
+        self._asked_bytes = end - start + (self._asked_bytes or 0)
+        self.fetches += 1
         count_begin(self.runtime, fetch)
         fetch.abandon = partial(self._abandon, fetch)
         fetch.ticket = self.runtime.budget.request(end - start, lane, is_promise=True)
@@ -198,21 +240,40 @@ class BlockStore:
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
 
     def reclaim(self, need_bytes: int, lane: Lane) -> None:
-        """Evict blocks until ``need_bytes`` are free, or nothing more can go.
+        """Evict blocks until ``need_bytes`` are free, or nothing more can go; more than that only of what was read.
 
         Prefetch gets no room that other prefetched blocks take which are about to be read.
         """
-        need = max(need_bytes, self.runtime.budget.limit_bytes // _RECLAIM_SHARE)
+        more_bytes = max(need_bytes, self.runtime.budget.limit_bytes // _RECLAIM_SHARE)
         order = list(self.evictable(lane))
         heapq.heapify(order)
+        freed, trimmed = 0, False
         writer = self._sparing_writer(lane)
-        while need > 0 and order:
+        while order and freed < (need_bytes if order[0][0].is_unread else more_bytes):
+            if order[0][0].is_unread and not trimmed:
+                trimmed = True
+                freed += self._trim(more_bytes - freed)
+                continue
             _, _, file, block = heapq.heappop(order)
-            if writer is None or not writer.spare(file, block):
-                need -= block.resident_bytes
+            if file.blocks.get(block.index) is block and (writer is None or not writer.spare(file, block)):
+                freed += block.resident_bytes
                 self.evict(file, block)
-        if need > 0 and writer is not None and not self._may_overdraw(lane):
+        if freed < need_bytes and not trimmed:
+            freed += self._trim(more_bytes - freed)
+        if freed < need_bytes and writer is not None and not self._may_overdraw(lane):
             writer.wait()
+
+    def _fresh_from(self) -> int:
+        """Since which of the requests a block must have been read for somebody to be reading on in it."""
+        return self.fetches - _ROUNDS * max(_ROUNDS, sum(bool(file.blocks) for file in self.files.values()))
+
+    def _trim(self, need_bytes: int) -> int:
+        """Free what was read of blocks that are still being read, as far as needed; the bytes that came of it."""
+        freed = 0
+        for file in self.files.values():
+            if freed < need_bytes:
+                freed += file.trim(need_bytes - freed)
+        return freed
 
     def _sparing_writer(self, lane: Lane) -> WriteBehind | None:
         """Who writes blocks before they are evicted, if that may be waited for, or need not be."""
@@ -234,9 +295,10 @@ class BlockStore:
         file.drop(block)
         self.forget_if_empty(file)
 
-    def evictable(self, lane: Lane) -> Iterator[tuple[tuple[bool, bool, bool, int, int], int, BlockFile, Block]]:
+    def evictable(self, lane: Lane) -> Iterator[tuple[Rank, int, BlockFile, Block]]:
         """The blocks that may be dropped for a lane, each with its rank: a heap of them gives the first to go."""
         ahead_blocks = self.runtime.options.prefetch_blocks
+        fresh_from = self._fresh_from()
         number = 0  # Keeps the heap from comparing blocks.
         for file in self.files.values():
             if not file.blocks:
@@ -245,12 +307,15 @@ class BlockStore:
             cursors = [one.positions for one in file.cursors]
             known = [position // block_bytes for positions in cursors for position in positions]
             floating = not all(cursors)
+            passed, end_of_file = file.passed, file.size
             for block in file.blocks.values():
                 if not block.is_evictable or block.is_spilling:
                     continue
                 away = 0 if floating else distance(block.index, known, ahead_blocks=ahead_blocks)
                 unused = block.is_unused_prefetch
                 wasted = unused and away > 0
+                behind = passed if block.touched_fetch >= fresh_from else end_of_file
+                unread = not wasted and any(one.is_unread(behind) for one in block.segments)
                 if unused and not wasted and lane == "prefetch":
                     continue
                 number += 1
@@ -259,6 +324,7 @@ class BlockStore:
                         viewed=block.is_viewed,
                         footer=file.grid.bounds(block.index)[1] > file.footer_start,
                         wasted=wasted,
+                        unread=unread,
                         distance_blocks=away,
                         touched=block.touched,
                     ),

@@ -52,6 +52,8 @@ class PinnedObject(PinnedVersion):
         file = self._file()
         limit = self.end_of_reads()
         wanted = extent(start, min(end, limit), fill=fill, grid=file.grid)
+        if fill == "block" and lane == "demand":
+            wanted = self._within_share(start, end, wanted)
         if self.policy.keeps_footer and wanted[1] > file.footer_start:
             # All of it, as a first request without a size brings.
             wanted = min(wanted[0], file.footer_start), limit

@@ -29,6 +29,7 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.headers import is_weak
+from aioprefetch.ranges import Range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, Policy, first_request
 from aioprefetch.runtime import Runtime
@@ -231,7 +232,7 @@ class PinnedVersion:
             blocks = self.policy.fill != "exact"
             start = low - low % self._block_bytes if blocks else low
             stop = start + self._block_bytes if blocks else low + min(size, self.request_bytes_max)
-            return self._within_split(start, max(start + 1, min(stop, self.size)), offset, size)
+            return self._first_blocks(start, max(start + 1, min(stop, self.size)), offset, size)
         first = first_request(
             self.policy,
             offset=offset,
@@ -239,13 +240,26 @@ class PinnedVersion:
             block_bytes=self._block_bytes,
             tail_bytes=self._tail_bytes,
         )
-        return first if first.suffix else self._within_split(first.offset, first.offset + first.size, offset, size)
+        return first if first.suffix else self._first_blocks(first.offset, first.offset + first.size, offset, size)
 
-    def _within_split(self, start: int, end: int, offset: int | None, size: int) -> FirstRequest:
-        """Nothing is asked for behind what the caller is going to use, unless the read itself goes on there.
+    def _within_share(self, start: int, end: int, blocks: Range) -> Range:
+        """So much of the ``blocks`` that ``[start, end)`` touches as may be brought with it while memory is short."""
+        cell = self._store.cell_bytes(self._block_bytes)
+        if cell >= self._block_bytes or start >= end:
+            return blocks
+        # Counted from the first of these blocks, so that the cells of one block are the same for all.
+        low = blocks[0] + (start - blocks[0]) // cell * cell
+        return low, min(blocks[1], low - (low - end) // cell * cell)
+
+    def _first_blocks(self, start: int, end: int, offset: int | None, size: int) -> FirstRequest:
+        """A first request by blocks, without what memory is too short for, and without what lies out of a split.
+
+        Nothing is asked for behind what the caller is going to use, unless the read itself goes on there.
 
         Nor before it, unless the two are about a block together: then it is as well to have the block.
         """
+        if offset is not None and self.policy.fill != "exact":
+            start, end = self._within_share(offset, max(offset + 1, min(end, offset + size)), (start, end))
         split = self._split
         if split is not None and offset is not None and split[0] <= offset < split[1]:
             end = min(end, max(split[1], offset + size))

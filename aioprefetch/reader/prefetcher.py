@@ -131,7 +131,7 @@ class Prefetcher:
         windows = self.windows
         size = self._pinned.size
         windows.stop = file.size if size is None else min(file.size, size)
-        pressed = bool(self._pinned.runtime.budget.waiting)
+        pressed = bool(self._pinned.runtime.budget.waiting) or file.store.is_short(self._block_bytes)
         if pressed or file.evicted_unread_bytes > self._wasted_bytes:
             windows.shrink()
         self._wasted_bytes = file.evicted_unread_bytes

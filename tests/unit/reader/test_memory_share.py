@@ -1,0 +1,109 @@
+"""More readers than memory has blocks: their requests shrink, and what one has fetched stays until it was read."""
+
+import asyncio
+
+import pytest
+
+from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.layers import WrappedAccessor
+from aioprefetch.operator import Operator
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import Sink
+from aioprefetch.testing.oracle import assert_same_bytes, content
+from aioprefetch.values import ReadReply, ReadRequest
+from tests.unit.gates import KIB, MIB
+
+BLOCK = 512 * KIB
+
+
+class SentBytes(Layer):
+    """What the store was asked for and sent, counted below everything else."""
+
+    def __init__(self) -> None:
+        self.requests: list[ReadRequest] = []
+        self.sent_bytes = 0
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return SentBytesAccessor(inner, self)
+
+
+class SentBytesAccessor(WrappedAccessor):
+    """Its live part."""
+
+    def __init__(self, inner: Accessor, counted: SentBytes) -> None:
+        super().__init__(inner)
+        self.counted = counted
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        self.counted.requests.append(request)
+        before = sink.received
+        await asyncio.sleep(0)
+        try:
+            return await self.inner.read(request, sink)
+        finally:
+            self.counted.sent_bytes += sink.received - before
+
+
+async def read_in_turns(
+    *, readers: int, size: int, memory_bytes: int, block_bytes: int, step_bytes: int, policy: str, by_offset: bool
+) -> tuple[float, SentBytes]:
+    """That many readers at once, each of an object of its own, from front to back; bytes sent for each byte read."""
+    sent, data = SentBytes(), content(size)
+    made = Operator.from_uri("memory://", memory_bytes=memory_bytes, block_bytes=block_bytes)
+    async with made.layer(sent) as operator:
+        for number in range(readers):
+            await operator.write(f"m/{number}", data)
+
+        async def read_one(number: int) -> None:
+            async with operator.reader(f"m/{number}", policy=policy) as reader:
+                for start in range(0, size, step_bytes):
+                    if by_offset:
+                        found = await reader.read_at(start, step_bytes)
+                    else:
+                        found = await reader.read(step_bytes)
+                    assert_same_bytes(found, data[start : start + step_bytes], offset=start, what=f"reader {number}")
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*map(read_one, range(readers)))
+        assert operator.runtime().budget.peak_bytes <= memory_bytes + block_bytes
+    return sent.sent_bytes / (readers * size), sent
+
+
+@pytest.mark.parametrize(
+    ("readers", "policy", "by_offset", "most"),
+    [
+        (4, "adaptive", False, 1.0),
+        (33, "sequential", False, 1.2),
+        (33, "adaptive", True, 1.15),
+        (80, "adaptive", False, 1.3),
+    ],
+)
+async def test_many_readers_in_order_send_hardly_more_than_they_read(
+    readers: int, policy: str, by_offset: bool, most: float
+) -> None:
+    """In memory for 32 blocks of 512 KiB."""
+    factor, sent = await read_in_turns(
+        readers=readers,
+        size=3 * BLOCK,
+        memory_bytes=32 * BLOCK,
+        block_bytes=BLOCK,
+        step_bytes=32 * KIB,
+        policy=policy,
+        by_offset=by_offset,
+    )
+    assert 1.0 <= factor <= most
+    assert len(sent.requests) <= readers * 3 * BLOCK // (128 * KIB) * most
+
+
+async def test_a_hundred_readers_of_24_mib_in_the_default_memory() -> None:
+    """The defaults hold 32 blocks of 8 MiB; the hundred read 2.4 GB in turns of 256 KiB."""
+    factor, _ = await read_in_turns(
+        readers=100,
+        size=24 * MIB,
+        memory_bytes=256 * MIB,
+        block_bytes=8 * MIB,
+        step_bytes=256 * KIB,
+        policy="adaptive",
+        by_offset=False,
+    )
+    assert 1.0 <= factor <= 1.25
