@@ -113,16 +113,19 @@ class BlockStore:
         block.touched = self.tick
         block.touched_fetch = self.fetches
 
-    def cell_bytes(self, block_bytes: int) -> int:
+    def cell_bytes(self, block_bytes: int, *, opening: int = 0) -> int:
         """What a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
 
         So that all that many readers fetch fits into memory until they have read it. Each takes a share of what is
-        neither on its way nor still to be read, and so their requests come to be of one size.
+        neither on its way nor still to be read, and so their requests come to be of one size. One reader alone is not
+        limited; ``opening`` is how many objects are being opened besides those that are open.
         """
         budget = self.runtime.budget
         limit = budget.limit_bytes
         calm = limit // _CALM_SHARE
         if limit - budget.used_bytes - budget.queued_bytes >= calm:
+            return block_bytes
+        if opening + sum(len(file.cursors) for file in self.files.values()) <= 1:
             return block_bytes
         if self._asked_bytes is None or self._asked_bytes >= limit // _COUNT_SHARE:
             fresh_from = self._fresh_from()

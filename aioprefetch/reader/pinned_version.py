@@ -244,7 +244,7 @@ class PinnedVersion:
 
     def _within_share(self, start: int, end: int, blocks: Range) -> Range:
         """So much of the ``blocks`` that ``[start, end)`` touches as may be brought with it while memory is short."""
-        cell = self._store.cell_bytes(self._block_bytes)
+        cell = self._store.cell_bytes(self._block_bytes, opening=len(self._openings))
         if cell >= self._block_bytes or start >= end:
             return blocks
         # Counted from the first of these blocks, so that the cells of one block are the same for all.

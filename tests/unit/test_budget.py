@@ -294,3 +294,18 @@ async def test_a_grant_is_told_once_whenever_it_comes() -> None:
     assert told == ["at once", "later"]
     budget.cancel(later)
     assert budget.used_bytes == 0
+
+
+async def test_prefetch_does_not_pass_a_demand_read_that_waits() -> None:
+    """Not even between a release and the next turn of the loop, in which that read is granted."""
+    budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
+    held = budget.request(LIMIT + 1, "demand")
+    demand = budget.request(50, "demand")
+    budget.release(held.size_bytes)
+    prefetch = budget.request(LIMIT, "prefetch")
+    assert (demand.granted, prefetch.granted) == (False, False)
+    await settle()
+    assert (demand.granted, prefetch.granted) == (True, False)
+    budget.cancel(demand)
+    await settle()
+    assert prefetch.granted

@@ -183,3 +183,24 @@ def test_the_end_of_the_loop_while_closing_skips_no_closer() -> None:
 
     asyncio.run(main())
     assert log == ["first"]
+
+
+async def test_ending_again_while_a_resource_is_being_closed_cuts_nothing_off() -> None:
+    supervisor, log = Supervisor(), Log()
+    closing, released = asyncio.Event(), asyncio.Event()
+
+    async def close() -> None:
+        closing.set()
+        await released.wait()
+        log.append("closed")
+
+    supervisor.on_close(close)
+    await settle()
+    ended = asyncio.create_task(supervisor.aclose())
+    await closing.wait()
+    supervisor.end()
+    again = asyncio.create_task(supervisor.aclose())
+    await settle()
+    released.set()
+    await asyncio.gather(ended, again)
+    assert log == ["closed"]

@@ -121,3 +121,17 @@ async def test_a_viewed_block_goes_last() -> None:
         assert 0 in resident(reader)
         assert bytes(view) == b.data[:BLOCK]
         await reader.aclose()
+
+
+async def test_prefetch_takes_no_room_from_what_is_about_to_be_read() -> None:
+    """Of what was fetched ahead it may have what was passed unread; demand may have all of it."""
+    async with bench(memory_bytes=16 * BLOCK) as b, b.reader() as reader:
+        await reader.read_at(0, 1)
+        reader.will_need([(start * BLOCK, (start + 1) * BLOCK) for start in (1, 4)])
+        await settle()
+        reader.seek(4 * BLOCK)
+        assert reader._object is not None
+        store = reader._object._store
+        for lane, found in (("prefetch", {0, 1}), ("demand", {0, 1, 4})):
+            assert {block.index for _, _, _, block in store.evictable(lane)} == found  # type: ignore[arg-type]
+        assert min(store.evictable("demand"))[3].index == 1

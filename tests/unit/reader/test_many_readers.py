@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.unit.gates import KIB, MIB, Bench, Call, bench, settle
+from tests.unit.gates import KIB, MIB, Bench, Call, bench, settle, with_etag
 from tests.unit.reader.ahead import assert_all_given_back, watch_grants
 
 READERS = 200
@@ -83,3 +83,15 @@ def test_two_hundred_readers_in_little_memory(
     # The others, each with one request, before its own: in any order there may be some of those in flight besides.
     assert max(progress.waited) <= READERS + (0 if in_order else 10 * MEMORY // BLOCK)
     assert progress.answered == READERS * BLOCKS
+
+
+async def test_readers_share_no_blocks_under_a_weak_etag() -> None:
+    """It may stand for two versions that differ, so a second reader must not get what a first one has fetched."""
+    async with bench(BLOCK) as b:
+        b.gate.falsify = with_etag('W/"same"')
+        async with b.reader() as first, b.reader() as second:
+            assert await first.read_at(0, 100) == b.data[:100]
+            changed = bytes(BLOCK)
+            b.put(changed)
+            assert await second.read_at(0, 100) == changed[:100]
+            assert await first.read_at(50, 50) == b.data[50:100]

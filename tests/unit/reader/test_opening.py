@@ -512,3 +512,14 @@ async def test_a_reader_of_bytes_that_are_held_asks_after_their_version_alone() 
         async with b.reader() as reader:
             assert await reader.read_at(100, 500) == bytes(500)
         assert len(b.calls) == 3
+
+
+async def test_a_later_answer_with_another_etag_and_the_same_size_is_another_version() -> None:
+    """Also where what lies below neither understands conditions nor compares what it gets."""
+    async with bench(4 * BLOCK) as b, b.reader() as reader:
+        assert await reader.read_at(0, 100) == b.data[:100]
+        b.gate.falsify = with_etag("another")
+        with pytest.raises(ObjectChanged) as caught:
+            await reader.read_at(BLOCK, 100)
+        assert (caught.value.expected_etag, caught.value.actual_etag) == (reader.etag, "another")
+        assert await reader.read_at(0, 100) == b.data[:100]
