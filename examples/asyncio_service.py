@@ -16,6 +16,7 @@ import contextlib
 import re
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 from starlette.applications import Starlette
@@ -58,8 +59,12 @@ class ObjectResponse(StreamingResponse):
 
 
 async def serve(request: Request) -> Response:
-    """Open the object, answer, and close it unless its body is still to be sent."""
-    reader = request.app.state.operator.reader(request.path_params["path"])
+    """Open the object, answer, and close it unless its body is still to be sent.
+
+    The reader is told which bytes it is for: its one GET asks for these alone, and keeps its connection.
+    """
+    wanted = wanted_range(request.headers.get("range"))
+    reader = request.app.state.operator.reader(request.path_params["path"], **range_options(wanted))
     response = None
     try:
         response = await answer(request, reader)
@@ -116,6 +121,16 @@ def wanted_range(header: str | None) -> tuple[int, int | None] | None:
     if last and int(last) < int(first):
         return None
     return min(int(first), FAR), int(last) if last else None
+
+
+def range_options(wanted: tuple[int, int | None] | None) -> dict[str, Any]:
+    """Options of a reader for one range: the range itself, or how much of the tail to begin with."""
+    if wanted is None or wanted[0] == FAR:
+        return {}
+    first, last = wanted
+    if first < 0:
+        return {"footer_cache": -first} if -first <= CHUNK_BYTES else {}
+    return {} if last is None else {"split": (first, min(last, FAR) + 1)}
 
 
 def bounds(wanted: tuple[int, int | None] | None, size: int) -> tuple[int, int]:

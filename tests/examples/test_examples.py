@@ -21,6 +21,7 @@ from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime
 from aioprefetch.spark.java import use_java
+from aioprefetch.testing import FaultServer
 from aioprefetch.values import Request
 from tests.tidy.source_tree import ROOT
 
@@ -210,6 +211,25 @@ class TestService:
         await client.head("a/b c.bin")
         statistics = self.operator.statistics
         assert statistics["stream_read_opened"] == statistics["stream_read_closed"] > 0
+
+    async def test_small_ranges_cost_their_bytes_and_one_connection(self) -> None:
+        """A reader for each request is no waste: twenty ranges of 500 bytes out of 16 MiB, from both ends."""
+        data = bytes(range(256)) * (16 << 12)
+        async with FaultServer({"k": data}) as server:
+            app = load("asyncio_service").make_app(server.url)
+            transport = httpx.ASGITransport(app)
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=transport, base_url="http://service/objects/") as client,
+            ):
+                for number in range(20):
+                    start = number * 700_001
+                    header = f"bytes={start}-{start + 499}" if number % 2 else "bytes=-500"
+                    answer = await client.get("k", headers={"Range": header})
+                    assert answer.content == (data[start : start + 500] if number % 2 else data[-500:])
+            assert server.connections_made == 1
+            assert server.bytes_sent <= 20 * 500
+            assert len(server.requests) == 20
 
     async def test_a_store_that_is_down_is_503(self, client: httpx.AsyncClient) -> None:
         """With the advice to come again."""
