@@ -2,13 +2,14 @@
 
 A loop that decodes, parses or imports serves nobody meanwhile: no timeout fires, no other task runs. Tools that look
 for blocking calls do not see this, since the thread is busy. CPU time is measured, not wall time, so that a busy
-machine does not change the result. Collections of garbage are left out: they belong to the process, not to the
-callback.
+machine does not change the result. Left out are collections of garbage, which belong to the process, and time in the
+kernel, which grows with the load of the machine where memory is given out or taken back.
 """
 
 import asyncio
 import gc
 import inspect
+import resource
 import sys
 import sysconfig
 import threading
@@ -28,6 +29,8 @@ _PASSED_OVER = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdli
 # What serves tests or a command has a loop, or a process, of its own; loading a room on first use is the caller's.
 _NOT_OURS = tuple(str(OWN_PACKAGE / name) for name in ("testing", "cli", "__init__.py"))
 
+# File, line and function of frames, outermost first.
+Stack = tuple[tuple[str, int, str], ...]
 _AWAITED = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
 
 
@@ -36,12 +39,12 @@ class HeldLoop:
     """One callback that held its loop for too long.
 
     Attributes:
-        cpu_seconds: CPU time of the thread while code of the watched package ran, or what it called.
+        cpu_seconds: CPU time of the thread in one call of the watched package, and in what that called.
         stack: File, line and function of where the thread was when most of that time had gone, outermost first.
     """
 
     cpu_seconds: float
-    stack: tuple[tuple[str, int, str], ...]
+    stack: Stack
 
     def __str__(self) -> str:
         """The figures on one line and the stack below it."""
@@ -51,65 +54,78 @@ class HeldLoop:
 
 
 class _Running:
-    """The callback that runs on one thread."""
+    """The callback that runs on one thread, and the call into the package that it is in."""
 
     def __init__(self, thread_id: int) -> None:
         self.thread_id = thread_id
-        self.clock = time.pthread_getcpuclockid(thread_id)
-        self.depth = 0
-        self.garbage_seconds = 0.0
-        self._collecting_since = 0.0
+        self._clock = time.pthread_getcpuclockid(thread_id)
         self._lock = threading.Lock()
-        self._clear(0.0)
+        self._collecting_since = 0.0
+        self.is_running = False
+        self._clear()
 
-    def _clear(self, now: float) -> None:
-        self.sampled_at = now
-        self.own_seconds = 0.0
-        self._longest = 0.0
-        self.is_own = False
-        self.stack: tuple[tuple[str, int, str], ...] = ()
+    def _clear(self) -> None:
+        self._began = self._looked = time.clock_gettime(self._clock)
+        self._kernel_seconds = self._garbage_seconds = 0.0
+        self._call: FrameType | None = None
+        self._call_seconds = self._longest_seconds = 0.0
+        self._worst = HeldLoop(0.0, ())
 
     def begin(self) -> None:
         with self._lock:
-            self.garbage_seconds = 0.0
-            self._clear(time.clock_gettime(self.clock))
-            self.depth = 1
+            self._clear()
+            self._kernel_seconds = kernel_seconds()
+            self.is_running = True
 
-    def end(self) -> float:
-        """CPU seconds that were the package's own; what came after the last sample counts as that sample did."""
+    def end(self) -> HeldLoop:
+        """The call that took longest; what came after the last look counts as that did."""
         with self._lock:
-            self.depth = 0
-            if self.is_own:
-                self.own_seconds += time.clock_gettime(self.clock) - self.sampled_at
-            return self.own_seconds - self.garbage_seconds
+            self.is_running = False
+            if self._call is not None:
+                self._add(time.clock_gettime(self._clock) - self._looked, self._worst.stack)
+            self._call = None
+            left_out = self._garbage_seconds + kernel_seconds() - self._kernel_seconds
+            return HeldLoop(self._worst.cpu_seconds - left_out, self._worst.stack)
 
-    def sample(self, package: str, quiet_seconds: float) -> None:
-        """Look whose code runs, once the callback has used ``quiet_seconds``.
+    def look(self, package: str, quiet_seconds: float) -> None:
+        """See what runs, once the callback has used ``quiet_seconds``.
 
         Not before: a frame that is looked at lives longer, with all that its variables hold.
         """
         with self._lock:
-            now = time.clock_gettime(self.clock)
-            spent = now - self.sampled_at
-            if not self.depth or (spent < quiet_seconds and not self.stack):
+            now = time.clock_gettime(self._clock)
+            spent, self._looked = now - self._looked, now
+            if not self.is_running or now - self._began < quiet_seconds:
                 return
-            self.sampled_at = now
             frame = sys._current_frames().get(self.thread_id)
-            self.is_own = is_own(frame, package)
-            if self.is_own:
-                self.own_seconds += spent
-                if spent >= self._longest:
-                    self._longest, self.stack = spent, stack_of(frame)
+            call = entered(frame, package)
+            if call is not self._call:
+                self._call, self._call_seconds, self._longest_seconds = call, 0.0, 0.0
+            if call is not None:
+                self._add(spent, stack_of(frame))
+
+    def _add(self, spent: float, stack: Stack) -> None:
+        self._call_seconds += spent
+        if self._call_seconds > self._worst.cpu_seconds:
+            is_longest = spent >= self._longest_seconds
+            self._worst = HeldLoop(self._call_seconds, stack if is_longest else self._worst.stack)
+        self._longest_seconds = max(self._longest_seconds, spent)
 
     def collect(self, phase: str) -> None:
-        now = time.clock_gettime(self.clock)
+        """The thread collects garbage, or has done so."""
+        now = time.clock_gettime(self._clock)
         if phase == "start":
             self._collecting_since = now
         else:
-            self.garbage_seconds += now - self._collecting_since
+            self._garbage_seconds += now - self._collecting_since
 
 
-def stack_of(frame: FrameType | None) -> tuple[tuple[str, int, str], ...]:
+def kernel_seconds() -> float:
+    """CPU time that the kernel has used for this thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_stime if sys.platform == "linux" else 0.0
+
+
+def stack_of(frame: FrameType | None) -> Stack:
     """File, line and function of the innermost frames, outermost first. Reads no source, which would cost memory."""
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < STACK_FRAMES_MAX:
@@ -118,12 +134,12 @@ def stack_of(frame: FrameType | None) -> tuple[tuple[str, int, str], ...]:
     return tuple(reversed(found))
 
 
-def is_own(frame: FrameType | None, package: str) -> bool:
-    """Whether the package holds the loop: it runs, or what it called, and it was awaited or called by the loop.
+def entered(frame: FrameType | None, package: str) -> FrameType | None:
+    """The call by which the package holds the loop, if it does: it was awaited by somebody else or called by the loop.
 
     A plain function of the package that somebody else calls on a loop is that caller's to answer for.
     """
-    entered: FrameType | None = None
+    call: FrameType | None = None
     while frame is not None:
         path = frame.f_code.co_filename
         if path == __file__:  # the loop called
@@ -131,11 +147,11 @@ def is_own(frame: FrameType | None, package: str) -> bool:
         if path.startswith(package):
             if path.startswith(_NOT_OURS):
                 break
-            entered = frame
+            call = frame
         elif not path.startswith("<") and not path.startswith(_PASSED_OVER):
-            return entered is not None and bool(entered.f_code.co_flags & _AWAITED)
+            return call if call is not None and call.f_code.co_flags & _AWAITED else None
         frame = frame.f_back
-    return entered is not None
+    return call
 
 
 class LoopLag:
@@ -145,7 +161,7 @@ class LoopLag:
     clock more.
 
     Args:
-        limit_seconds: CPU seconds that one callback may take.
+        limit_seconds: CPU seconds that one call may take without a turn of the loop.
         package: Folder of the package whose code counts, with whatever it calls. By default this one.
     """
 
@@ -185,7 +201,7 @@ class LoopLag:
         running: _Running | None = getattr(self._here, "running", None)
         if running is None:
             running = self._here.running = _Running(threading.get_ident())
-        if running.depth:  # a loop within a callback of a loop: it is part of that callback
+        if running.is_running:  # a loop within a callback of a loop: it is part of that callback
             run(handle)
             return
         self._running[running.thread_id] = running
@@ -193,10 +209,10 @@ class LoopLag:
         try:
             run(handle)
         finally:
-            spent = running.end()
+            found = running.end()
             del self._running[running.thread_id]
-            if spent > self.limit_seconds:
-                self.held.append(HeldLoop(spent, running.stack))
+            if found.cpu_seconds > self.limit_seconds:
+                self.held.append(found)
 
     def _collect(self, phase: str, info: Mapping[str, int]) -> None:
         running: _Running | None = getattr(self._here, "running", None)
@@ -206,4 +222,4 @@ class LoopLag:
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             for running in list(self._running.values()):
-                running.sample(self._package, self.limit_seconds / 2)
+                running.look(self._package, self.limit_seconds / 5)

@@ -81,9 +81,9 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
     except httptools.HttpParserError:
         raise ProtocolError("the answer is no valid HTTP/1.1") from None
     head.status = status = parser.get_status_code()
-    fields = head.index()
     if not 100 <= status < 600 or len(head._lines) > FIELDS_MAX:
         raise ProtocolError(f"the answer has status {status} and {len(head._lines)} headers, which cannot be")
+    fields = head.index()  # After the check: joining fields of one name takes the square of their number.
     connection = fields.get(b"connection")
     is_old = parser.get_http_version() == "1.0"
     if connection is None:

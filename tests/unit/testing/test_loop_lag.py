@@ -24,6 +24,9 @@ def burn(cpu_seconds=0.2):
 async def burn_awaited():
     burn()
 
+async def burn_shortly():
+    burn(0.005)
+
 async def burn_in_turns():
     for _ in range(40):
         burn(0.005)
@@ -63,6 +66,14 @@ def test_a_coroutine_that_burns_cpu_is_found_with_its_stack(package: Any, tmp_pa
 
 def test_work_in_short_turns_is_fine(package: Any, tmp_path: Path) -> None:
     assert held(tmp_path, package.burn_in_turns).held == []
+
+
+def test_many_short_calls_in_one_turn_of_the_caller_are_fine(package: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        for _ in range(40):
+            await package.burn_shortly()
+
+    assert held(tmp_path, main).held == []
 
 
 def test_a_callback_of_the_package_is_found(package: Any, tmp_path: Path) -> None:
