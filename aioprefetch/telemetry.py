@@ -93,7 +93,7 @@ COUNTERS: Mapping[str, str] = {
     "cache_hits": "reads served by the cache layer",
     "cache_misses": "reads of the cache layer that went to the store",
     "cache_fills": "objects written to the cache",
-    "cache_revalidations": "conditional requests that proved an entry fresh",
+    "cache_revalidations": 'conditional requests that the store answered with "not modified"',
     "cache_evictions": "entries evicted from the cache",
     "cache_failures": "failures of the cache store, none of which failed a read",
 }
