@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if settings.get_current_profile_name() != "full":
         return
     for test in {id(test): test for item in items if (test := _hypothesis_test(item)) is not None}.values():
-        own = test._hypothesis_internal_use_settings or settings.default
+        own: Any = test._hypothesis_internal_use_settings or settings.default
         test._hypothesis_internal_use_settings = settings(
             own, max_examples=FULL_EXAMPLES_FACTOR * own.max_examples, derandomize=False
         )
