@@ -87,9 +87,8 @@ class StateMeta:
 
 def check_version(fields: Any, version: int, *, path: str) -> None:
     """``Unsupported`` for what a newer version wrote, ``UntrustedMetadata`` for what none did."""
-    found = fields.get("v") if isinstance(fields, dict) else None
     try:
-        integer(found, 1)
+        found = integer(fields.get("v") if isinstance(fields, dict) else None, 1)
     except ValueError as error:
         raise damaged(f"it has no version of a format: {error}", path) from error
     if found > version:
