@@ -36,7 +36,7 @@ async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[
         data = await store.read(name)
     except NotFound:
         return None
-    found, _ = unseal(data, path=name)
+    found: Any = unseal(data, path=name)[0]
     is_whole = isinstance(found, dict) and fields <= found.keys() and isinstance(found.get("format", {}), dict)
     if not is_whole or type(found.get("v")) is not int or found["v"] != VERSION:
         raise UntrustedMetadata(
@@ -44,7 +44,8 @@ async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[
             operation="read_state",
             path=name,
         )
-    return found
+    kept: dict[str, Any] = found
+    return kept
 
 
 async def keep(store: Operator, name: str, body: dict[str, Any]) -> dict[str, Any]:

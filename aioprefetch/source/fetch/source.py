@@ -240,7 +240,8 @@ class FileSource:
             await self._check(start)
             await self._planner.settle()
         except Error as error:
-            return self._wait_out(error)
+            self._wait_out(error)
+            return None
         # An engine asks what comes after ``start`` when the batch that ended there is committed. What has made
         # compactions fail for too long is raised.
         await self._state.committed(start.seq)
@@ -249,7 +250,8 @@ class FileSource:
             if record is None:
                 record = await self._planner.plan(limits, everything=everything)
         except Error as error:
-            return self._wait_out(error)
+            self._wait_out(error)
+            return None
         self._answered()
         return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
 

@@ -105,7 +105,8 @@ async def test_an_outage_of_minutes_ends_no_query_and_loses_nothing(
     scene.put(*second)
     start, keys = await keys_until(source, start, 290)
     assert keys == []
-    assert source.is_waiting
+    is_waiting = source.is_waiting
+    assert is_waiting
     assert "a store failed, and is asked again for 600 s more" in caplog.text
     scene.put(*third)
     start, keys = await keys_until(source, start, 30)

@@ -156,13 +156,15 @@ def test_a_body_that_is_nothing_of_ours_is_refused(read: Callable[[str], str], b
 
 
 GOOD = Offset("id", 3, 4, 5).to_json()
+WRONG_FILES: list[Any] = ["zz", None, float("inf"), 10**400, -1, 1.0, True, []]
+WRONG_BYTES: list[Any] = ["5", float("nan"), 1 << 63, {}]
 
 
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        *(({"files": wrong}, UntrustedMetadata) for wrong in ("zz", None, float("inf"), 10**400, -1, 1.0, True, [])),
-        *(({"bytes": wrong}, UntrustedMetadata) for wrong in ("5", float("nan"), 1 << 63, {})),
+        *(({"files": wrong}, UntrustedMetadata) for wrong in WRONG_FILES),
+        *(({"bytes": wrong}, UntrustedMetadata) for wrong in WRONG_BYTES),
         *(({"seq": wrong}, UntrustedMetadata) for wrong in ("3", None, -2, 10**400, True, 3.0)),
         *(({"state": wrong}, UntrustedMetadata) for wrong in (None, 5, ["id"])),
         *(({"v": wrong}, UntrustedMetadata) for wrong in (True, "1", 1.0, 0, None, 10**400)),
