@@ -27,6 +27,8 @@ from aioprefetch.values import Request
 from tests.unit.source.fetch.source_scene import ALL, Scene, items_of
 
 pytestmark = pytest.mark.virtual
+# Of the virtual clock.
+TRIGGER_SECONDS = 0.1
 PATIENT = ListOptions(interval_seconds=0, retry_seconds=600.0)
 
 
@@ -73,7 +75,7 @@ async def keys_until(source: FileSource, start: Offset, seconds: float) -> tuple
             keys += [item.file.key for item in items_of(await source.partitions(start, end))]
             await source.commit(end)
         start = end
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(TRIGGER_SECONDS)
     return start, keys
 
 

@@ -14,6 +14,9 @@ from aioprefetch.source.state.store import StateStore, Versioned
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import SMALL, add, compacted, memory, next_record, opened
 
+# Between two commits, on the virtual clock.
+COMMIT_SECONDS = 10
+
 
 async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
     base = memory()
@@ -46,8 +49,8 @@ async def test_failures_of_compactions_that_may_pass_are_waited_out_for_minutes(
     for _ in range(10 * FAILURES_MAX):
         await state.committed(2)
         await compacted(state)
-        await asyncio.sleep(10)
-    await asyncio.sleep(200)
+        await asyncio.sleep(COMMIT_SECONDS)
+    await asyncio.sleep(20 * COMMIT_SECONDS)
     with pytest.raises(Unavailable):
         await state.committed(2)
     state._live.store.operator = base
