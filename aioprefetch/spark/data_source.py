@@ -75,12 +75,15 @@ class AioPrefetchDataSource(DataSource):
         return FilteringBatchReader(settings, schema, self.inferred)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """A reader of files as they come."""
-        with worker.short_errors():
-            check_scope(self.options, "stream")
-            # It runs unattended, with the schema of its first start: one more field of somebody's is not to end it.
-            settings = with_policy(self._settings(), self.inferred, "warn")
-            return StreamReader(settings, schema, self.inferred)
+        """A reader of files as they come.
+
+        Not under ``short_errors``: where this raises, Spark's own process fails after it, over the reader that it does
+        not have, and our error is seen in the traceback alone.
+        """
+        check_scope(self.options, "stream")
+        # It runs unattended, with the schema of its first start: one more field of somebody's is not to end it.
+        settings = with_policy(self._settings(), self.inferred, "warn")
+        return StreamReader(settings, schema, self.inferred)
 
     def _settings(self) -> SourceSettings:
         worker.spare_collections()
