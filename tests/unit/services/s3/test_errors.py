@@ -7,6 +7,7 @@ import pickle
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, Explainer, Told
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
+from aioprefetch.values import ReadRequest, Request, StatRequest, WriteRequest
 from tests.unit.services.s3.stores import Store
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -311,10 +312,15 @@ def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
         metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict.fromkeys(names, said)}
         for request in REQUESTS if not code else REQUESTS[:1]:
             told = {"Error": {"Code": code, **fields}, "ResponseMetadata": metadata}
-            check_cost(lambda told=told, request=request: explainer.answered(Told.by(told), request))
+            check_cost(partial(answered, explainer, told, request))
     for name in (*BY_CLASS, "SomethingNew"):
         raised = type(name, (Exception,), {})(said)
-        check_cost(lambda raised=raised: explainer.explain(raised, REQUESTS[0]))
+        check_cost(partial(explainer.explain, raised, REQUESTS[0]))
+
+
+def answered(explainer: Explainer, told: dict[str, Any], request: Request) -> errors.Error:
+    """The error that an answer means."""
+    return explainer.answered(Told.by(told), request)
 
 
 def check_cost(make: Callable[[], errors.Error]) -> None:
