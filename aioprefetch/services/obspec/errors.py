@@ -15,11 +15,10 @@ from typing import Any
 from aioprefetch import errors
 from aioprefetch.errors import Error
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import redact
+from aioprefetch.redaction import excerpt, redact
 from aioprefetch.services.fs.failures import TABLE as SYSTEM_ERRORS
 from aioprefetch.values import ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 
-MESSAGE_CHARACTERS_MAX = 300
 _FORKED = "the store broke off its work by itself; obstore does so in a forked child of a process that has used it"
 
 # By the name of the class or of one of its bases.
@@ -119,7 +118,7 @@ class Explainer:
             return error.add_context(operation=request.operation, path=request.path)
         text = str(error)
         summary = self._scrubbed(text.partition(_DEBUG)[0])
-        said = f"; it says: {summary[:MESSAGE_CHARACTERS_MAX]}" if summary else ""
+        said = f"; it says: {excerpt(summary)}" if summary else ""
         kind = _kind_of(error, text, request)
         facts: dict[str, Any] = {"operation": request.operation, "path": request.path, "context": _facts(text)}
         explained = _condition(kind, request, facts, said)
