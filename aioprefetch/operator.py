@@ -216,7 +216,7 @@ class Operator(OperatorRecipe):
             on_progress=on_progress,
             limits=limits,
         )
-        return RangeReader(path, options, self._connect, url=f"{self.info.url}/{path}")
+        return RangeReader(path, options, self._connect, url=lambda: f"{self.info.url}/{path}")
 
     def open_file(self, path: str) -> OpenFileBuilder:
         """A reader by Hadoop's keys: ``await op.open_file("k").opt(key, value).build()``. See ``OpenFileBuilder``."""

@@ -60,7 +60,7 @@ class RangeIterator:
         if self._plan is not None:  # A foreign loop must not even queue.
             self._plan.pinned.runtime.check_loop(operation="read_ranges", path=self._plan.pinned.path)
         async with self._turn:
-            return await self._reader.guarded(self._next())
+            return await self._reader._guarded(self._next())
 
     async def _next(self) -> tuple[int, bytes]:
         if self._plan is None and not self._closed:
@@ -130,7 +130,7 @@ class RangeIterator:
         for member in piece.members:
             start, end = plan.ranges[member]
             self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
-        self._reader.count_delivered(
+        self._reader._count_delivered(
             sum(len(self._ready[-1 - i][1]) for i in range(len(piece.members))), max(tier, plan.tier)
         )
 
@@ -180,7 +180,7 @@ class ChunkIterator:
 
     async def _next(self) -> bytes:
         if not self._begun:
-            self._run = self._reader.expect_run()
+            self._run = self._reader._expect_run()
             self._begun = True
         chunk = await self._reader.read(self._chunk_bytes)
         if not chunk:
@@ -188,7 +188,7 @@ class ChunkIterator:
             raise StopAsyncIteration
         self._position = self._reader.tell()
         if self._closed:  # Closed while it waited for this chunk.
-            self._reader.leave_run(self._run, self._position)
+            self._reader._leave_run(self._run, self._position)
         return chunk
 
     async def aclose(self) -> None:
@@ -197,7 +197,7 @@ class ChunkIterator:
         Requests for what lies ahead are broken off, and their memory comes back; what has arrived stays.
         """
         if self._begun and not self._closed:
-            self._reader.leave_run(self._run, self._position)
+            self._reader._leave_run(self._run, self._position)
         self._closed = True
 
     async def __aenter__(self) -> ChunkIterator:

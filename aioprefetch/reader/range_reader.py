@@ -73,7 +73,7 @@ class RangeReader(ReaderState):
             return memoryview(await self._read(offset, size, "view_at"))
         file, waits = pinned.file, pinned.begin(start, end, at_cursor=False)
         try:
-            pieces = await self.guarded(pinned.arrived(start, end, waits))
+            pieces = await self._guarded(pinned.arrived(start, end, waits))
             if pieces is not None:
                 self._delivered(end - start, size, Tier.NETWORK if first else tier_of(waits))
                 segment = file.at(start) if len(pieces) == 1 else None
@@ -89,7 +89,7 @@ class RangeReader(ReaderState):
         data = await self.read_at(offset, wanted)
         if len(data) < wanted:
             self._counters["stream_read_exceptions"] += 1
-            self.count_given(-len(data))  # They are not given to the caller after all.
+            self._count_given(-len(data))  # They are not given to the caller after all.
             raise RangeNotSatisfied(
                 f"{wanted} bytes were demanded at {offset}, {len(data)} are there",
                 total=self.size,
@@ -182,7 +182,7 @@ class RangeReader(ReaderState):
                 target[filled : filled + len(piece)] = piece
                 filled += len(piece)
 
-            tier = await self.guarded(pinned.copy(start, end, put, at_cursor=True))
+            tier = await self._guarded(pinned.copy(start, end, put, at_cursor=True))
             self._delivered(filled, len(target), Tier.NETWORK if first else tier)
             self._move(position + filled)
             return filled
@@ -208,7 +208,7 @@ class RangeReader(ReaderState):
             raise InvalidRange(f"whence must be 0, 1 or 2, not {whence!r}", operation="seek", path=self.path)
         if target < 0:
             raise InvalidRange(f"the position {target} lies before the start", operation="seek", path=self.path)
-        self.count_seek(target - self._position)
+        self._count_seek(target - self._position)
         self._from_end = None
         self._move(target)
         return target
@@ -236,17 +236,17 @@ class RangeReader(ReaderState):
         )
         return ChunkIterator(self, size)
 
-    def expect_run(self) -> Session | None:
+    def _expect_run(self) -> Session | None:
         """What follows the cursor is going to be read in order, to the end: look ahead from its first read on.
 
-        Returns the run, for ``leave_run``; ``None`` where there is none.
+        Returns the run, for ``_leave_run``; ``None`` where there is none.
         """
         pinned = self._live("stream")
         if self._from_end is not None or self._policy.window == "none":
             return None
         return pinned.prefetcher.expect(self._position)
 
-    def leave_run(self, run: Session | None, position: int) -> None:
+    def _leave_run(self, run: Session | None, position: int) -> None:
         """Nobody reads on from ``position`` in a run that was expected: break off what is fetched ahead for it.
 
         What has arrived stays, what other runs of this reader look forward to goes on. Once closed it does nothing.
@@ -305,7 +305,7 @@ class RangeReader(ReaderState):
         self._options = replace(self._options, size=None, etag=None, version=None)
         if await self.ensure_size() and self._live("reopen").file is None:
             # The cursor lies beyond the new end, where only the size could be learnt.
-            await self.guarded(self._opened(0, 0))
+            await self._guarded(self._opened(0, 0))
 
     async def unbuffer(self) -> None:
         """Give back memory and break off what is in flight; cursor and version stay, the next read works.

@@ -27,7 +27,7 @@ Connect = Callable[[], tuple[Accessor, Runtime]]
 class ReaderState:
     """What every read of a RangeReader stands on. ``connect`` gives accessor and runtime of the running loop."""
 
-    def __init__(self, path: str, options: ReaderOptions, connect: Connect, *, url: str) -> None:
+    def __init__(self, path: str, options: ReaderOptions, connect: Connect, *, url: Callable[[], str]) -> None:
         self.path = path
         self._options = options
         self._policy = options.policy
@@ -85,7 +85,7 @@ class ReaderState:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"pos={self._position if self._from_end is None else 'end'}"
         held = "" if self._object is None else self._object.described()
-        return f"<{type(self).__name__} {self._url} {state} size={self.size}{held}>"
+        return f"<{type(self).__name__} {self._url()} {state} size={self.size}{held}>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise InvalidType(
@@ -96,7 +96,7 @@ class ReaderState:
 
     # --- for the sync shim --------------------------------------------------------------------------------------
 
-    def peek(self, offset: int, size: int | None) -> bytes | None:
+    def _peek(self, offset: int, size: int | None) -> bytes | None:
         """What ``read_at`` would return if all of it is resident, else ``None``. From any thread, never waits."""
         view = self._resident(offset, size)
         if view is None:
@@ -104,7 +104,7 @@ class ReaderState:
         self._count_hit(len(view), size)
         return bytes(view)
 
-    def peek_view(self, offset: int, size: int | None) -> memoryview | None:
+    def _peek_view(self, offset: int, size: int | None) -> memoryview | None:
         """What ``view_at`` would return if all of it is resident, else ``None``. From any thread, never waits."""
         view = self._resident(offset, size)
         file = None if self._object is None else self._object.file
@@ -119,7 +119,7 @@ class ReaderState:
         self._count_hit(len(view), size)
         return file.view(segment, offset, end)
 
-    def peek_into(self, offset: int, target: memoryview) -> int | None:
+    def _peek_into(self, offset: int, target: memoryview) -> int | None:
         """Fill ``target`` if all of it is resident, and say how much that is, else ``None``. From any thread."""
         view = self._resident(offset, len(target))
         if view is None:
@@ -200,7 +200,7 @@ class ReaderState:
             self._delivered(0, size, Tier.MEMORY)
             return b""
         collected = io.BytesIO()
-        tier = await self.guarded(pinned.copy(start, end, collected.write, at_cursor=at_cursor))
+        tier = await self._guarded(pinned.copy(start, end, collected.write, at_cursor=at_cursor))
         data = collected.getvalue()
         self._delivered(len(data), size, Tier.NETWORK if first else tier)
         return data
@@ -210,7 +210,7 @@ class ReaderState:
         pinned = self._live(operation)
         if length == 0 or (pinned.size is not None and start >= pinned.size):
             return pinned, start, start
-        pinned = await self.guarded(self._opened(start, length or 0))
+        pinned = await self._guarded(self._opened(start, length or 0))
         total = (pinned.size or 0) if pinned.file is None else pinned.end_of_reads()
         end = total if length is None else min(start + length, total)
         return pinned, start, max(start, end)
@@ -239,7 +239,7 @@ class ReaderState:
         runtime.events.publish("reader.opened", self.path, policy=self._policy.name)
         return pinned
 
-    async def guarded(self, read: Awaitable[T]) -> T:
+    async def _guarded(self, read: Awaitable[T]) -> T:
         """Count a read that fails."""
         try:
             return await read
@@ -249,7 +249,7 @@ class ReaderState:
             self._counters["stream_read_exceptions"] += 1
             raise
 
-    def count_given(self, count: int, *, reads: int = 0) -> None:
+    def _count_given(self, count: int, *, reads: int = 0) -> None:
         """Bytes went to the caller out of what a counted read had brought; or, below 0, did not although counted."""
         self._counters.hits += reads
         self._counters.hit_bytes += count
@@ -258,9 +258,9 @@ class ReaderState:
         counters = self._counters
         counters["stream_read_operations"] += 1
         counters["stream_read_operations_incomplete"] += size is not None and count < size
-        self.count_delivered(count, tier)
+        self._count_delivered(count, tier)
 
-    def count_delivered(self, count: int, tier: Tier) -> None:
+    def _count_delivered(self, count: int, tier: Tier) -> None:
         """Bytes went to the caller; ``tier`` tells where they had to be waited for."""
         counters = self._counters
         counters["stream_read_bytes"] += count
@@ -275,7 +275,7 @@ class ReaderState:
             if callback is not None and count:
                 callback(count)
         except Exception:
-            logger.exception("on_progress failed for %s", self._url)
+            logger.exception("on_progress failed for %s", self._url())
 
     def _check_open(self, operation: str) -> None:
         if self._closed:
@@ -293,11 +293,11 @@ class ReaderState:
         self._from_end = None
         if target < 0:
             raise InvalidRange(f"the position {target} lies before the start", operation="seek", path=self.path)
-        self.count_seek(target - self._position)
+        self._count_seek(target - self._position)
         self._move(target)
         return target
 
-    def count_seek(self, distance: int) -> None:
+    def _count_seek(self, distance: int) -> None:
         """The cursor, or that of a file over this reader, moved without reading."""
         counters = self._counters
         counters["stream_read_seek_operations"] += distance != 0
@@ -316,6 +316,6 @@ class ReaderState:
         if self.size is None or not self._closed:  # What is known stays known after closing.
             self._check_open("ensure_size")
         if self.size is None:
-            await self.guarded(self._opened(None if self._from_end is not None else self._position, 0))
+            await self._guarded(self._opened(None if self._from_end is not None else self._position, 0))
         assert self.size is not None
         return self.size

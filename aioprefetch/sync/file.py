@@ -189,7 +189,7 @@ class SyncFile(io.RawIOBase):
             target = self._base(whence) + checked_int(offset, "offset", operation="seek", path=self._path)
             if target < 0:
                 raise InvalidRange(f"the position would be negative: {target}", operation="seek", path=self._path)
-            self._live("seek").count_seek(target - self._position)
+            self._live("seek")._count_seek(target - self._position)
             self._position = target
             return target
 
@@ -205,7 +205,7 @@ class SyncFile(io.RawIOBase):
             piece = self._line_piece
             line = self._next_line(limit)
             self._position += len(line)
-            self._live("readline").count_given(len(line), reads=self._line_piece is piece)
+            self._live("readline")._count_given(len(line), reads=self._line_piece is piece)
             return line
 
     def readlines(self, hint: int | None = -1, /) -> list[bytes]:
@@ -293,7 +293,7 @@ class SyncFile(io.RawIOBase):
         reader = self._live("read")
         if length == 0:
             return b""
-        data = reader.peek(start, length)
+        data = reader._peek(start, length)
         if data is None:
             data = self._thread.run(reader.read_at(start, length))
         self._progress(len(data))
@@ -303,14 +303,14 @@ class SyncFile(io.RawIOBase):
         reader = self._live("read")
         if length == 0:
             return memoryview(b"")
-        view = reader.peek_view(start, length)
+        view = reader._peek_view(start, length)
         if view is None:
             view = self._thread.run(reader.view_at(start, length))
         self._progress(len(view))
         return view
 
     def _fill(self, target: memoryview) -> int:
-        count = self._live("readinto").peek_into(self._position, target)
+        count = self._live("readinto")._peek_into(self._position, target)
         if count is None:
             with self._view(self._position, len(target)) as source:
                 target[: len(source)] = source
@@ -362,7 +362,7 @@ class SyncFile(io.RawIOBase):
         at = position - self._line_start
         if not 0 <= at < len(self._line_piece):
             self._line_piece, self._line_start, at = self._read(position, LINE_PIECE_BYTES), position, 0
-            self._live("readline").count_given(-len(self._line_piece))  # Not yet: each line is, when it is returned.
+            self._live("readline")._count_given(-len(self._line_piece))  # Not yet: each line is, when it is returned.
         return self._line_piece, at
 
 

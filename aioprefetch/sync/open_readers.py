@@ -46,7 +46,7 @@ class OpenReaders:
             if found is None:
                 return None
             self._open.move_to_end(path)
-            return found.reader.peek(offset, size)
+            return found.reader._peek(offset, size)
 
     def read_at(self, path: str, offset: int, size: int | None) -> bytes:
         """Read through the path's reader, opened if there is none."""

@@ -227,7 +227,7 @@ class TestService:
                     header = f"bytes={start}-{start + 499}" if number % 2 else "bytes=-500"
                     answer = await client.get("k", headers={"Range": header})
                     assert answer.content == (data[start : start + 500] if number % 2 else data[-500:])
-            assert server.connections_made == 1
+            assert server.connections == 1
             assert server.bytes_sent <= 20 * 500
             assert len(server.requests) == 20
 

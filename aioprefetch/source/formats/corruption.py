@@ -22,6 +22,13 @@ def corrupt(message: str, *, path: str, offset: int, **facts: object) -> Untrust
     return UntrustedMetadata(message, operation="read_items", path=path, context={"offset": offset, **facts})
 
 
+def undecodable(path: str, error: Exception) -> Exception:
+    """A file that no decoder takes. Want of memory says nothing about it, and stays what it is."""
+    if isinstance(error, MemoryError):
+        return error
+    return UntrustedMetadata(f"the file cannot be decoded: {error}", operation="read_items", path=path)
+
+
 def unknown_field(name: str, *, path: str, offset: int) -> Unsupported:
     """A field that the schema does not have, where ``unknown_fields`` is ``fail``."""
     return Unsupported(

@@ -14,6 +14,7 @@ from aioprefetch.source.columns.directories import DirectoryColumns, with_direct
 from aioprefetch.source.columns.schema_union import united, with_texts_for_nulls
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import format_of
+from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.options import FormatOptions, OnFailure, ReadOptions
 from aioprefetch.source.reading.failures import reason_of
 from aioprefetch.telemetry import logger
@@ -158,7 +159,10 @@ async def _sampled(
 ) -> list[tuple[SourceFile, pa.Schema]]:
     async def one(file: SourceFile) -> tuple[SourceFile, pa.Schema]:
         try:
-            return file, await format_of(file.key, options).sample(operator, file, options, read)
+            try:
+                return file, await format_of(file.key, options).sample(operator, file, options, read)
+            except UNDECODABLE as error:
+                raise undecodable(file.key, error) from error
         except Error as error:
             error.add_context(operation="infer_schema", path=file.key)
             if on_corrupt == "fail" or reason_of(error) != "corrupt":

@@ -7,12 +7,12 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from aioprefetch.errors import Error, UntrustedMetadata
+from aioprefetch.errors import Error
 from aioprefetch.operator import Operator
 from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.formats import FoundBatch, format_of
-from aioprefetch.source.formats.corruption import UNDECODABLE
+from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.small_files import SmallText
 from aioprefetch.source.reading.failures import Failures
 from aioprefetch.source.reading.layout import Layout, Layouts
@@ -90,7 +90,7 @@ class _Reading:
                     elif (records := layout.records(item.file, piece)) is not None:
                         yield records
         except UNDECODABLE as error:
-            raise _undecodable(item, error) from error
+            raise undecodable(item.file.key, error) from error
 
     def _found(self, item: FetchItem, layout: Layout) -> AsyncGenerator[SmallText | FoundBatch, None]:
         if layout.small.suits(item):
@@ -151,11 +151,4 @@ class _Reading:
             found = layout.small.alone(item.file, text)
             return None if found is None else layout.records(item.file, found)
         except UNDECODABLE as error:
-            raise _undecodable(item, error) from error
-
-
-def _undecodable(item: FetchItem, error: Exception) -> Exception:
-    """A file that no decoder takes. Want of memory says nothing about it, and stays what it is."""
-    if isinstance(error, MemoryError):
-        return error
-    return UntrustedMetadata(f"the file cannot be decoded: {error}", operation="read_items", path=item.file.key)
+            raise undecodable(item.file.key, error) from error

@@ -294,14 +294,14 @@ async def test_a_partly_filled_block_shows_only_what_came(mapped: list[int]) -> 
         call.deliver(100)
         await settle()
         assert await early == b.data[:100]
-        assert (reader.peek(0, 101), reader.peek(100, 1), reader.peek_view(50, 51)) == (None, None, None)
+        assert (reader._peek(0, 101), reader._peek(100, 1), reader._peek_view(50, 51)) == (None, None, None)
         view = await reader.view_at(0, 100)
         assert bytes(view) == b.data[:100]
         call.fail(Unavailable("broke"))
         with pytest.raises(Unavailable):
             await late
         await settle()
-        assert (reader.peek(0, 101), reader.peek(0, 100)) == (None, b.data[:100])
+        assert (reader._peek(0, 101), reader._peek(0, 100)) == (None, b.data[:100])
         assert bytes(view) == b.data[:100]
         assert len(mapped) == asked  # It did get memory that held the other object.
         await reader.aclose()

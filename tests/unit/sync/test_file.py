@@ -112,14 +112,14 @@ def test_iteration_does_not_read_byte_by_byte(file: SyncFile) -> None:
     calls = 0
     reader = file._reader
     assert reader is not None
-    peek = reader.peek
+    peek = reader._peek
 
     def counted(offset: int, size: int | None) -> bytes | None:
         nonlocal calls
         calls += 1
         return peek(offset, size)
 
-    reader.peek = counted  # type: ignore[method-assign]
+    reader._peek = counted  # type: ignore[method-assign]
     assert sum(1 for _ in file) == 2001
     assert calls <= 3
 

@@ -247,11 +247,27 @@ async def test_a_sample_of_which_no_schema_can_be_made_is_told_with_its_place(
     assert (caught.value.path, caught.value.context["offset"]) == (key, 8)
 
 
+@pytest.mark.parametrize("error", [RecursionError("too deep"), OverflowError("too wide")])
+async def test_a_sample_meets_the_policy_for_corrupt_files_whatever_a_decoder_raises(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("aioprefetch.source.formats.json_types.parse_record", fail)
+    async with Shelf() as shelf:
+        file = await shelf.put("a.jsonl", b'{"n":1}\n')
+        with pytest.raises(UntrustedMetadata, match="cannot be decoded"):
+            await infer_schema(shelf.operator, _only(file), FormatOptions())
+        with pytest.raises(UntrustedMetadata, match="none of 1 files"):
+            await infer_schema(shelf.operator, _only(file), FormatOptions(), on_corrupt="skip")
+
+
 async def test_a_number_of_thousands_of_digits_is_a_text_in_csv() -> None:
     async with Shelf() as shelf:
         file = await shelf.put("a.csv", b"n,m\n%s,%s\n" % (b"9" * 5000, b"0" * 5000 + b"7"))
         found = await infer_schema(shelf.operator, _only(file), FormatOptions(header=True))
-    assert found.equals(pa.schema([("n", pa.string()), ("m", pa.int64())]))
+    assert found.schema.equals(pa.schema([("n", pa.string()), ("m", pa.int64())]))
 
 
 async def _only(file: Any) -> Any:
