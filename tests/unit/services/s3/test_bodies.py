@@ -76,7 +76,7 @@ class Address:
 
 async def test_a_long_page_is_read(store: Callable[..., Store]) -> None:
     """Below the bound it counts as it is, and the connection serves the next request."""
-    body = PAGE % (b"x" * (4 << 20))
+    body = PAGE % (b"x" * (2 << 20))
     async with FaultServer(OBJECTS, [Rule(fault=Fault(status=200, body=body), times=2)]) as server:
         opened = store(server)
         for _ in range(2):
