@@ -144,9 +144,7 @@ def entered(frame: FrameType | None, package: str) -> FrameType | None:
         path = frame.f_code.co_filename
         if path == __file__:  # the loop called
             break
-        if path.startswith(package):
-            if path.startswith(_NOT_OURS):
-                break
+        if path.startswith(package) and not path.startswith(_NOT_OURS):
             call = frame
         elif not path.startswith("<") and not path.startswith(_PASSED_OVER):
             return call if call is not None and call.f_code.co_flags & _AWAITED else None
