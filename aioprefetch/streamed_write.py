@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 
@@ -29,6 +29,8 @@ FILE_PIECE_BYTES = 8 << 20
 # Smaller items wait for others. A step to another thread, or through the layers, costs more than copying so much.
 PIECE_BYTES_MIN = 1 << 20
 
+T = TypeVar("T")
+
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -42,14 +44,22 @@ class ReadableFile(Protocol):
 WriteSource: TypeAlias = ReadableFile | Iterable[BytesLike] | AsyncIterable[BytesLike]
 
 
-def bytes_of(data: object) -> BytesLike | None:
-    """``data`` as bytes, copied only where it is not contiguous; ``None`` for what has no buffer."""
+def bytes_of(data: object, path: str) -> BytesLike | None:
+    """``data`` as bytes, copied only where it is not contiguous; ``None`` for what has no buffer.
+
+    ``InvalidType`` for a buffer that cannot be had, or that holds Python objects: those are addresses in this process.
+    """
     if isinstance(data, bytes | bytearray):
         return data
     try:
         view = memoryview(data)  # type: ignore[arg-type]
+        kind = view.format
     except TypeError:
         return None
+    except (ValueError, BufferError) as error:
+        raise _invalid(f"the buffer of a {type(data).__name__} cannot be read: {error}", path) from None
+    if "O" in kind:
+        raise _invalid(f"the {type(data).__name__} holds Python objects, not bytes", path)
     if not view.nbytes:
         return b""
     return view.cast("B") if view.c_contiguous else view.tobytes()
@@ -65,7 +75,7 @@ async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike 
 
     ``InvalidType`` for anything else, or for an item that is not bytes; then nothing is left behind.
     """
-    whole = None if hasattr(data, "read") else bytes_of(data)
+    whole = None if hasattr(data, "read") else bytes_of(data, request.path)
     if whole is not None:
         return await accessor.write(request, whole)
     path = request.path
@@ -94,7 +104,10 @@ def _pieces_of(data: Any, path: str) -> AsyncGenerator[BytesLike, None]:
     if hasattr(data, "__iter__") and not isinstance(data, str | Mapping):
         return _iterated_in_thread(data, path)
     hint = ""
-    if isinstance(data, str):
+    if inspect.iscoroutine(data):
+        data.close()
+        hint = ": await it first"
+    elif isinstance(data, str):
         hint = ": encode the text"
     elif isinstance(data, os.PathLike):
         hint = ": open the file with 'rb'"
@@ -131,9 +144,21 @@ async def _read_here(read: Callable[[int], Any], path: str) -> AsyncGenerator[By
 async def _read_in_thread(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
     ended = False
     while not ended:
-        piece, ended = await asyncio.to_thread(_next_of_file, read, path)
+        piece, ended = await _in_thread(path, _next_of_file, read, path)
         if piece:
             yield piece
+
+
+async def _in_thread(path: str, call: Callable[..., T], *args: object) -> T:
+    """Run what belongs to a user on a worker thread. No future can carry ``StopIteration``: it would never be done."""
+
+    def guarded() -> T:
+        try:
+            return call(*args)
+        except StopIteration as error:
+            raise _invalid("the source raised StopIteration: at its end read() returns b''", path) from error
+
+    return await asyncio.to_thread(guarded)
 
 
 def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, bool]:
@@ -150,8 +175,8 @@ def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, boo
 
 
 async def _iterated_in_thread(items: Iterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
-    iterator = await asyncio.to_thread(iter, items)
-    while pieces := await asyncio.to_thread(_next_items, iterator, path):
+    iterator: Iterator[object] = await _in_thread(path, iter, items)
+    while pieces := await _in_thread(path, _next_items, iterator, path):
         for piece in pieces:
             yield piece
 
@@ -170,7 +195,7 @@ def _next_items(iterator: Iterator[object], path: str) -> list[BytesLike]:
 
 
 def _checked_chunk(chunk: object, path: str) -> BytesLike:
-    found = bytes_of(chunk)
+    found = bytes_of(chunk, path)
     if found is None:
         if inspect.iscoroutine(chunk):
             chunk.close()

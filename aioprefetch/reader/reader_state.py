@@ -21,6 +21,10 @@ from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 
+# An answer may tell the size alone, where there is nothing at the place that was asked for; then the next request asks
+# within it. An object that shrinks meanwhile does so again.
+_OPENINGS_MAX = 4
+
 Connect = Callable[[], tuple[Accessor, Runtime]]
 
 
@@ -217,10 +221,12 @@ class ReaderState:
 
     async def _opened(self, offset: int | None, size: int) -> PinnedObject:
         pinned = self._live("read")
-        if pinned.file is None:
+        for _ in range(_OPENINGS_MAX):
+            if pinned.file is not None:
+                break
             await pinned.open(offset, size)
-        if pinned.file is None and offset is not None and offset < (pinned.size or 0):
-            await pinned.open(offset, size)  # The first answer told the size alone.
+            if offset is None or offset >= (pinned.size or 0):
+                break
         return pinned
 
     def _live(self, operation: str) -> PinnedObject:

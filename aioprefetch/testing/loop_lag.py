@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -220,4 +221,5 @@ class LoopLag:
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             for running in list(self._running.values()):
-                running.look(self._package, self.limit_seconds / 5)
+                with suppress(OSError):  # The thread has ended since.
+                    running.look(self._package, self.limit_seconds / 5)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiofiles
+import numpy as np
 import pytest
 
 from aioprefetch import Operator
@@ -308,3 +309,42 @@ async def test_a_source_that_fails_leaves_nothing(op: Operator) -> None:
         await op.write("k", Broken(bytes(PART * 2)))
     assert not isinstance(caught.value, Error)
     assert not await op.exists("k")
+
+
+async def test_a_file_that_ends_by_stop_iteration_is_refused(op: Operator) -> None:
+    """It cannot pass a future: the write would wait for ever."""
+
+    class File:
+        def __init__(self) -> None:
+            self._items = iter([b"first"])
+
+        def read(self, size: int, /) -> bytes:
+            return next(self._items)
+
+    class Items:
+        def __iter__(self) -> Iterator[bytes]:
+            raise StopIteration
+
+    for source in (File(), Items()):
+        with pytest.raises(InvalidType, match="StopIteration"):
+            await op.write("n", source)
+    assert not await op.exists("n")
+
+
+async def test_what_has_a_buffer_of_something_else_is_refused(op: Operator) -> None:
+    released = memoryview(b"x")
+    released.release()
+    sources: list[Any] = [np.array(["2020-01-01"], dtype="M8[D]"), np.array([object()]), released]
+    for data in sources:
+        with pytest.raises(InvalidType):
+            await op.write("n", data)
+        with pytest.raises(InvalidType):
+            await op.write("n", [data])
+
+
+async def test_a_coroutine_is_refused_and_closed(op: Operator) -> None:
+    async def data() -> bytes:
+        return b"x"
+
+    with pytest.raises(InvalidType, match="await it first"):
+        await op.write("n", data())  # type: ignore[arg-type]

@@ -5,8 +5,12 @@ import dataclasses
 
 import pytest
 
+from aioprefetch.accessor import Accessor, Layer
 from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
-from aioprefetch.values import Metadata
+from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.runtime import Runtime
+from aioprefetch.sink import Sink
+from aioprefetch.values import Metadata, ReadReply, ReadRequest, WriteRequest
 from tests.unit.blocks.disk.disk_bench import BLOCK as DISK_BLOCK
 from tests.unit.blocks.disk.disk_bench import counts, disk_bench, written
 from tests.unit.gates import KIB, MIB, bench, settle
@@ -239,3 +243,26 @@ async def test_who_declares_less_shares_what_it_read_with_the_others() -> None:
         assert await short.read() == b.data[:100]
         assert await reader.read() == b.data
         assert await short.read_at(0, 1000) == b.data[:100]
+
+
+async def test_an_object_that_shrinks_while_it_is_opened_is_read_as_it_is() -> None:
+    """Its first answer tells a size that is too large again when the second one comes."""
+
+    class Shrinking(WrappedAccessor):
+        async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+            try:
+                return await self.inner.read(request, sink)
+            except RangeNotSatisfied:
+                size = next(sizes, None)
+                if size is not None:
+                    await self.inner.write(WriteRequest(path="k"), bytes(size))
+                raise
+
+    class ShrinkingLayer(Layer):
+        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+            return Shrinking(inner)
+
+    sizes = iter([300 * KIB, 200 * KIB])
+    async with bench(MIB, layers=[ShrinkingLayer()]) as b, b.reader(policy="parquet", size=2 * MIB) as reader:
+        assert await reader.read_at(0, 100) == bytes(100)
+        assert reader.size == 200 * KIB
