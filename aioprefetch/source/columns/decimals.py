@@ -12,7 +12,7 @@ _DIGITS_MAX = 76
 _DECIMAL128_DIGITS = 38
 # Digits of the largest integer of 64 bits, which pyarrow wants room for whatever the values are.
 _INTEGER_DIGITS = 20
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]++\.?[0-9]*+|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 # Texts of which pyarrow might make more than 76 digits.
 _LONG = r".{61}|[eE]\+?[0-9]{2}"
 

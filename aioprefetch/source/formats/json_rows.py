@@ -42,7 +42,8 @@ def _integer(text: str) -> Integer | Number:
     return Integer(text) if len(text) <= _INTEGER_CHARS_MAX else Number(text)
 
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# One that nothing closes goes to the end: else each quote in it would be looked behind for its own end.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uint8)
 
 _HALF_PAIR = "an unknown field has half of a surrogate pair in it, which is no text"

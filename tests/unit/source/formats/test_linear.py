@@ -18,13 +18,19 @@ import pyarrow as pa
 import pytest
 from backports import zstd
 
+from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.source.columns.casts import CannotCast, cast_plain
+from aioprefetch.source.columns.directories import DirectoryColumns
 from aioprefetch.source.formats import zstd_stream
 from aioprefetch.source.formats.compression import decompressor
 from aioprefetch.source.formats.csv_quoting import Quoting
 from aioprefetch.source.formats.csv_records import RecordCutter
 from aioprefetch.source.formats.encodings import Transcoder
+from aioprefetch.source.formats.json_rows import DEPTH_MAX, read_rows
 from aioprefetch.source.formats.json_types import infer_json
 from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines
+from aioprefetch.source.formats.record_format import Wanted
+from aioprefetch.source.options import FormatOptions, ReadOptions
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -189,3 +195,46 @@ def test_a_sample_of_records_each_with_a_name_of_its_own() -> None:
         assert len(infer_json(Lines(data, 0), LineEnds(None), "k")) == count
 
     assert_linear(run, 3000)
+
+
+JSON_ENDS = {"none": b"", "a closing quote": b'"', "half of an escape": b"\\"}
+
+
+@pytest.mark.parametrize("end", JSON_ENDS)
+@pytest.mark.parametrize(
+    "text", [b'\\"', b"\\\\", b'"', b'[{"', b"x"], ids=["escaped", "escapes", "quotes", "deep", "text"]
+)
+def test_strings_in_json_that_is_nested_too_deep(text: bytes, end: str) -> None:
+    """How deep it is nested is told behind its strings, also where the last one has no end."""
+    want = Wanted(TEXT, FormatOptions(), ReadOptions())
+
+    def run(count: int) -> None:
+        lines = Lines(b'{"value":' + b"[" * DEPTH_MAX + b'"' + text * count + JSON_ENDS[end], 0)
+        with pytest.raises(UntrustedMetadata):
+            infer_json(lines, LineEnds(None), "k")
+        with pytest.raises(UntrustedMetadata):
+            read_rows(lines, LineEnds(None), want, "k")
+
+    assert_linear(run, 4000)
+
+
+# --- long numbers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["{}x", "{}.", ".{}x", "{}e{}", "1e{}x"])
+def test_a_long_text_that_is_nearly_a_decimal(text: str) -> None:
+    def run(count: int) -> None:
+        with pytest.raises(CannotCast):
+            cast_plain(pa.array([text.replace("{}", "1" * count)]), pa.decimal128(38, 10))
+
+    assert_linear(run, 5000)
+
+
+@pytest.mark.parametrize("text", ["{}x", "0.{}x", ".{}x", "1e{}x"])
+def test_a_directory_whose_value_is_nearly_a_number(text: str) -> None:
+    def run(count: int) -> None:
+        columns = DirectoryColumns()
+        columns.add(f"day={text.replace('{}', '1' * count)}/f")
+        assert columns.fields() == [pa.field("day", pa.string())]
+
+    assert_linear(run, 5000)
