@@ -44,7 +44,8 @@ class MemoryLimits:
 def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> MemoryLimits:
     """The limits for a plan, with the budget that was given, if any, in a runtime of ``memory_bytes``."""
     segment_bytes = plan.request_bytes_max
-    largest = max((end - start for start, end in (*plan.requests, *plan.held_ranges)), default=0)
+    # What is held is cut: it is copied on the loop, piece by piece, and may be as large as the runtime's memory.
+    largest = max((end - start for start, end in plan.requests), default=0)
     largest = max(largest, segment_bytes)
     if budget_bytes == 0:
         return MemoryLimits(0, segment_bytes, largest, is_short=False)

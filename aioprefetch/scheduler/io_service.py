@@ -10,6 +10,7 @@ what becomes of their bytes after ``release``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -87,6 +88,7 @@ class IoService:
         self._requests: dict[TakenRead, PageRequest] = {}
         self._spawned: dict[object, Work | None] = {}
         self._is_scheduled = False
+        self._copying = asyncio.Lock()
 
     @property
     def request_bytes_max(self) -> int:
@@ -223,7 +225,13 @@ class IoService:
         counters["scan_budget_overdrafts"] += taken.is_overdraft
         readers = [self._reads[part.submission] for part in taken.parts]
         request = PageRequest(
-            taken, readers, file.pinned, memory=file.memory, owner=self.runtime.budget, on_send=self._sent
+            taken,
+            readers,
+            file.pinned,
+            memory=file.memory,
+            owner=self.runtime.budget,
+            copying=self._copying,
+            on_send=self._sent,
         )
         self._requests[taken] = request
         request.work = self.runtime.supervisor.spawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,6 +32,7 @@ class PageRequest(Sink):
 
     __slots__ = (
         "_buffer",
+        "_copying",
         "_is_allocated",
         "_landed",
         "_memory",
@@ -52,6 +54,7 @@ class PageRequest(Sink):
         *,
         memory: FileMemory | None,
         owner: Owner,
+        copying: asyncio.Lock,
         on_send: Callable[[PageRequest], None],
     ) -> None:
         super().__init__()
@@ -63,6 +66,7 @@ class PageRequest(Sink):
         self._pinned = pinned
         self._memory = memory
         self._owner = owner
+        self._copying = copying  # One at a time of all requests of the scan.
         self._on_send = on_send
         self._buffer: memoryview | None = None
         self._landed = False
@@ -78,13 +82,23 @@ class PageRequest(Sink):
         lane: Lane = "demand" if any(reader.is_wanted for reader in self._readers) else "prefetch"
         start, end = self.taken.start, self.taken.end
         try:
-            if not self._pinned.copy_held(self, start, end):
+            if not await self._copy_held():
                 self._on_send(self)
                 await self._pinned.read_to(self, start, end, lane=lane)
             self._land()
             self.is_complete = True
         except Exception as error:
             self.error = error
+
+    async def _copy_held(self) -> bool:
+        """Copy it out of the runtime's blocks, if they have it, in a turn of the loop that copies nothing else."""
+        start, end = self.taken.start, self.taken.end
+        if not self._pinned.holds(start, end):
+            return False
+        async with self._copying:
+            is_copied = self._pinned.copy_held(self, start, end)
+            await asyncio.sleep(0)
+        return is_copied
 
     def deliver(self) -> None:
         """Give each reader that still waits for it its bytes, which are its own from now on."""

@@ -147,6 +147,11 @@ class PinnedFile:
                     position = end
         return found
 
+    def holds(self, start: int, end: int) -> bool:
+        """Whether the runtime's blocks have all of ``[start, end)``."""
+        file = self._blocks()
+        return file is not None and file.holds(start, end)
+
     def copy_held(self, sink: Sink, start: int, end: int) -> bool:
         """Copy ``[start, end)``, which is not empty, out of the runtime's blocks; ``False`` if they lack any of it."""
         file = self._blocks()

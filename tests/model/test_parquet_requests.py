@@ -1,5 +1,6 @@
 """How many requests a Parquet scan costs: those of the pure planner, counted at the store."""
 
+import asyncio
 import io
 import itertools
 import random
@@ -18,6 +19,8 @@ from aioprefetch.cli.sample_file import sample_parquet
 from aioprefetch.operator import Operator
 from aioprefetch.parquet.byte_plan import SMALL_GAP_BYTES, Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
+from aioprefetch.scheduler.pinned_file import PinnedFile
+from aioprefetch.sink import Sink
 from tests.model.arithmetic import MIB, Arithmetic, Distance, Read, repeated
 
 pytestmark = pytest.mark.virtual
@@ -328,6 +331,35 @@ async def test_what_readers_have_in_memory_is_not_asked_for_again() -> None:
         sent = operator.statistics["action_http_get_request"] - before["action_http_get_request"]
         assert sent == 2 + len(plan.requests)
         assert found.equals(same_columns(FIFTY))
+
+
+async def test_what_is_in_memory_is_copied_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of what readers have must not hold the loop for as long as copying all of it takes."""
+    turn, copied = 0, dict[int, int]()
+    copy_held = PinnedFile.copy_held
+
+    def counted(self: PinnedFile, sink: Sink, start: int, end: int) -> bool:
+        is_copied = copy_held(self, sink, start, end)
+        copied[turn] = copied.get(turn, 0) + is_copied * (end - start)
+        return is_copied
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    async with Operator(ap.services.Memory(), block_bytes=MIB, memory_bytes=256 * MIB) as operator:
+        await operator.write("k", FIFTY)
+        async with operator.reader("k", policy="sequential", prefetch_enabled=False) as reader:
+            await reader.read_at(0, len(FIFTY))
+        plan = await ap.parquet.plan(operator, "k")
+        assert max(end - start for start, end in plan.held_ranges) > 20 * MIB
+        monkeypatch.setattr(PinnedFile, "copy_held", counted)
+        next_turn()
+        found = await ap.parquet.read_table(operator, "k")
+    assert found.equals(same_columns(FIFTY))
+    assert sum(copied.values()) > 20 * MIB
+    assert max(copied.values()) <= plan.request_bytes_max
 
 
 async def test_another_version_in_memory_is_not_used() -> None:
