@@ -43,9 +43,8 @@ class Connector:
         first = origin if proxy is None else proxy.origin
         if proxy is not None and proxy.origin.scheme == origin.scheme == "https":
             raise Unsupported(f"the proxy {proxy.origin} would need TLS within TLS; give its address with http://")
+        context = await self._tls_context() if "https" in (origin.scheme, first.scheme) else None
         try:
-            # Before the time for the connection begins: reading files on a busy machine is no matter of the network.
-            context = await self._tls_context() if "https" in (origin.scheme, first.scheme) else None
             async with asyncio.timeout(self._options.connect_timeout_seconds):
                 sock = await self._open_socket(first)
                 return await self._connect_over(sock, route, context, on_lost)
@@ -112,12 +111,21 @@ class Connector:
         return connection
 
     async def _tls_context(self) -> ssl.SSLContext:
-        # Reading the system's authorities takes tens of milliseconds, so it is done once, and in a thread.
-        if self._context is None:
-            async with self._reading_context:
+        # Reading the system's authorities takes tens of milliseconds, so it is done once, and in a thread. It has as
+        # long as a connection has, but takes none of that time: a slow disk is no matter of the network.
+        if self._context is not None:
+            return self._context
+        limit_seconds = self._options.connect_timeout_seconds
+        try:
+            async with asyncio.timeout(limit_seconds), self._reading_context:
                 if self._context is None:
                     self._context = await self._runtime.run_blocking(tls_context, self._options.ca_bundle)
-        return self._context
+                return self._context
+        except TimeoutError:
+            files = "of the system" if self._options.ca_bundle is None else f"in ca_bundle {self._options.ca_bundle!r}"
+            raise TimedOut(
+                f"the certificates {files} were not read within connect_timeout_seconds={limit_seconds:g}"
+            ) from None
 
 
 def arrivals(sock: socket.socket) -> Callable[[], object]:
