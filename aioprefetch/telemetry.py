@@ -64,7 +64,7 @@ COUNTERS: Mapping[str, str] = {
     "prefetch_bytes_used": "bytes prefetched, in pieces of memory of which something was read",
     "prefetch_bytes_wasted": "bytes prefetched, in pieces that were evicted unread or whose reader closed before",
     "prefetch_lead": "pieces of memory that were prefetched and then read",
-    "stream_evict_blocks_from_cache": "blocks evicted from memory",
+    "stream_evict_blocks_from_cache": "blocks, or parts of them, evicted from memory",
     "stream_read_block_disk_hits": "blocks, or parts of blocks, that came from their block files",
     "stream_file_cache_blocks_written": "block files written",
     "stream_file_cache_blocks_skipped": "blocks not written, because such files were evicted before they were read",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from aioprefetch.blocks.block import Block, Segment, SegmentState
+from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.errors import Closed
 from aioprefetch.runtime import Runtime
 from aioprefetch.statistics import Counters, Tier
@@ -42,9 +42,9 @@ def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
         counters.succeeded("stream_read_prefetch_operations", runtime.now() - fetch.started)
 
 
-def count_eviction(runtime: Runtime, block: Block) -> None:
-    """A block is evicted: the reader that had its beginning fetched is told."""
-    counters_of(runtime, block.segments[0])["stream_evict_blocks_from_cache"] += 1
+def count_eviction(runtime: Runtime, first: Segment) -> None:
+    """A block is evicted, or a part of it: the reader that had its ``first`` segment fetched is told."""
+    counters_of(runtime, first)["stream_evict_blocks_from_cache"] += 1
 
 
 def count_ready(runtime: Runtime, segment: Segment) -> None:

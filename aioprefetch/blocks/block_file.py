@@ -241,21 +241,27 @@ class BlockFile:
             total += sum(len(segment.buffer) for segment in block.segments if segment.is_spent(limit))
         return total
 
-    def trim(self, need_bytes: int) -> int:
-        """Drop what was read to its end, or passed, of blocks that are still being read; how many bytes that frees."""
-        passed, freed = self.passed, 0
-        for block in tuple(self.blocks.values()):
-            if len(block.segments) == 1 or freed >= need_bytes:
-                continue
-            for segment in block.segments:
-                if segment.is_spent(passed):
-                    block.discard(segment)
-                    settle(self.store.runtime, segment)
-                    segment.become(SegmentState.EVICTED)
-                    freed += len(segment.buffer)
-            if not block.segments:
-                del self.blocks[block.index]
-        return freed
+    def spent_segments(self, *, of_footer: bool) -> list[tuple[Block, Segment]]:
+        """What was read to its end, or passed, of blocks in several segments; within the kept footer, or before it.
+
+        A block in one segment is evicted as a whole, in its turn.
+        """
+        passed = self.passed
+        return [
+            (block, segment)
+            for block in self.blocks.values()
+            if len(block.segments) > 1
+            for segment in block.segments
+            if (segment.end > self.footer_start) == of_footer and segment.is_spent(passed)
+        ]
+
+    def drop_segment(self, block: Block, segment: Segment) -> None:
+        """Evict a part of a block; its memory comes back as soon as nobody views it."""
+        block.discard(segment)
+        settle(self.store.runtime, segment)
+        segment.become(SegmentState.EVICTED)
+        if not block.segments:
+            self.blocks.pop(block.index, None)
 
     def forget(self) -> None:
         """Drop every block: nobody will find this file again."""

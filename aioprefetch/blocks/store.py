@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 
 from aioprefetch.blocks.accounting import count_begin, count_end, count_eviction, gauges_of
-from aioprefetch.blocks.block import Block
+from aioprefetch.blocks.block import Block, Segment
 from aioprefetch.blocks.block_file import BlockFile, Version
 from aioprefetch.blocks.disk.tier import DiskTier
 from aioprefetch.blocks.disk.write_behind import WriteBehind
@@ -47,7 +47,7 @@ class BlockStore:
         self.tick = 0
         self.fetches = 0
         self._spare_bytes = 0
-        self._asked_bytes: int | None = None
+        self._asked_bytes: int | None = None  # Since what is spare was counted, which it was not yet.
         self.disk = DiskTier.of(runtime)
         runtime.budget.reclaim = self.reclaim
         runtime.gauges.append(lambda: gauges_of(self))
@@ -167,7 +167,8 @@ class BlockStore:
 
         fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place)
         fetch.label, fetch.account = label, account
-        self._asked_bytes = end - start + (self._asked_bytes or 0)
+        if self._asked_bytes is not None:
+            self._asked_bytes += end - start
         self.fetches += 1
         count_begin(self.runtime, fetch)
         fetch.abandon = partial(self._abandon, fetch)
@@ -263,6 +264,8 @@ class BlockStore:
                 self.evict(file, block)
         if freed < need_bytes and not trimmed:
             freed += self._trim(more_bytes - freed)
+        if freed < need_bytes:
+            freed += self._trim(need_bytes - freed, of_footer=True)
         if freed < need_bytes and writer is not None and not self._may_overdraw(lane):
             writer.wait()
 
@@ -270,13 +273,28 @@ class BlockStore:
         """Since which of the requests a block must have been read for somebody to be reading on in it."""
         return self.fetches - _ROUNDS * max(_ROUNDS, sum(bool(file.blocks) for file in self.files.values()))
 
-    def _trim(self, need_bytes: int) -> int:
-        """Free what was read of blocks that are still being read, as far as needed; the bytes that came of it."""
+    def _trim(self, need_bytes: int, *, of_footer: bool = False) -> int:
+        """Free what was read of blocks that are still being read, as far as needed; the bytes that came of it.
+
+        Either what lies before the footers that are kept, or these.
+        """
         freed = 0
-        for file in self.files.values():
-            if freed < need_bytes:
-                freed += file.trim(need_bytes - freed)
+        for file in tuple(self.files.values()):
+            for block, segment in file.spent_segments(of_footer=of_footer):
+                if freed >= need_bytes:
+                    return freed
+                freed += len(segment.buffer)
+                self._evict_segment(file, block, segment)
+            self.forget_if_empty(file)
         return freed
+
+    def _evict_segment(self, file: BlockFile, block: Block, segment: Segment) -> None:
+        unused = segment.unused_prefetch
+        count_eviction(self.runtime, segment)
+        self.runtime.events.publish("block.evicted", file.label, start=segment.start, end=segment.end, unused=unused)
+        if unused:
+            file.evicted_unread_bytes += len(segment.buffer)
+        file.drop_segment(block, segment)
 
     def _sparing_writer(self, lane: Lane) -> WriteBehind | None:
         """Who writes blocks before they are evicted, if that may be waited for, or need not be."""
@@ -290,7 +308,7 @@ class BlockStore:
     def evict(self, file: BlockFile, block: Block) -> None:
         """Drop a block for the sake of its memory."""
         unused = block.is_unused_prefetch
-        count_eviction(self.runtime, block)
+        count_eviction(self.runtime, block.segments[0])
         start, end = file.grid.bounds(block.index)
         self.runtime.events.publish("block.evicted", file.label, start=start, end=end, unused=unused)
         if unused:

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
+from aioprefetch.blocks.block_file import Cursor
 from aioprefetch.blocks.eviction import FAR, distance, rank
+from aioprefetch.blocks.fetch import Fetch
+from aioprefetch.blocks.store import BlockStore
+from aioprefetch.telemetry import Event
+from aioprefetch.testing.oracle import content
 from tests.unit.gates import KIB, MIB, Bench, bench, settle
 
 BLOCK = 64 * KIB
@@ -135,3 +140,77 @@ async def test_prefetch_takes_no_room_from_what_is_about_to_be_read() -> None:
         for lane, found in (("prefetch", {0, 1}), ("demand", {0, 1, 4})):
             assert {block.index for _, _, _, block in store.evictable(lane)} == found  # type: ignore[arg-type]
         assert min(store.evictable("demand"))[3].index == 1
+
+
+def footer_is_held(b: Bench, path: str) -> bool:
+    """Whether the last bytes of an object are still in memory."""
+    files = [file for file in BlockStore.of(b.runtime).files.values() if file.label == path]
+    return any(file.holds(file.footer_start, file.size) for file in files)
+
+
+async def read_footers(b: Bench, *paths: str) -> None:
+    """Read the end of each object and something before it, as readers of Parquet do, and close."""
+    for path in paths:
+        b.put(content(BLOCK), path)
+        async with b.operator.reader(path, policy="parquet", footer_cache=8 * KIB) as reader:
+            await reader.read_at(BLOCK - 8, 8)
+            await reader.read_at(BLOCK - 4 * KIB, 4 * KIB)
+            await reader.read_at(0, 8 * KIB)
+            await reader.read_at(BLOCK - 20 * KIB, 12 * KIB)
+
+
+async def test_footers_of_closed_files_stay_when_parts_of_blocks_go() -> None:
+    paths = [f"{number}.parquet" for number in range(5)]
+    async with bench(memory_bytes=16 * BLOCK) as b:
+        await read_footers(b, *paths)
+        async with b.reader() as reader:
+            for block in range(14):  # Each of them is still to be read on.
+                await reader.read_at(block * BLOCK, 10)
+        await settle()
+        assert [path for path in paths if not footer_is_held(b, path)] == []
+
+
+async def test_a_file_whose_last_part_was_evicted_is_forgotten() -> None:
+    paths = [f"{number}.parquet" for number in range(5)]
+    async with bench(memory_bytes=2 * BLOCK) as b:
+        await read_footers(b, *paths)
+        async with b.reader() as reader:
+            for block in range(16):
+                await reader.read_at(block * BLOCK, 10)
+        await settle()
+        store = BlockStore.of(b.runtime)
+        store.reclaim(2 * BLOCK, "demand")
+        assert (store.files, store._newest) == ({}, {})
+
+
+async def test_an_evicted_part_of_a_block_counts_and_is_told() -> None:
+    async with bench(memory_bytes=16 * BLOCK) as b, b.reader(policy="random") as reader:
+        await reader.read_at(0, 16 * KIB)
+        reader.will_need([(32 * KIB, BLOCK)])
+        await settle()
+        told: list[Event] = []
+        b.runtime.events.subscribe(told.append)
+        BlockStore.of(b.runtime).reclaim(1, "demand")
+        assert told == [Event("block.evicted", "k", {"start": 0, "end": 16 * KIB, "unused": False})]
+        assert reader.statistics["stream_evict_blocks_from_cache"] == 1
+        assert await reader.read_at(32 * KIB, 32 * KIB) == b.data[32 * KIB : BLOCK]
+
+
+async def test_a_small_first_fetch_does_not_pass_for_a_lack_of_memory() -> None:
+    """What is spare is counted before what was asked for is taken off it."""
+
+    async def never(fetch: Fetch) -> None:
+        await asyncio.Event().wait()
+
+    async with bench(memory_bytes=256 * MIB) as b:
+        store = BlockStore.of(b.runtime)
+        b.runtime.budget.charge(130 * MIB)
+        cursors = [Cursor(), Cursor()]
+        for number, cursor in enumerate(cursors):
+            store.file(("k", number), (None, "etag"), size=MIB, block_bytes=8 * MIB).open(cursor)
+        file = next(iter(store.files.values()))
+        fetch = file.start_fetch(0, 10, never, lane="demand")
+        assert store.cell_bytes(8 * MIB) == 4 * MIB
+        fetch.cancel()
+        await settle()
+        b.runtime.budget.release(130 * MIB)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aioprefetch import buffers
 from aioprefetch.budget import MemoryBudget, Ticket
 from aioprefetch.buffers import IDLE_BYTES_MAX, IDLE_SHARE, MAPPED_BYTES_MIN, lend_buffer, new_buffer, view_of
-from aioprefetch.errors import Unavailable
+from aioprefetch.errors import BudgetExhausted, Unavailable
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.testing import run_virtual
 from tests.unit.gates import MIB, Bench, bench, settle
@@ -353,3 +353,66 @@ async def test_a_view_that_a_finalizer_brings_back_to_life_keeps_its_memory() ->
     other = lend_buffer(MAPPED_BYTES_MIN, budget)
     other[:] = b"b" * len(other)
     assert bytes(kept[0][:4]) == b"aaaa"
+
+
+VIEWED_BYTES = 5 * SIZE + 12_345
+
+held_verbs = st.sampled_from(["view", "view", "read", "slice", "drop", "evict", "overwrite", "lend"])
+places = st.integers(0, VIEWED_BYTES - 1)
+sizes = st.sampled_from([1, 1000, SIZE // 2, SIZE, SIZE + 7])
+
+
+class ViewHolder:
+    """Somebody who keeps views, and knows what each of them must show for ever."""
+
+    def __init__(self, b: Bench) -> None:
+        self.bench = b
+        self.data = b.data[:VIEWED_BYTES]
+        b.put(self.data)
+        self.reader = b.reader()
+        self.held: list[tuple[memoryview, bytes]] = []
+
+    async def step(self, verb: str, start: int, size: int) -> None:
+        """One step; ``start`` says which of the held views too."""
+        end = min(start + size, VIEWED_BYTES)
+        if verb == "view":
+            self.held = [*self.held[-3:], (await self.reader.view_at(start, end - start), self.data[start:end])]
+        elif verb == "read":
+            assert await self.reader.read_at(start, end - start) == self.data[start:end]
+        elif verb == "evict":
+            await self.reader.unbuffer()
+        elif verb == "overwrite":
+            self.data = self.data[1000:] + self.data[:1000]
+            self.bench.put(self.data)
+            await self.reader.reopen()
+        elif verb == "lend":
+            lend_buffer(SIZE, self.bench.runtime.budget)[:] = b"\xee" * SIZE
+        elif self.held:
+            view, due = self.held.pop(start % len(self.held))
+            if verb == "slice":
+                half = len(view) // 2
+                self.held.append((view[half:], due[half:]))
+
+    def check(self) -> None:
+        """Every view that is held shows what it showed first."""
+        assert [at for at, (view, due) in enumerate(self.held) if bytes(view) != due or not view.readonly] == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(held_verbs, places, sizes), max_size=25))
+def test_what_a_held_view_shows_never_changes(script: list[tuple[str, int, int]]) -> None:
+    """In memory for three blocks, whose mappings go from one to the next."""
+
+    async def run() -> None:
+        async with bench(6 * SIZE, memory_bytes=3 * SIZE, block_bytes=SIZE, budget_wait_seconds=1.0) as b:
+            holder = ViewHolder(b)
+            for step in script:
+                try:
+                    await holder.step(*step)
+                except BudgetExhausted:  # Views hold all of it.
+                    holder.held.clear()
+                holder.check()
+            await holder.reader.aclose()
+            holder.check()
+
+    run_virtual(run)
