@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import BudgetExhausted, Error, Unsupported, UntrustedMetadata
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_checks import CheckedPages, chunk_refused, damaged_page
+from aioprefetch.parquet.page_checks import CheckedPages, LargePages, chunk_refused, damaged_page
 from aioprefetch.parquet.page_header import PageOptions
 from aioprefetch.parquet.row_groups import Columns
 from aioprefetch.parquet.row_ranges import RowRanges
@@ -155,15 +155,8 @@ class ChunkColumns:
         """Check the pages of a row group before any is decoded; whether they have exactly its rows."""
         found = [part.check_pages() for part in self._groups[number]]
         together = sum(one.large_page_bytes for one in found)
-        most = self._page_options.together_bytes_max
-        if together > most:
-            raise BudgetExhausted(
-                f"row group {self._groups[number][0].chunks[0].row_group}: the largest pages of its columns become"
-                f" {together} bytes together, and {most} are allowed; read fewer columns at once, or raise memory_bytes"
-                " or page_bytes_max",
-                operation="scan",
-                path=self._path,
-            )
+        large = LargePages(self._page_options.together_bytes_max, self._path)
+        large.add(together, self._groups[number][0].chunks[0])
         return all(one.is_exact for one in found)
 
     def _check_checksums(self) -> None:

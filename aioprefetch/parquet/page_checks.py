@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from typing import NamedTuple
 
-from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.errors import BudgetExhausted, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_header import (
@@ -62,6 +63,35 @@ def check_pages(
         raise chunk_refused(chunk, error, path) from error
     is_large = largest > LARGE_PAGE_BYTES and chunk.codec != UNCOMPRESSED
     return CheckedPages(is_flat and values == chunk.rows, largest if is_large else 0)
+
+
+class LargePages:
+    """What the large pages of a row group become that are in memory together. Columns come to it from any thread."""
+
+    def __init__(self, bytes_max: int, path: str) -> None:
+        self._bytes_max = bytes_max
+        self._path = path
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, size_bytes: int, chunk: ColumnChunk) -> None:
+        """Count pages before they are decoded. ``BudgetExhausted`` where they are too much together."""
+        with self._lock:
+            self._bytes += size_bytes
+            together = self._bytes
+        if together > self._bytes_max:
+            self.remove(size_bytes)
+            raise BudgetExhausted(
+                f"row group {chunk.row_group}: the largest pages of its columns become {together} bytes together, and"
+                f" {self._bytes_max} are allowed; read fewer columns at once, or raise memory_bytes or page_bytes_max",
+                operation="scan",
+                path=self._path,
+            )
+
+    def remove(self, size_bytes: int) -> None:
+        """Pages were given back."""
+        with self._lock:
+            self._bytes -= size_bytes
 
 
 def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetadata:

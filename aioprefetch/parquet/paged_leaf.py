@@ -14,9 +14,17 @@ import pyarrow as pa
 
 from aioprefetch.errors import Error
 from aioprefetch.parquet.byte_plan import PlannedChunk
-from aioprefetch.parquet.page_checks import chunk_refused
+from aioprefetch.parquet.page_checks import LargePages, chunk_refused
 from aioprefetch.parquet.page_file import FooterParts, decode_pages
-from aioprefetch.parquet.page_header import DICTIONARY, BadPage, PageHeader, PageOptions, read_page_header
+from aioprefetch.parquet.page_header import (
+    DICTIONARY,
+    LARGE_PAGE_BYTES,
+    UNCOMPRESSED,
+    BadPage,
+    PageHeader,
+    PageOptions,
+    read_page_header,
+)
 from aioprefetch.parquet.page_index import OffsetIndex
 from aioprefetch.parquet.row_ranges import RowRanges, joined
 from aioprefetch.parquet.row_reader import one_array
@@ -37,6 +45,7 @@ class _Part:
         self.last = last
         self.read: PendingRead | None = None
         self.values: pa.ChunkedArray | None = None
+        self.large_bytes = 0
         self.lock = threading.Lock()
 
 
@@ -52,7 +61,8 @@ class PagedLeaf:
         first: int,
         part_bytes: int,
         path: str,
-        pages: PageOptions | None = None,
+        pages: PageOptions,
+        large_pages: LargePages,
     ) -> None:
         assert planned.offset_index is not None
         self.chunk = planned.chunk
@@ -61,7 +71,8 @@ class PagedLeaf:
         self._wanted = wanted
         self._first = first
         self._path = path
-        self._page_options = pages or PageOptions()
+        self._page_options = pages
+        self._large_pages = large_pages
         self._parts = self._cut(planned.pages or (), part_bytes)
         self._lasts = [part.last for part in self._parts]
         self._dictionary_read: PendingRead | None = None
@@ -181,6 +192,8 @@ class PagedLeaf:
 
     def _give_back(self, part: _Part) -> None:
         part.values = None
+        self._large_pages.remove(part.large_bytes)
+        part.large_bytes = 0
         read, part.read = part.read, None
         if read is not None:
             read.release()
@@ -200,8 +213,8 @@ class PagedLeaf:
         pages = self._pages(part, part.read)
         try:
             dictionary = self._checked_dictionary()
-            for page, view in zip(part.pages, pages, strict=True):
-                self._check_page(page, view)
+            sizes = [self._checked_page(page, view) for page, view in zip(part.pages, pages, strict=True)]
+            self._count(part, sum(size for size in sizes if size > LARGE_PAGE_BYTES))
             values = decode_pages(
                 self._footer,
                 self.chunk.row_group,
@@ -244,12 +257,21 @@ class PagedLeaf:
     def _header(self, view: memoryview) -> PageHeader | None:
         return read_page_header(view, 0, len(view), self.chunk.codec, bytes_max=self._page_options.bytes_max)
 
-    def _check_page(self, page: int, view: memoryview) -> None:
-        """The page must be what the offset index tells: one page, of these rows. Leaves of lists are never paged."""
+    def _count(self, part: _Part, large_bytes: int) -> None:
+        if large_bytes and self.chunk.codec != UNCOMPRESSED:
+            self._large_pages.add(large_bytes, self.chunk)
+            part.large_bytes = large_bytes
+
+    def _checked_page(self, page: int, view: memoryview) -> int:
+        """What the page becomes. It must be what the offset index tells: one page, of these rows.
+
+        Leaves of lists are never paged.
+        """
         header = self._header(view)
         low, high = self._index.page_rows(page)
         if header is None or not header.is_data or header.end != len(view) or header.values != high - low:
             raise BadPage(f"page {page} is not the one of {high - low} rows that its offset index tells")
+        return header.uncompressed_bytes
 
 
 def _has_come(read: PendingRead) -> bool:

@@ -14,6 +14,7 @@ from aioprefetch.parquet.chunk_read import ChunkRead
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.group_read import GroupRead
+from aioprefetch.parquet.page_checks import LargePages
 from aioprefetch.parquet.page_file import FooterParts
 from aioprefetch.parquet.page_header import UNCOMPRESSED, PageOptions
 from aioprefetch.parquet.paged_field import PagedField, can_be_merged
@@ -43,6 +44,7 @@ class _Group:
     chunks: Sequence[PlannedChunk]
     wanted: RowRanges
     first: int
+    large_pages: LargePages
 
     @property
     def number(self) -> int:
@@ -90,7 +92,8 @@ class WindowMaker:
         first = 0
         for _, chunks in groupby(self._plan.chunks, key=lambda planned: planned.chunk.row_group):
             planned = list(chunks)
-            groups.append(_Group(planned, RowRanges(planned[0].rows), first))
+            large_pages = LargePages(self._page_options.together_bytes_max, self._footer.path)
+            groups.append(_Group(planned, RowRanges(planned[0].rows), first, large_pages))
             first += groups[-1].wanted.count
         window_rows = batch_rows * (1 if len(self._plan.columns) < pa.cpu_count() else _WINDOW_BATCHES)
         if has_dictionaries(self._projection.read):
@@ -168,6 +171,7 @@ class WindowMaker:
             part_bytes=self._segment_bytes,
             path=self._footer.path,
             pages=self._page_options,
+            large_pages=group.large_pages,
         )
         self._units[index].append(leaf)
         return leaf

@@ -137,6 +137,22 @@ async def test_large_pages_of_many_columns_are_held_to_the_memory_together() -> 
         assert (await read_table(b.operator, "k", page_bytes_max=100 * MIB)).num_columns == 4
 
 
+async def test_large_pages_that_are_chosen_by_row_are_held_to_the_memory_together() -> None:
+    values = [bytes(20 * MIB), b"\1" * (20 * MIB)]
+    table = pa.table({f"c{number}": values for number in range(4)})
+    data = written(
+        table, compression="zstd", use_dictionary=False, write_page_index=True, data_page_size=1, write_batch_size=1
+    )
+    async with bench(memory_bytes=64 * MIB) as b:
+        b.put(data)
+        with pytest.raises(BudgetExhausted, match=r"row group 0: .* \d{8} bytes together, and 67108864 are allowed"):
+            await read_table(b.operator, "k", rows=(1, 2))
+        assert (await read_table(b.operator, "k", rows=(1, 2), columns=["c0", "c3"])).num_rows == 1
+        columns = ["c0", "c1"]  # One row after another: what was given out counts no more.
+        batches = [batch async for batch in scan(b.operator, "k", columns=columns, rows=(0, 2), batch_rows=1)]
+        assert pa.Table.from_batches(batches) == table.select(columns)
+
+
 async def test_options_of_pages_are_checked_at_once() -> None:
     async with bench() as b:
         with pytest.raises(ConfigInvalid, match="page_bytes_max"):

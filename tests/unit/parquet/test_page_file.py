@@ -11,7 +11,9 @@ from aioprefetch.errors import Error, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import planned_chunk
 from aioprefetch.parquet.chunks import column_chunks
+from aioprefetch.parquet.page_checks import LargePages
 from aioprefetch.parquet.page_file import FooterParts, decode_pages
+from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.page_index import parse_offset_index
 from aioprefetch.parquet.paged_field import can_be_merged, merged
 from aioprefetch.parquet.paged_leaf import PagedLeaf
@@ -86,7 +88,14 @@ class Leaf:
         self.io = HeldIo(data)
         self.wanted = RowRanges(rows)
         self.leaf = PagedLeaf(
-            self.planned, FooterParts(footer), wanted=self.wanted, first=100, part_bytes=part_bytes, path="k"
+            self.planned,
+            FooterParts(footer),
+            wanted=self.wanted,
+            first=100,
+            part_bytes=part_bytes,
+            path="k",
+            pages=PageOptions(),
+            large_pages=LargePages(PAGE_BYTES_DEFAULT, "k"),
         )
 
     def submitted(self) -> PagedLeaf:
