@@ -286,7 +286,7 @@ async def test_a_cache_operator_counts_its_own_requests() -> None:
 
 async def test_evictions_are_told_to_who_had_the_block_fetched() -> None:
     async with bench(memory_bytes=2 * BLOCK) as b, b.reader() as first, b.reader() as second:
-        await first.read_at(0, 10)
+        await first.read_at(0, BLOCK)
         for index in range(1, 5):
             await second.read_at(index * BLOCK, BLOCK)
         assert first.statistics["stream_evict_blocks_from_cache"] == 1
