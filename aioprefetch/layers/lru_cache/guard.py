@@ -7,7 +7,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor import Accessor
-from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, RangeNotSatisfied, UntrustedMetadata
+from aioprefetch.errors import (
+    Closed,
+    ConditionNotMatch,
+    Error,
+    NotFound,
+    ObjectChanged,
+    RangeNotSatisfied,
+    UntrustedMetadata,
+)
 from aioprefetch.runtime import Runtime
 from aioprefetch.supervisor import Work
 from aioprefetch.telemetry import logger
@@ -18,8 +26,8 @@ T = TypeVar("T")
 FAILURES_MAX = 3
 COOL_DOWN_SECONDS = 30.0
 
-# Errors of a read that tell of a bad or missing entry, and nothing of the store.
-_ENTRY_ERRORS = (NotFound, UntrustedMetadata, ConditionNotMatch, RangeNotSatisfied)
+# Errors of a read that tell of a bad, missing or replaced entry, and nothing of the store.
+_ENTRY_ERRORS = (NotFound, UntrustedMetadata, ConditionNotMatch, ObjectChanged, RangeNotSatisfied)
 
 
 class CacheSource(Protocol):

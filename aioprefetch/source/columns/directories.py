@@ -73,7 +73,7 @@ class DirectoryColumns:
     """The columns that the directories of many keys tell, taken key by key; in a few bytes, however many there are.
 
     Names count in any case, as in Spark, and have the spelling with most lower case. Keys without such directories are
-    counted: what is read of them has nulls in these columns.
+    counted: what is read of them has nulls in these columns, unless the files have them.
     """
 
     def __init__(self) -> None:
@@ -102,6 +102,13 @@ class DirectoryColumns:
         return [pa.field(column.name, column.type()) for column in self._columns]
 
     def _add(self, found: Directories, key: str) -> None:
+        if len({name.lower() for name in names_of(found)}) < len(found):
+            raise UntrustedMetadata(
+                f"the path {key!r} names a column twice: {', '.join(names_of(found))}; give the schema and a path below "
+                "the first of these directories",
+                operation="infer_schema",
+                path=key,
+            )
         if self.within is None:
             self.within = key
             self._columns = [_Column(name) for name in names_of(found)]

@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch import runtime
 from aioprefetch.accessor import Accessor
-from aioprefetch.errors import Error, NotFound, PermissionDenied, Unavailable, UntrustedMetadata
+from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied, Unavailable, UntrustedMetadata
 from aioprefetch.layers.lru_cache.cache_store import VERIFY_BYTES
 from aioprefetch.layers.lru_cache.entry_sink import EntrySink
 from aioprefetch.layers.lru_cache.guard import COOL_DOWN_SECONDS, FAILURES_MAX
@@ -124,6 +124,27 @@ async def test_a_cache_that_keeps_failing_is_bypassed_and_tried_again(bed: Bed) 
     gets = bed.gets
     assert await read(stack, "k", size=5) == DATA[:5]
     assert bed.gets == gets  # the entry was kept: the failures were temporary
+
+
+async def test_entries_that_others_replace_do_not_turn_the_cache_off(bed: Bed) -> None:
+    """The store of the cache is well: another process has written the entry anew while it was read."""
+    bed.put("k", DATA)
+    stack = bed.stack(revalidate_seconds=None)
+    await read_settled(stack, "k")
+
+    def replaced(name: str) -> None:
+        if name == "read":
+            raise ObjectChanged("replaced", operation="read", path="entry")
+
+    bed.cache.before = replaced
+    for _ in range(2 * FAILURES_MAX):
+        assert await read_settled(stack, "k", size=5) == DATA[:5]
+    assert "cache.bypassed" not in [event.name for event in bed.events]
+    bed.cache.before = None
+    await read_settled(stack, "k")
+    gets = bed.gets
+    assert await read(stack, "k", size=5) == DATA[:5]
+    assert bed.gets == gets
 
 
 async def test_a_success_forgives_the_failures_before_it(bed: Bed) -> None:

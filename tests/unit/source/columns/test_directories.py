@@ -59,6 +59,12 @@ def test_directories_of_different_names_are_refused_with_two_of_the_paths(other:
         columns_of("k=1/a", "k=2/a", other)
 
 
+@pytest.mark.parametrize("key", ["k=1/k=2/a", "k=1/j=2/K=3/a"])
+def test_a_path_that_names_a_column_twice_is_refused(key: str) -> None:
+    with pytest.raises(UntrustedMetadata, match=f"'{key}' names a column twice"):
+        columns_of(key)
+
+
 def test_names_that_differ_in_case_are_one_column() -> None:
     assert columns_of("K=2/a", "k=1/a").fields() == columns_of("k=1/a", "K=2/a").fields() == [pa.field("k", pa.int64())]
 
