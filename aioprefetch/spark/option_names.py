@@ -133,6 +133,7 @@ _OPTIONS = (
     Option("prefetchBlocks", "operator", "prefetch_blocks", values.count_or_zero),
     Option("concurrency", "operator", "concurrency", values.count),
     Option("diskCache", "operator", "disk_cache", values.text),
+    Option("budgetWaitSeconds", "operator", "budget_wait_seconds", values.seconds),
     Option("attemptsMax", "operator", "attempts_max", values.count),
     Option("retrySeconds", "operator", "retry_seconds", values.seconds),
 )

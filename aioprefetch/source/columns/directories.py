@@ -104,8 +104,8 @@ class DirectoryColumns:
     def _add(self, found: Directories, key: str) -> None:
         if len({name.lower() for name in names_of(found)}) < len(found):
             raise UntrustedMetadata(
-                f"the path {key!r} names a column twice: {', '.join(names_of(found))}; give the schema and a path below "
-                "the first of these directories",
+                f"the path {key!r} names a column twice: {', '.join(names_of(found))}; give the schema and a path "
+                "below the first of these directories",
                 operation="infer_schema",
                 path=key,
             )
