@@ -16,11 +16,45 @@ from aioprefetch.values import Entry, ListPage, ListRequest
 # What other globs take for alternatives, after the opening brace.
 _ALTERNATIVES = re.compile(r"[^{}]*,[^{}]*\}")
 _WILDCARD = re.compile(r"[*?\[]")
+_ONE_CHARACTER = re.compile(r"\[([^!/])\]")
+
+
+def wildcard_at(text: str, start: int = 0) -> int:
+    """Where the first character is, from ``start`` on, that does not stand for itself in a glob; or the length."""
+    found = _WILDCARD.search(text, start)
+    return len(text) if found is None else found.start()
 
 
 def has_wildcard(text: str) -> bool:
-    """Whether a text has what makes a glob match more than one path."""
-    return _WILDCARD.search(text) is not None
+    """Whether a text has what does not stand for itself in a glob."""
+    return wildcard_at(text) < len(text)
+
+
+def literal_prefix(glob: str) -> str:
+    """The longest text that every path begins with that ``glob`` matches; all of it where nothing in it is special."""
+    return _literal_part(glob)[0]
+
+
+def is_literal(glob: str) -> bool:
+    """Whether a glob matches one path alone."""
+    return _literal_part(glob)[1] == len(glob)
+
+
+def literal_glob(path: str) -> str:
+    """The glob that one path matches alone."""
+    return _WILDCARD.sub(lambda found: f"[{found[0]}]", path)
+
+
+def _literal_part(glob: str) -> tuple[str, int]:
+    """What every match begins with, and where in the glob that ends."""
+    text, position = "", 0
+    while True:
+        end = wildcard_at(glob, position)
+        text += glob[position:end]
+        one = _ONE_CHARACTER.match(glob, end)
+        if one is None:
+            return text, end
+        text, position = text + one[1], one.end()
 
 
 def compile_glob(glob: str) -> re.Pattern[str]:
@@ -131,7 +165,7 @@ class Lister:
     for those who want to be explicit.
 
     A prefix that looks like a pattern is taken as it stands, since keys may hold ``*``. Where nothing begins with it
-    it was meant as a pattern: ``InvalidArgument`` says how to give one. With a glob beside it, it is never looked at.
+    it was meant as a pattern: ``InvalidArgument`` says how to give one, unless ``is_literal``.
     """
 
     def __init__(
@@ -139,13 +173,13 @@ class Lister:
         accessor: Callable[[], Accessor],
         runtime: Callable[[], Runtime],
         request: ListRequest,
-        glob: re.Pattern[str] | None,
+        glob: re.Pattern[str] | None = None,
+        *,
+        is_literal: bool = False,
     ) -> None:
         self._pages = Pages(accessor, runtime, request)
         self._glob = glob
-        self._pattern = (
-            request.path if glob is None and request.start_after is None and has_wildcard(request.path) else ""
-        )
+        self._pattern = request.path if not is_literal and has_wildcard(request.path) else ""
         self._entries: deque[Entry] = deque()
         self._closed = False
 

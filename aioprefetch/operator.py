@@ -295,7 +295,9 @@ class Operator(OperatorRecipe):
         request = ListRequest(
             path=prefix, recursive=Arguments("list", prefix).flag("recursive", recursive), start_after=start_after
         )
-        return Lister(self.accessor, self.runtime, request, compile_glob(glob) if glob is not None else None)
+        pattern = compile_glob(glob) if glob is not None else None
+        is_literal = glob is not None or start_after is not None
+        return Lister(self.accessor, self.runtime, request, pattern, is_literal=is_literal)
 
     async def write(
         self,
@@ -351,10 +353,10 @@ class Operator(OperatorRecipe):
         await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
 
     async def delete_all(self, prefix: str) -> None:
-        """Delete every object below the directory ``prefix``, and the directory."""
+        """Delete every object below the directory ``prefix``, and the directory. One that is missing is no error."""
         check_directory(prefix, "delete_all")
         paths: list[str] = []
-        async for entry in self.list(prefix, recursive=True):
+        async for entry in list_literally(self, prefix, recursive=True):
             paths.append(entry.path)
             if len(paths) == _DELETE_PATHS:
                 await self._delete(paths)
@@ -390,3 +392,11 @@ class Operator(OperatorRecipe):
             version=arguments.version(version),
         )
         return await self.accessor().presign(request)
+
+
+def list_literally(
+    operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
+) -> Lister:
+    """As ``Operator.list``, for a prefix that nobody means as a pattern: one that finds nothing is no error."""
+    request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
+    return Lister(operator.accessor, operator.runtime, request, is_literal=True)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from aioprefetch.listing import compile_glob, has_wildcard
+from aioprefetch.listing import compile_glob, has_wildcard, wildcard_at
 from aioprefetch.operator import Operator
 from aioprefetch.redaction import printable, redact
 from aioprefetch.sync import BlockingOperator, split_url
@@ -39,13 +39,13 @@ def cat(url: str, options: Mapping[str, Any]) -> int:
 def ls(url: str, options: Mapping[str, Any], *, recursive: bool) -> int:
     """Print a line for each entry: size, time, path. 1 where there is none. The path may be a pattern."""
     root, path = _listed_place(url)
-    prefix = re.split(r"[*?\[]", path, maxsplit=1)[0]
+    prefix = path[: wildcard_at(path)]
     pattern = _pattern(path, recursive=recursive) if prefix != path else None
     deep = recursive or "/" in path[len(prefix) :].rstrip("/") or "**" in path
     count = 0
     with (
         BlockingOperator(Operator.from_uri(root, **options)) as operator,
-        operator.list(prefix, recursive=deep, glob="**") as entries,
+        operator.list(prefix, recursive=deep) as entries,
     ):
         for entry in entries:
             if pattern is not None and not pattern.fullmatch(entry.path):
@@ -65,7 +65,7 @@ def _listed_place(url: str) -> tuple[str, str]:
     if not root.startswith("file://") or not has_wildcard(root):
         return root, path
     # A pattern for directories, too: the last one before it is the root.
-    root = re.split(r"[*?\[]", root, maxsplit=1)[0].rpartition("/")[0]
+    root = root[: wildcard_at(root)].rpartition("/")[0]
     return (root if len(root) > len("file://") else "file:///"), url[len(root) + 1 :]
 
 

@@ -14,6 +14,7 @@ from aioprefetch.lance.parts import TablePart, TableScan, file_table, prepared_s
 from aioprefetch.lance.projection import project
 from aioprefetch.lance.request import ScanRequest, scan_request
 from aioprefetch.lance.schema import arrow_schema
+from aioprefetch.operator import list_literally
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.prepared import PreparedScan
@@ -106,7 +107,7 @@ async def find_table(operator: Operator, path: str, request: ScanRequest) -> Tab
 async def _is_dataset(operator: Operator, path: str) -> bool:
     if not operator.capability.list:
         return False
-    async with operator.list(f"{path}/_versions/", glob="**") as entries:
+    async with list_literally(operator, f"{path}/_versions/") as entries:
         async for _ in entries:
             return True
     return False

@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict, UntrustedMetadata
+from aioprefetch.listing import literal_glob
 from aioprefetch.operator import Operator
 from aioprefetch.source.state.sealed import seal, unseal
 from aioprefetch.spark.operators import locate
 from aioprefetch.spark.option_names import OPTIONS
 from aioprefetch.spark.option_text import with_location
 from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.source_url import SourceUrl, literal_glob
+from aioprefetch.spark.source_url import SourceUrl
 
 SCHEMA_NAME = "schema.json"
 STREAM_NAME = "stream.json"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from aioprefetch.configuration import split_uri
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.listing import has_wildcard, wildcard_at
 from aioprefetch.redaction import printable, redact
 
-_WILDCARD = re.compile(r"[*?\[]")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 
@@ -47,13 +47,12 @@ def source_url(text: str, *, option: str = "path") -> SourceUrl:
     scheme, rest = split_uri(url)
     head, separator, path = _split_root(scheme, rest)
     _check_glob(path, option)
-    wild = _WILDCARD.search(path)
-    if wild is None:
+    if not has_wildcard(path):
         if not path or path.endswith("/"):
             return SourceUrl(f"{scheme}://{head}{separator}{path}".rstrip("/") if path else f"{scheme}://{head}/")
         parent, _, name = path.rpartition("/")
         return SourceUrl(f"{scheme}://{head}{separator}{path}", None, f"{scheme}://{head}{separator}{parent}", name)
-    directory, _, _ = path[: wild.start()].rpartition("/")
+    directory, _, _ = path[: wildcard_at(path)].rpartition("/")
     glob = path[len(directory) + 1 if directory else 0 :]
     return SourceUrl(f"{scheme}://{head}{separator}{directory}", glob)
 
@@ -118,17 +117,12 @@ def name_filter(glob: str | None, file_name: str) -> str:
     )
 
 
-def literal_glob(name: str) -> str:
-    """The glob that one name matches alone."""
-    return _WILDCARD.sub(lambda found: f"[{found[0]}]", name)
-
-
 def _split_root(scheme: str, rest: str) -> tuple[str, str, str]:
     """What no glob can be in (a bucket, a host, a memory's name), the slash, and the path."""
     if scheme == "file":
         return "", "/", rest.lstrip("/")
     head, _, path = rest.partition("/")
-    if _WILDCARD.search(head):
+    if has_wildcard(head):
         raise ConfigInvalid(f"there is a wildcard before the path of {scheme}://{head}", operation="configure")
     return head, "/", path
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from aioprefetch.errors import Error, NotFound, Unsupported
+from aioprefetch.operator import list_literally
 from aioprefetch.values import Entry
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
 
 async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
     """All versions, oldest first, by one listing."""
-    async with operator.list(f"{base}_versions/", glob="**") as entries:
+    async with list_literally(operator, f"{base}_versions/") as entries:
         found = [version_of(entry, base) async for entry in entries]
     return sorted((one[0] for one in found if one is not None), key=lambda one: one.version)
 
@@ -68,7 +69,7 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
     if not operator.capability.list:
         return await _latest_by_hint(operator, base)
     latest: DatasetVersion | None = None
-    async with operator.list(f"{base}_versions/", glob="**") as entries:
+    async with list_literally(operator, f"{base}_versions/") as entries:
         async for entry in entries:
             one = version_of(entry, base)
             if one is None:

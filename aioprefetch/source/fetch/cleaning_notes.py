@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aioprefetch.errors import NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator import Operator, list_literally
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.json_fields import each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.state.sealed import damaged
@@ -86,7 +86,7 @@ class DeadLists:
         found: set[Version] = set()
         # Lists are few: one for each task that left a file out.
         start = f"{self._prefix}{after + 1:012}" if self._operator.capability.list_start_after else None
-        async with self._operator.list(self._prefix, recursive=True, start_after=start, glob="**") as entries:
+        async with list_literally(self._operator, self._prefix, recursive=True, start_after=start) as entries:
             paths = [entry.path async for entry in entries]
         for path in paths:
             name = _DEAD_NAME.fullmatch(path.removeprefix(self._prefix))

@@ -5,6 +5,6 @@ from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.list.followed import Followed
 from aioprefetch.source.list.follower import Follower
 from aioprefetch.source.list.lister import Lister
-from aioprefetch.source.list.selection import Selection, file_of, literal_prefix
+from aioprefetch.source.list.selection import Selection, file_of
 
-__all__ = ["BloomFilter", "DiffLister", "Followed", "Follower", "Lister", "Selection", "file_of", "literal_prefix"]
+__all__ = ["BloomFilter", "DiffLister", "Followed", "Follower", "Lister", "Selection", "file_of"]

@@ -5,31 +5,12 @@ from __future__ import annotations
 import re
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.listing import compile_glob
+from aioprefetch.listing import compile_glob, is_literal, literal_prefix
 from aioprefetch.source.files import SourceFile, is_hidden
 from aioprefetch.values import Entry
 
-_ONE_CHARACTER = re.compile(r"\[([^!/])\]")
-_WILDCARD = re.compile(r"[*?\[]")
 # What may follow on a directory that a glob matches.
 _IN_DIRECTORY = r"(?:(?:/[^/=]+=[^/]+)*/[^/]+)?"
-
-
-def literal_prefix(glob: str) -> str:
-    """The longest text that every path begins with that ``glob`` matches; all of it where nothing in it is special."""
-    prefix = ""
-    position = 0
-    while position < len(glob) and glob[position] not in "*?":
-        one = _ONE_CHARACTER.match(glob, position)
-        if one is not None:
-            prefix += one[1]
-            position = one.end()
-        elif glob[position] == "[":
-            break
-        else:
-            prefix += glob[position]
-            position += 1
-    return prefix
 
 
 def file_of(entry: Entry) -> SourceFile:
@@ -46,8 +27,8 @@ def file_of(entry: Entry) -> SourceFile:
 
 def _pattern(glob: str) -> re.Pattern[str]:
     files = compile_glob(glob)
-    if not _WILDCARD.search(_ONE_CHARACTER.sub("", glob)):
-        return files  # It names one file.
+    if is_literal(glob):
+        return files
     return re.compile(f"(?:{files.pattern}){_IN_DIRECTORY}", re.DOTALL)
 
 

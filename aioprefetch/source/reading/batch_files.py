@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from aioprefetch.lance.dataset.versions import version_of
-from aioprefetch.operator import Operator
+from aioprefetch.operator import Operator, list_literally
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import FormatOptions
@@ -28,7 +28,7 @@ async def list_files(
     # Manifests come before the data they are of, in the order of keys.
     may_be_dataset = options.format in (None, "lance")
     dataset: SourceFile | None = None
-    async with operator.list(selection.prefix, recursive=True, glob="**") as entries:
+    async with list_literally(operator, selection.prefix, recursive=True) as entries:
         async for entry in entries:
             if dataset is not None and not entry.path.startswith(dataset.key):
                 if _takes(selection, dataset):

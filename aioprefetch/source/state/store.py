@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict
-from aioprefetch.operator import Operator
+from aioprefetch.operator import Operator, list_literally
 from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.conditions import Conditions
 from aioprefetch.source.state.layout import WRITER
@@ -81,7 +81,7 @@ class StateStore:
         if self.operator.info.name.endswith("--x-s3") or not self.operator.capability.list_start_after:
             path, start_after = path[: path.rfind("/") + 1], None
         cut = len(self.directory)
-        listing = self.operator.list(path, start_after=start_after, glob="**")
+        listing = list_literally(self.operator, path, start_after=start_after)
         async with listing:
             found = [entry.path[cut:] async for entry in listing if not entry.is_directory]
         return sorted(name for name in found if name.startswith(prefix) and (after is None or name > after))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.listing import compile_glob
-from aioprefetch.spark.source_url import SourceUrl, literal_glob, name_filter, source_url
+from aioprefetch.listing import compile_glob, literal_glob
+from aioprefetch.spark.source_url import SourceUrl, name_filter, source_url
 
 
 @pytest.mark.parametrize(

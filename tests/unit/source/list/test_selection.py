@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
-from aioprefetch.listing import compile_glob
-from aioprefetch.source.list import Selection, file_of, literal_prefix
+from aioprefetch.listing import compile_glob, literal_prefix
+from aioprefetch.source.list import Selection, file_of
 from aioprefetch.values import Entry
 
 
