@@ -163,12 +163,24 @@ class ChunkColumns:
         """Raise ``UntrustedMetadata`` for the page that is damaged, where its checksum tells it."""
         if not self._page_options.checksums:
             return
+        try:
+            found = self._damaged_page()
+        except Exception:  # What cannot be looked at must not hide why decoding failed.
+            return
+        if found is not None:
+            chunk, page = found
+            raise chunk_refused(chunk, f"the page at {page} does not have the checksum of its header", self._path)
+
+    def _damaged_page(self) -> tuple[ColumnChunk, int] | None:
+        """The first page that does not have its checksum, and of which chunk it is."""
         source = self._open_source()
         for chunk in (chunk for parts in self._groups for part in parts for chunk in part.chunks):
             source.seek(chunk.start)
-            page = damaged_page(chunk, memoryview(source.read_buffer(chunk.size)).cast("B"))
+            view = memoryview(source.read_buffer(chunk.size)).cast("B")
+            page = damaged_page(chunk, view, page_bytes_max=self._page_options.bytes_max)
             if page is not None:
-                raise chunk_refused(chunk, f"the page at {page} does not have the checksum of its header", self._path)
+                return chunk, page
+        return None
 
     def _where(self, error: Exception) -> str:
         numbers = [parts[0].chunks[0].row_group for parts in self._groups]

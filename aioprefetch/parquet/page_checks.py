@@ -100,7 +100,7 @@ def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetad
     return UntrustedMetadata(f"{where}: {what}", operation="scan", path=path)
 
 
-def damaged_page(chunk: ColumnChunk, view: memoryview) -> int | None:
+def damaged_page(chunk: ColumnChunk, view: memoryview, *, page_bytes_max: int) -> int | None:
     """Where the first page begins whose bytes do not have the checksum of its header; ``None`` if none is found.
 
     ``view`` holds the chunk. pyarrow finds such a page too, and does not say in which column.
@@ -108,7 +108,7 @@ def damaged_page(chunk: ColumnChunk, view: memoryview) -> int | None:
     position = 0
     try:
         while position < len(view):
-            header = read_page_header(view, position, len(view), chunk.codec)
+            header = read_page_header(view, position, len(view), chunk.codec, bytes_max=page_bytes_max)
             assert header is not None
             kind, checksum = thrift.read_struct(view, position)[0].get(_CHECKSUM_FIELD, (0, 0))
             if kind == thrift.I32 and zlib.crc32(view[header.data_start : header.end]) != checksum & 0xFFFFFFFF:

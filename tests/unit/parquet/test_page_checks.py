@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import BudgetExhausted, ConfigInvalid, InvalidType, UntrustedMetadata
-from aioprefetch.parquet import read_table, scan
+from aioprefetch.parquet import chunk_columns, read_table, scan
 from aioprefetch.parquet.decode_pool import decode_pool
+from aioprefetch.parquet.page_header import read_page_header
 from tests.unit.gates import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
@@ -80,6 +81,32 @@ async def test_a_flipped_bit_of_a_dictionary_is_found() -> None:
         for options in ({}, {"rows": (20, 60)}):
             with pytest.raises(UntrustedMetadata, match="row group 0, column 'i'"):
                 await read_table(b.operator, "k", **options)
+
+
+async def test_the_damaged_column_is_named_where_pages_may_be_larger_than_usual(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = bytearray(bomb(2, 4 * MIB, write_page_checksum=True))
+    chunk = footer_at_hand(bytes(data)).chunks[0][1]
+    data[chunk.data_page + chunk.compressed_bytes - 1] ^= 1
+    monkeypatch.setitem(read_page_header.__kwdefaults__, "bytes_max", MIB)  # As if what is usual were less.
+    async with bench() as b:
+        b.put(bytes(data))
+        with pytest.raises(UntrustedMetadata, match=r"row group 0, column 'c1': the page at .* checksum"):
+            await read_table(b.operator, "k", page_bytes_max=8 * MIB)
+
+
+async def test_why_decoding_failed_is_told_where_no_checksum_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise IndexError("within the search")
+
+    data = bytearray(with_checksums(compression="none", use_dictionary=False))
+    data[pages_end(bytes(data)) - 1] ^= 1
+    monkeypatch.setattr(chunk_columns, "damaged_page", fail)
+    async with bench() as b:
+        b.put(bytes(data))
+        with pytest.raises(UntrustedMetadata, match="row groups 0 to 1, columns 'i', 's'"):
+            await read_table(b.operator, "k")
 
 
 # --- how large pages may become ---------------------------------------------------------------------------------------
