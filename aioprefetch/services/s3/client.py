@@ -20,7 +20,14 @@ from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, 
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3.errors import Explainer, inner_error
 from aioprefetch.services.s3.options import sse_key_bytes
-from aioprefetch.services.s3.session import calling, guard, redact_logs, session_class
+from aioprefetch.services.s3.session import (
+    calling,
+    guard,
+    parser_factory,
+    redact_logs,
+    replace_error_handler,
+    session_class,
+)
 from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.statistics import Timer
 from aioprefetch.telemetry import DURATIONS
@@ -242,7 +249,7 @@ class S3Client:
     async def _create(self) -> LiveClient:
         previous = self._previous
         self._sse_key = self._customer_key()
-        maker = _Maker(self.service, self._keys(), previous, self.runtime.options.concurrency, self.explainer)
+        maker = _Maker(self.service, self._keys(), previous, self.runtime, self.explainer)
         elsewhere = _Elsewhere()
         try:
             made = await self.runtime.run_blocking(elsewhere.run, maker)
@@ -343,19 +350,21 @@ class _Maker:
         service: S3,
         keys: dict[str, str | None],
         previous: LiveClient | None,
-        concurrency: int,
+        runtime: Runtime,
         explainer: Explainer,
     ) -> None:
         self._service = service
         self._keys = keys
         self._previous = previous
-        self._connections = service.connections(concurrency)
+        self._runtime = runtime
+        self._connections = service.connections(runtime.options.concurrency)
         self._explainer = explainer
 
     def load(self) -> None:
         """Read all that has to be read, which blocks."""
         own = self._service.anonymous or bool(self._keys)
         self._session, self._region, self._ca_bundle = _load_session(self._service, own=own)
+        self._session.register_component("response_parser_factory", parser_factory(self._runtime))
         redact_logs(self._explainer)
 
     async def make(self) -> LiveClient | None:
@@ -397,6 +406,7 @@ class _Maker:
             await client.close()
             raise
         client.meta.events.register_first("needs-retry.s3", guard)
+        replace_error_handler(client)
         return client
 
 

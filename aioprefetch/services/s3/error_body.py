@@ -9,6 +9,8 @@ from xml.parsers import expat
 _ENCODINGS = (None, "utf-8")
 # Expat does not stop where a handler raises, so it is given no more than this beyond the place.
 _PIECE_BYTES = 4096
+# Expat looks at a comment or an instruction from its beginning for each piece, so a long one is not followed to its end.
+PROLOG_BYTES_MAX = 64 << 10
 
 
 class _Decided(Exception):
@@ -16,10 +18,11 @@ class _Decided(Exception):
 
 
 def has_document_type(body: bytes | bytearray) -> bool:
-    """Whether a document declares a type (``<!DOCTYPE``), as no answer of S3 does.
+    """Whether a document declares a type (``<!DOCTYPE``) or may do so, as no answer of S3 does.
 
     Entities, with which few bytes become megabytes, can only be declared there. The parser is asked and not the
-    bytes, since these may be UTF-16. A type stands before the first element: no more of the body is looked at.
+    bytes, since these may be UTF-16. A type stands before the first element: no more of the body is looked at. Where
+    none has begun within ``PROLOG_BYTES_MAX`` the rest may declare one, and the answer is yes.
     """
     return any(_declares_type(body, encoding) for encoding in _ENCODINGS)
 
@@ -39,8 +42,10 @@ def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
     parser.StartDoctypeDeclHandler = begin_type
     parser.StartElementHandler = begin_element
     try:
-        for start in range(0, len(body), _PIECE_BYTES):
+        for start in range(0, min(len(body), PROLOG_BYTES_MAX), _PIECE_BYTES):
             parser.Parse(body[start : start + _PIECE_BYTES], False)
+        if len(body) > PROLOG_BYTES_MAX:
+            return True
         parser.Parse(b"", True)
     except (_Decided, expat.ExpatError, ValueError, LookupError):  # The last two for encodings that are not known.
         pass

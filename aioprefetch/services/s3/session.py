@@ -12,25 +12,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 import traceback
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from xml.etree import ElementTree as ET
 
 from aioprefetch.errors import ProtocolError
 from aioprefetch.redaction import redact
 from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
 from aioprefetch.services.s3.error_body import has_document_type
 
+if TYPE_CHECKING:
+    from aioprefetch.runtime import Runtime
+
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10
 WRITE_CHUNK_BYTES = 256 << 10
-# A page of a listing, the longest answer that is no object: a thousand keys of 1 KiB make some 2 MiB and 30,000 tags.
-BODY_BYTES_MAX = 16 << 20
-BODY_TAGS_MAX = 200_000
+# A page of a listing, the longest answer that is no object: a thousand keys of 1 KiB make some 4 MiB and 30,000 tags.
+BODY_BYTES_MAX = 8 << 20
+BODY_TAGS_MAX = 60_000
+# A longer body is parsed in a thread, by so many bytes at once: the C code of a parser lets no other thread run.
+LOOP_PARSE_BYTES_MAX = 8 << 10
+_PARSED_PIECE_BYTES = 64 << 10
+_ATTRIBUTE = re.compile(rb"=\s*[\"']")
 
 
 class Call:
@@ -124,11 +133,11 @@ class BoundedAnswer:
         while chunk := await self._answer.content.readany():
             body += chunk
             if len(body) > BODY_BYTES_MAX:
-                raise ProtocolError(f"the answer is longer than {BODY_BYTES_MAX} bytes: no answer of S3 is")
+                raise _refused(f"is longer than {BODY_BYTES_MAX} bytes: no answer of S3 is")
         if body.count(b"<") > BODY_TAGS_MAX:
-            raise ProtocolError(f"the answer holds more than {BODY_TAGS_MAX} tags: no answer of S3 does")
+            raise _refused(f"holds more than {BODY_TAGS_MAX} tags: no answer of S3 does")
         if has_document_type(body):
-            raise ProtocolError("the answer declares a document type: no answer of S3 does")
+            raise _refused("declares a document type, or begins with too much to tell: no answer of S3 does")
         return bytes(body)
 
     async def _excerpt(self) -> bytes:
@@ -137,6 +146,52 @@ class BoundedAnswer:
             body += chunk
         kept = bytes(body[:ERROR_BODY_BYTES_MAX])
         return b"" if has_document_type(kept) else kept
+
+
+def _refused(what: str) -> ProtocolError:
+    """The store would say the same once more, and it costs as much each time: no attempt follows."""
+    return ProtocolError(f"the answer {what}", status="permanent")
+
+
+def parser_factory(runtime: Runtime) -> Any:
+    """What makes aiobotocore's parsers: of the answers of S3 those that parse a long body in a thread.
+
+    A page of a thousand keys takes a tenth of a second, most of it for dates. The methods overridden are private names
+    of botocore; a test pins what they do.
+    """
+    from aiobotocore.parsers import AioResponseParserFactory, AioRestXMLParser
+    from botocore.parsers import ResponseParserError
+
+    class Parser(AioRestXMLParser):  # type: ignore[misc]  # aiobotocore has no types
+        _is_long_success = False
+
+        def _do_parse(self, response: Any, shape: Any) -> Any:
+            body = response["body"]
+            self._is_long_success = isinstance(body, bytes) and len(body) > LOOP_PARSE_BYTES_MAX
+            # Credentials are asked for on a loop of their own, in a thread already.
+            if not self._is_long_success or not runtime.is_current():
+                return super()._do_parse(response, shape)
+            return runtime.run_blocking(super()._do_parse, response, shape)
+
+        def _parse_xml_string_to_dom(self, xml_string: bytes) -> ET.Element:
+            if xml_string.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(xml_string)) > BODY_TAGS_MAX:
+                raise _refused(f"holds more than {BODY_TAGS_MAX} attributes: no answer of S3 does")
+            parser = ET.XMLParser(encoding=self.DEFAULT_ENCODING)
+            try:
+                for start in range(0, len(xml_string), _PARSED_PIECE_BYTES):
+                    parser.feed(xml_string[start : start + _PARSED_PIECE_BYTES])
+                root = parser.close()
+            except ET.ParseError as error:
+                raise ResponseParserError(f"Unable to parse response ({error})") from error
+            if self._is_long_success and root.tag.rpartition("}")[2] == "Error":
+                raise ProtocolError("the answer is a long error with the status of a success: no answer of S3 is")
+            return root
+
+    class Factory(AioResponseParserFactory):  # type: ignore[misc]  # the same
+        def create_parser(self, protocol_name: str) -> Any:
+            return Parser(**self._defaults) if protocol_name == "rest-xml" else super().create_parser(protocol_name)
+
+    return Factory()
 
 
 @cache
@@ -179,6 +234,19 @@ def guard(response: tuple[Any, dict[str, Any]] | None, operation: Any, **_: Any)
     told = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if max(answer.status_code, told) >= 300:
         raise ClientError(parsed, operation.name)
+
+
+def replace_error_handler(client: Any) -> None:
+    """Let botocore look for an error in the body of a success only where that is short: it parses it on the loop."""
+    from botocore.handlers import _handle_200_error
+
+    def handle(operation_model: Any, response_dict: dict[str, Any], **options: Any) -> None:
+        body = response_dict["body"]
+        if not isinstance(body, bytes) or len(body) <= LOOP_PARSE_BYTES_MAX:
+            _handle_200_error(operation_model, response_dict, **options)
+
+    client.meta.events.unregister("before-parse.s3.*", _handle_200_error)
+    client.meta.events.register_first("before-parse.s3.*", handle)
 
 
 # Whose lines show requests, answers and parameters at DEBUG, with the loggers below them.

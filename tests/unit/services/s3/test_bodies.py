@@ -47,7 +47,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_an_answer_of_700_mib_is_given_up_at_16(store: Callable[..., Store], call: str) -> None:
+async def test_an_answer_of_700_mib_is_given_up_at_8(store: Callable[..., Store], call: str) -> None:
     """By whichever operation it comes, with a length or in chunks; the connection ends with it."""
     sent = 0
 
@@ -60,8 +60,9 @@ async def test_an_answer_of_700_mib_is_given_up_at_16(store: Callable[..., Store
                 sent += 1 << 20
 
     async with RawServer(flood) as server:
-        with pytest.raises(errors.ProtocolError, match=f"longer than {BODY_BYTES_MAX} bytes"):
+        with pytest.raises(errors.ProtocolError, match=f"longer than {BODY_BYTES_MAX} bytes") as caught:
             await CALLS[call](store(Address(server), part_bytes=5 << 20))
+    assert caught.value.status == "permanent"  # Each attempt would cost as much.
     assert BODY_BYTES_MAX <= sent < 2 * BODY_BYTES_MAX + (16 << 20)  # What lies in the buffers of both sockets.
 
 
@@ -88,8 +89,40 @@ async def test_a_page_of_nothing_but_tags(store: Callable[..., Store]) -> None:
     """Parsed, each would take a hundred bytes."""
     body = PAGE % (b"<a/>" * BODY_TAGS_MAX)
     async with FaultServer(OBJECTS, [Rule(fault=Fault(status=200, body=body))]) as server:
-        with pytest.raises(errors.ProtocolError, match="more than 200000 tags"):
+        with pytest.raises(errors.ProtocolError, match="more than 60000 tags") as caught:
             await store(server).page()
+    assert caught.value.status == "permanent"
+
+
+DATED = b"<Contents><Key>k</Key><LastModified>Tue, 01 Jan 2020 00:00:00 GMT</LastModified></Contents>"
+HOSTILE = {
+    "a comment without an end": b"<!-- " + b"x" * (4 << 20),
+    "an instruction without an end": b"<?x " + b"x" * (4 << 20),
+    "space before the document": b" " * (4 << 20),
+    "a comment within": PAGE % (b"<!-- " + b"x" * (2 << 20)),
+    "attributes": PAGE % (b"<a " + b" ".join(b'a%x=""' % k for k in range(BODY_TAGS_MAX)) + b"/>"),
+    "lines": PAGE % (b"\n" * (4 << 20)),
+    "an error": b"<Error><Code>InternalError</Code>%s</Error>" % (b"\n" * (4 << 20)),
+    "dates": b"<ListBucketResult>%s</ListBucketResult>" % (DATED * 2000),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) -> None:
+    """However much there is to parse, or to look through for a document type."""
+    rule = Rule(fault=Fault(status=200, body=HOSTILE[kind]), times=None)
+    async with FaultServer(OBJECTS, [rule]) as server:
+        opened = store(server)
+        await opened.client.connected()
+        assert await longest_step(CALLS["list"], opened) < 0.05
+
+
+async def test_a_long_error_is_no_empty_page(store: Callable[..., Store]) -> None:
+    """Even if its status says that all went well."""
+    for body in (b"<Error><Code>InternalError</Code></Error>", HOSTILE["an error"]):
+        async with FaultServer(OBJECTS, [Rule(fault=Fault(status=200, body=body), times=None)]) as server:
+            with pytest.raises((errors.Unavailable, errors.ProtocolError)):
+                await store(server).page()
 
 
 def entities(levels: int, encoding: str) -> bytes:
@@ -122,6 +155,9 @@ def test_a_document_type_is_seen_in_any_encoding(encoding: str) -> None:
         (b"\xef\xbb\xbf <!-- a --> <?pi?>\n<!DOCTYPE html SYSTEM 'file:///etc/passwd'><html/>", True),
         (b"<!DOCTYPE a [", True),
         (b"<!-- " + b"x" * 100_000 + b" --><!DOCTYPE a []><a/>", True),
+        (b"<!-- " + b"x" * 100_000 + b" --><a/>", True),  # It may declare one.
+        (b"<!-- " + b"x" * 60_000 + b" --><a/>", False),
+        (b"<a>" + b"x" * 100_000 + b"</a>", False),
         (b"<a><![CDATA[<!DOCTYPE b>]]></a>", False),
         (b"<!-- <!DOCTYPE a> --><a/>", False),
         (b"<a/><!DOCTYPE b>", False),
@@ -194,7 +230,7 @@ async def test_a_long_text_of_a_store_stops_nothing(
 
 
 async def longest_step(call: Callable[[Store], Awaitable[object]], store: Store) -> float:
-    """The CPU of the longest callback of the loop while a call fails, with its message."""
+    """The CPU of the longest callback of the loop during a call, with the message where it fails."""
     longest = 0.0
     run = asyncio.Handle._run
 
@@ -206,8 +242,16 @@ async def longest_step(call: Callable[[Store], Awaitable[object]], store: Store)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio.Handle, "_run", measured)
-        with pytest.raises(errors.Error) as caught:
-            await asyncio.ensure_future(call(store))
+        error = await asyncio.ensure_future(failure(call, store))
     before = time.thread_time()
-    assert len(str(caught.value)) < 2000
+    assert len(str(error)) < 2000
     return max(longest, time.thread_time() - before)
+
+
+async def failure(call: Callable[[Store], Awaitable[object]], store: Store) -> errors.Error | None:
+    """What a call raises."""
+    try:
+        await call(store)
+    except errors.Error as error:
+        return error
+    return None
