@@ -33,8 +33,8 @@ class Fill:
     """One object on its way from its store into the cache.
 
     ``opening``: the head has not come. Then ``fresh`` (``known`` is still the current version), ``passed_by`` (the
-    object is too large or has no ETag: read it without the cache) or ``receiving``; ``complete`` when all of it is in
-    memory and perhaps still being written; ``failed`` with ``error``.
+    object is too large or has no ETag: one reader gets the answer that has begun, others read without the cache) or
+    ``receiving``; ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Fill:
         self._work: Work | None = None
         self._on_end: Callable[[Fill], None] | None = None
         self._has_run = False
+        self._begun: ReadBody | None = None
 
     @property
     def has_arrived(self) -> bool:
@@ -100,6 +101,14 @@ class Fill:
             if self._work is not None:
                 self._work.cancel()
         self._free()
+
+    def take_begun(self) -> ReadBody | None:
+        """The answer with the beginning of an object that is passed by, for the first reader who comes for it.
+
+        It is the caller's to close.
+        """
+        begun, self._begun = self._begun, None
+        return begun
 
     async def wait_until(self, position: int, *, deadline: float | None) -> None:
         """Wait until the head and ``position`` bytes are there. Raises the fill's error, or ``TimedOut``."""
@@ -159,6 +168,9 @@ class Fill:
             self._reservation.release()
             self._reservation = None
             self.buffer = bytearray()
+        begun = self.take_begun() if not self._readers else None
+        if begun is not None:
+            self._runtime.supervisor.spawn(begun.aclose(), name="end of an answer that nobody wants")
 
     async def _run(self) -> None:
         try:
@@ -183,6 +195,8 @@ class Fill:
             return
         try:
             if self._settle(body.head):
+                if self.state == "passed_by" and self._readers:
+                    self._begun, body = body, None
                 return
             self._reservation = await self._memory.reserve(body.head.size)
             if self._reservation is None:
@@ -193,7 +207,8 @@ class Fill:
             self._settled("receiving")
             await self._receive(body)
         finally:
-            await body.aclose()
+            if body is not None:
+                await body.aclose()
 
     async def _open(self) -> ReadBody | None:
         try:

@@ -6,6 +6,7 @@ The outermost layer. What a read may be served from:
   the entry of that version as it is. One that is not pinned first asks the store whether the entry is still current
   (a conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
 * a **fill** that is on its way, whose bytes are taken as they arrive.
+* an answer that has begun: of an object that turns out too large or has no ETag, as far as it goes.
 * the store itself: objects that are too large or have no ETag, and everything while the cache keeps failing.
 
 No failure of the cache fails a read: nothing is delivered before all of its part is there and checked, so the store
@@ -15,18 +16,19 @@ can always serve the read instead.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from aioprefetch.accessor import Accessor, Layer
 from aioprefetch.bodies import ReadBody
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied
-from aioprefetch.layers.lru_cache.bodies import FillBody, HeldBody
+from aioprefetch.headers import is_weak
+from aioprefetch.layers.lru_cache.bodies import BegunBody, FillBody, HeldBody
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.guard import CacheFailed, CacheGuard, CacheSource
 from aioprefetch.layers.lru_cache.index import IndexEntry
 from aioprefetch.layers.lru_cache.invalidation import InvalidatingAccessor
-from aioprefetch.layers.lru_cache.lookup import Joined, Lookup
+from aioprefetch.layers.lru_cache.lookup import Begun, Joined, Lookup
 from aioprefetch.layers.lru_cache.parts import part_of, whole_of
 from aioprefetch.layers.lru_cache.state import CacheState
 from aioprefetch.runtime import Runtime
@@ -34,6 +36,9 @@ from aioprefetch.sink import Sink, drain
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
 T = TypeVar("T")
+
+# So many bytes before the ones that are wanted are received rather than asking again, on another connection.
+SKIPPED_BYTES_MAX = 8 << 20
 
 _EVENTS = {
     "cache_hits": "cache.hit",
@@ -155,6 +160,8 @@ class LruCacheAccessor(InvalidatingAccessor):
                 return None
             if isinstance(source, Joined):
                 return self._open_fill(source, request)
+            if isinstance(source, Begun):
+                return await self._open_begun(source.body, request)
             part = self._part(request, whole_of(source), "cache_hits")
             try:
                 body = await self._open_entry(source, part)
@@ -178,6 +185,23 @@ class LruCacheAccessor(InvalidatingAccessor):
             raise
         self._count(counter, request.path)
         return FillBody(fill, part, deadline=request.deadline)
+
+    async def _open_begun(self, begun: ReadBody, request: ReadRequest) -> ReadBody | None:
+        """A part of an object that is not cached, if it is worth to be waited for; else ``None``, and it is closed."""
+        head = begun.head
+        try:
+            if request.suffix is None and head.start == 0 and head.total is not None:
+                part = self._part(request, replace(head, version=head.version or request.version), "cache_misses")
+                can_go_on = head.etag is not None and not is_weak(head.etag) and self.inner.capability.read_if_match
+                reaches = part.end <= head.end or (can_go_on and self.inner.capability.read_range)
+                if part.start <= min(SKIPPED_BYTES_MAX, head.end) and reaches:
+                    self._count("cache_misses", request.path)
+                    return BegunBody(self.inner, request, begun, part)
+        except BaseException:
+            await begun.aclose()
+            raise
+        await begun.aclose()
+        return None
 
     async def _open_entry(self, entry: IndexEntry, part: ReadHead) -> ReadBody:
         if part.size == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aioprefetch.accessor import Accessor
+from aioprefetch.bodies import ReadBody
 from aioprefetch.layers.lru_cache.entry import slot_of
 from aioprefetch.layers.lru_cache.fill import Fill
 from aioprefetch.layers.lru_cache.index import IndexEntry
@@ -20,7 +21,14 @@ class Joined:
     is_hit: bool
 
 
-Source = Joined | IndexEntry | None
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An answer with the beginning of an object that is not cached, which has just begun: close it."""
+
+    body: ReadBody
+
+
+Source = Joined | Begun | IndexEntry | None
 
 
 class Lookup:
@@ -49,7 +57,7 @@ class Lookup:
         return slot_of(self._namespace, request.path, request.version), current
 
     async def source(self, request: ReadRequest) -> Source:
-        """The fill or the entry to read from; ``None`` for the store itself.
+        """The fill, the answer or the entry to read from; ``None`` for the store itself.
 
         Raises what the store says when the object cannot be opened.
         """
@@ -162,8 +170,9 @@ class Lookup:
         if fill.state == "passed_by":
             if fill.head is not None:
                 self._state.passed_by.remember(fill.slot, fill.head.total, fill.head.etag)
+            begun = fill.take_begun()
             fill.leave(served=True)
-            return None
+            return None if begun is None else Begun(begun)
         self._state.fills.doom_older(fill)
         return Joined(fill, is_hit)
 
