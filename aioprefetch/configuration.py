@@ -7,6 +7,7 @@ win over the defaults. Secrets from the environment stay references to it.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import os
@@ -17,7 +18,8 @@ from typing import Any
 from aioprefetch.accessor import Service
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.reader.options import reader_options
-from aioprefetch.redaction import redact
+from aioprefetch.redaction import printable, redact
+from aioprefetch.telemetry import logger
 
 OPERATOR_OPTIONS = (
     "memory_bytes",
@@ -107,6 +109,9 @@ _FLAGS = frozenset({"anonymous", "allow_http", "follow_redirects", "request_paye
 _NUMBERS = frozenset({"memory_bytes", "block_bytes", "prefetch_blocks", "concurrency"})
 _SECONDS = frozenset({"budget_wait_seconds"})
 
+_PREFIX = "AIOPREFETCH_"
+_OPTIONS_WITH_VARIABLE = frozenset(OPERATOR_OPTIONS).union(*SERVICE_OPTIONS.values()) - _NO_VARIABLE
+
 
 def split_uri(uri: str) -> tuple[str, str]:
     """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with those there are."""
@@ -133,22 +138,23 @@ def store_options(scheme: str) -> tuple[str, ...]:
 
 def unknown_option(name: str, known: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
     """The error for an option that nobody knows, with the one that was most likely meant; ``of`` is whose it is not."""
+    hint = _hint(name, known)
+    listed = f"there are {', '.join(sorted(known))}"
+    message = f"unknown option {name!r} for {of}{hint}{'' if hint.endswith('?') else ';'} {listed}"
+    return ConfigInvalid(message, operation=operation, path=path)
+
+
+def _hint(name: str, known: Collection[str]) -> str:
     plain = name.lower().replace("-", "_").strip()
     meant = _OTHER_NAMES.get(plain)
     near = difflib.get_close_matches(plain, known, n=1, cutoff=0.7)
     if plain in _HINTS and plain not in known:
-        hint = f": {_HINTS[plain]}"
-    elif meant in known:
-        hint = f": it is called {meant!r} here"
-    elif meant in READER_OPTIONS or plain in READER_OPTIONS:
-        hint = f": {meant or plain!r} is an option of Operator.reader"
-    elif near:
-        hint = f"; did you mean {near[0]!r}?"
-    else:
-        hint = ""
-    listed = f"there are {', '.join(sorted(known))}"
-    message = f"unknown option {name!r} for {of}{hint}{'' if hint.endswith('?') else ';'} {listed}"
-    return ConfigInvalid(message, operation=operation, path=path)
+        return f": {_HINTS[plain]}"
+    if meant in known:
+        return f": it is called {meant!r} here"
+    if meant in READER_OPTIONS or plain in READER_OPTIONS:
+        return f": {meant or plain!r} is an option of Operator.reader"
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_bytes(**sizes: object) -> None:
@@ -171,6 +177,9 @@ def configure(uri: str, options: Mapping[str, Any]) -> tuple[Service, dict[str, 
     """The service a URI names, and the options left for the Operator."""
     scheme, rest = split_uri(uri)
     allowed = store_options(scheme)
+    for variable in tuple(os.environ):
+        if variable.startswith(_PREFIX):
+            _check_variable(variable)
     for name in options:
         if name not in allowed:
             raise _unknown_to_a_uri(name, scheme, allowed)
@@ -216,10 +225,25 @@ def _service(scheme: str, rest: str, options: dict[str, Any]) -> Service:
     return service
 
 
+@functools.cache
+def _check_variable(variable: str) -> None:
+    """Warn once of a variable that no scheme reads: it may be misspelt, and nothing else would tell."""
+    name = variable.removeprefix(_PREFIX).lower()
+    if name in _OPTIONS_WITH_VARIABLE:
+        return
+    plain = _OTHER_NAMES.get(name, name)
+    if plain in _OPTIONS_WITH_VARIABLE:
+        near = [plain]
+    else:
+        near = difflib.get_close_matches(plain, _OPTIONS_WITH_VARIABLE, n=1, cutoff=0.7)
+    hint = f"; did you mean {_PREFIX}{near[0].upper()}?" if near else ""
+    logger.warning("the environment variable %s is read by nothing%s", printable(variable), hint)
+
+
 def _from_environment(names: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
-        variable = f"AIOPREFETCH_{name.upper()}"
+        variable = f"{_PREFIX}{name.upper()}"
         text = os.environ.get(variable)
         if not text or name in _NO_VARIABLE:
             continue

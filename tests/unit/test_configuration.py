@@ -12,6 +12,7 @@ from aioprefetch.configuration import (
     OPERATOR_OPTIONS,
     READER_OPTIONS,
     SERVICE_OPTIONS,
+    _check_variable,
     configure,
     split_uri,
     store_options,
@@ -183,6 +184,7 @@ ALLOWED: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("region", "profile", "ca_bundle", "auth"), str),
     **dict.fromkeys(("anonymous", "allow_http", "request_payer", "follow_redirects", "follow_symlinks"), bool),
     **dict.fromkeys(("block_bytes", "prefetch_blocks", "concurrency"), int),
+    "budget_wait_seconds": (int, float),
 }
 
 
@@ -208,3 +210,34 @@ def test_every_scheme_knows_the_options_of_an_operator() -> None:
     service, rest = configure("memory://x", dict.fromkeys(OPERATOR_OPTIONS, 1))
     assert set(rest) == set(OPERATOR_OPTIONS)
     assert service.info.scheme == "memory"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("AIOPREFETCH_BLOKC_BYTES", "; did you mean AIOPREFETCH_BLOCK_BYTES?"),
+        ("AIOPREFETCH_MAX_CONCURRENCY", "; did you mean AIOPREFETCH_CONCURRENCY?"),
+        ("AIOPREFETCH_HEADERS", ""),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_warned_of_once(
+    variable: str, meant: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(variable, "CANARY")
+    _check_variable.cache_clear()
+    for _ in range(3):
+        Operator.from_uri("memory://x")
+    assert [text for text in caplog.messages if variable in text] == [
+        f"the environment variable {variable} is read by nothing{meant}"
+    ]
+
+
+def test_variables_of_other_schemes_are_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (*SERVICE_OPTIONS["s3"], *OPERATOR_OPTIONS):
+        if name != "proxies":
+            monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", "")
+    _check_variable.cache_clear()
+    Operator.from_uri("memory://x")
+    assert [text for text in caplog.messages if "AIOPREFETCH_REGION" in text or "_BYTES" in text] == []

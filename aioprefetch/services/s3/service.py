@@ -38,7 +38,8 @@ class S3:
         Keys, as text or as ``env:NAME`` for a variable that is looked up when it is used. A pickle holds no text of
         a key: in another process botocore's provider chain takes its place. Default: that chain.
     profile
-        A profile of the AWS configuration files.
+        A profile of the AWS configuration files. Beside ``access_key_id`` and ``secret_access_key`` it gives the
+        region and other settings, and those keys sign, as with boto3.
     anonymous
         Send unsigned requests, for public buckets.
     addressing_style

@@ -185,12 +185,15 @@ def write_profile(tmp_path: Path) -> None:
 async def test_identities_that_botocore_finds(
     store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A profile with its region; variables of the environment, with the usual region for a store of one's own."""
+    """A profile with its region, whose keys yield to those of the options; variables of the environment, with the usual region for a store of one's own."""
     write_profile(tmp_path)
     nobody = {"access_key_id": None, "secret_access_key": None}
     async with FaultServer(OBJECTS) as server:
         await store(server, profile="work").get("k")
         assert signed_by(server.requests[-1]).startswith("FROMPROFILE/")
+        assert "/eu-west-3/s3/" in signed_by(server.requests[-1])
+        await store(server, profile="work", access_key_id="OWN", secret_access_key="x").get("k")
+        assert signed_by(server.requests[-1]).startswith("OWN/")
         assert "/eu-west-3/s3/" in signed_by(server.requests[-1])
         with pytest.raises(ConfigInvalid, match=r"profile= and AWS_PROFILE.*\(play\)"):
             await store(server, profile="play").get("k")
