@@ -91,9 +91,11 @@ COUNTERS: Mapping[str, str] = {
     "transport_stale_connections": "requests sent again because the server had closed a kept connection meanwhile",
     "transport_signatures": "objects for which a signature was made that serves all their ranges",
     "cache_hits": "reads served by the cache layer",
-    "cache_misses": "reads of the cache layer that went to the store",
+    "cache_misses": "reads of the cache layer that went to the store for bytes",
     "cache_fills": "objects written to the cache",
-    "cache_revalidations": 'conditional requests that the store answered with "not modified"',
+    "cache_revalidations": (
+        'conditional requests that the store answered with "not modified": of the layer, or of callers with the bytes'
+    ),
     "cache_evictions": "entries evicted from the cache",
     "cache_failures": "failures of the cache store, none of which failed a read",
 }
