@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,9 @@ from aioprefetch.ranges import Range
 if TYPE_CHECKING:
     from aioprefetch.operator import Operator
 
+# So many deleted rows take some milliseconds to find their places: they are looked at on another thread.
+THREAD_ROWS_MIN = 20_000
+
 
 async def read_deletions(operator: Operator, fragment: Fragment) -> RowNumbers:
     """The deleted rows of a fragment, ascending: one request if it has any."""
@@ -24,13 +28,19 @@ async def read_deletions(operator: Operator, fragment: Fragment) -> RowNumbers:
     if file is None:
         return np.empty(0, np.int64)
     data = await operator.read(file.path)
-    found = parse_roaring(data, path=file.path) if file.is_bitmap else parse_arrow(data, path=file.path)
-    deleted = np.unique(found).astype(np.int64)
+    parse = partial(_parsed, data, is_bitmap=file.is_bitmap, path=file.path)
+    claimed = len(data) if file.rows is None else file.rows
+    deleted = parse() if claimed < THREAD_ROWS_MIN else await operator.runtime().run_blocking(parse)
     if file.rows is not None and len(deleted) != file.rows:
         raise UntrustedMetadata(f"{len(deleted)} rows are deleted where the manifest says {file.rows}", path=file.path)
     if deleted.size and int(deleted[-1]) >= fragment.rows:
         raise UntrustedMetadata(f"row {int(deleted[-1])} of {fragment.rows} rows is deleted", path=file.path)
     return deleted
+
+
+def _parsed(data: bytes, *, is_bitmap: bool, path: str) -> RowNumbers:
+    found = parse_roaring(data, path=path) if is_bitmap else parse_arrow(data, path=path)
+    return np.unique(found).astype(np.int64)
 
 
 def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:

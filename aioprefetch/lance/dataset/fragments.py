@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset.deletions import physical_ranges
@@ -16,7 +17,7 @@ from aioprefetch.lance.dataset.open_files import OpenFiles
 from aioprefetch.lance.filtered import read_through
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
-from aioprefetch.lance.row_ranges import count_rows
+from aioprefetch.lance.row_ranges import RowNumbers, count_rows
 from aioprefetch.lance.schema import Field, walk
 from aioprefetch.lance.together import together
 from aioprefetch.ranges import Range
@@ -102,11 +103,11 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     deletions = asyncio.create_task(open_files.deletions(fragment))
     try:
         opened = await opening
-        exact = physical_ranges(wanted.ranges, await deletions)
+        deleted = await deletions
     finally:
         deletions.cancel()
         await asyncio.gather(deletions, return_exceptions=True)
-    ranges, dropped = read_through(exact, wanted.ranges)
+    ranges, dropped = await open_files.run(partial(_living, wanted.ranges, deleted), rows=len(deleted))
     columns: list[FileColumns] = []
     for index, file in zip(files, opened, strict=True):
         positions = [position for position, home in enumerate(homes) if home == index]
@@ -120,6 +121,11 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         if home is None
     }
     return TablePart(wanted.rank, read_rows - len(dropped), columns, missing, dropped)
+
+
+def _living(ranges: Sequence[Range], deleted: RowNumbers) -> tuple[tuple[Range, ...], RowNumbers]:
+    """What is read for living rows, and which of it are not wanted."""
+    return read_through(physical_ranges(ranges, deleted), ranges)
 
 
 async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) -> LanceFile:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from aioprefetch.lance.dataset.deletions import read_deletions
+from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, read_deletions
 from aioprefetch.lance.dataset.manifest import DataFile, Fragment
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.row_ranges import RowNumbers
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from aioprefetch.operator import Operator
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 # Files hold their tail each, mostly 64 KiB; lists of deleted rows are mostly smaller.
@@ -50,6 +52,10 @@ class OpenFiles:
         if fragment.deletion_file is not None:
             _keep(self._deletions, fragment.id, found)
         return found
+
+    async def run(self, work: Callable[[], T], *, rows: int) -> T:
+        """The result of work on so many deleted rows, on another thread where these are many."""
+        return work() if rows < THREAD_ROWS_MIN else await self._operator.runtime().run_blocking(work)
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:

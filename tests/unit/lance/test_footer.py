@@ -2,12 +2,14 @@
 
 import random
 import struct
+import threading
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import aioprefetch.lance as ap_lance
+import aioprefetch.lance.footer as footer_module
 from aioprefetch.errors import NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import FOOTER, TAIL_BYTES, Footer, TailMemory, open_file
 from tests.unit.lance.written import PATH, VERSIONS, stored, write_file
@@ -54,6 +56,22 @@ async def test_the_next_file_is_opened_with_a_longer_tail() -> None:
             await file.load_columns([999])
     assert [path for path, _, _ in log] == ["a", "a", "b"]
     assert log[-1][1] < -TAIL_BYTES
+
+
+async def test_the_schema_of_many_columns_is_parsed_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, make = [], footer_module.arrow_schema
+
+    def noted(*arguments: Any) -> pa.Schema:
+        threads.append(threading.get_ident())
+        return make(*arguments)
+
+    monkeypatch.setattr(footer_module, "arrow_schema", noted)
+    wide = write_file(pa.table({f"column number {number}": [number] for number in range(1000)}))
+    async with stored({"wide": wide, "narrow": write_file(TABLE)}) as operator:
+        assert len((await open_file(operator, "wide")).schema) == 1000
+        assert threads[0] != threading.get_ident()
+        await open_file(operator, "narrow")
+        assert threads[1] == threading.get_ident()
 
 
 async def test_of_huge_metadata_only_the_needed_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

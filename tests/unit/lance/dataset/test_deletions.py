@@ -2,6 +2,7 @@
 
 import io
 import random
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.dataset.deletions import parse_arrow, physical_ranges, read_deletions
+from aioprefetch.lance.dataset import deletions as deletions_module
+from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, parse_arrow, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import DeletionFile, Fragment
-from aioprefetch.lance.row_ranges import runs
+from aioprefetch.lance.row_ranges import RowNumbers, runs
 from tests.unit.lance.written import damaged, stored
 
 
@@ -79,3 +81,19 @@ def test_damaged_files_are_refused_or_read() -> None:
         except UntrustedMetadata:
             outcomes["refused"] += 1
     assert min(outcomes.values()) > 10
+
+
+async def test_many_deleted_rows_are_parsed_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def noted(data: bytes, *, path: str) -> RowNumbers:
+        threads.append(threading.get_ident())
+        return parse_arrow(data, path=path)
+
+    monkeypatch.setattr(deletions_module, "parse_arrow", noted)
+    many = arrow_file(pa.array(range(0, 2 * THREAD_ROWS_MIN, 2), pa.uint32()))
+    for count in (THREAD_ROWS_MIN, None):
+        assert len(await deletions(many, rows=1 << 20, count=count)) == THREAD_ROWS_MIN
+    assert threading.get_ident() not in threads
+    await deletions(DATA)
+    assert threads[-1] == threading.get_ident()
