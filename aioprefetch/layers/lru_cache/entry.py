@@ -41,7 +41,7 @@ _CHECKED_BYTES = _PREFIX.size - 4
 _NAME = re.compile(r"objects/[0-9a-f]{2}/([0-9a-f]{64})-[0-9a-f]{64}")
 
 
-def digest(*parts: str | None) -> str:
+def name_part(*parts: str | None) -> str:
     """Hex SHA-256 of the parts, each with its length: ``("ab", "c")`` is not ``("a", "bc")``, nor ``None`` ``""``."""
     hashed = hashlib.sha256()
     for part in parts:
@@ -55,7 +55,7 @@ def digest(*parts: str | None) -> str:
 
 def slot_of(namespace: tuple[str, ...], path: str, asked_version: str | None) -> str:
     """The digest of what a read asks for: at most one entry stands in a slot."""
-    return digest("slot", str(len(namespace)), *namespace, path, asked_version)
+    return name_part("slot", str(len(namespace)), *namespace, path, asked_version)
 
 
 def slot_in(name: str) -> str | None:
@@ -88,7 +88,7 @@ class EntryHeader:
     def name(self) -> str:
         """The entry's name in the cache, the slot's first byte as a folder."""
         slot = self.slot
-        identity = digest(
+        identity = name_part(
             "identity",
             str(len(self.namespace)),
             *self.namespace,

@@ -12,7 +12,7 @@ from aioprefetch.layers.lru_cache.entry import (
     HEADER_BYTES_MAX,
     EntryHeader,
     decode_header,
-    digest,
+    name_part,
     encode_header,
     slot_in,
     slot_of,
@@ -116,8 +116,8 @@ def test_a_header_that_would_be_too_long_is_not_made() -> None:
 
 
 def test_parts_of_a_name_never_run_into_each_other() -> None:
-    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
-    assert digest(None) != digest("") != digest()
+    assert name_part("ab", "c") != name_part("a", "bc") != name_part("abc")
+    assert name_part(None) != name_part("") != name_part()
     assert slot_of(("a", "b"), "c", None) != slot_of(("a",), "b", "c")
     assert slot_of(("a",), "b", None) != slot_of(("a",), "b", "")
 
