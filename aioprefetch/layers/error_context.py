@@ -35,6 +35,7 @@ class ErrorContextAccessor(WrappedAccessor):
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
         self._service = inner.info.location
+        self._url = inner.info.url
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` itself with its context filled in, or a foreign one as ``Unexpected`` with the cause chained."""
@@ -49,7 +50,7 @@ class ErrorContextAccessor(WrappedAccessor):
     def _hint(self, path: str) -> str:
         """What is wrong with a path that is a URL or begins with a slash. Such keys may exist, so none is refused."""
         scheme, separator, rest = path.partition("://")
-        root = self._service.partition("://")[2].rstrip("/")
+        root = self._url.partition("://")[2].rstrip("/")
         if separator and scheme.isalnum():
             relative = rest.removeprefix(f"{root}/")
             meant = f", so this may be {relative!r}" if relative != rest else ""

@@ -10,9 +10,11 @@ import pytest
 from aioprefetch.accessor import Accessor
 from aioprefetch.errors import Error, NotFound, Unavailable, Unexpected
 from aioprefetch.layers import ErrorContextLayer, WrappedAccessor
+from aioprefetch.layers.error_context import ErrorContextAccessor
 from aioprefetch.operator import Operator
 from aioprefetch.runtime import Runtime, RuntimeOptions
 from aioprefetch.services.memory import Memory
+from aioprefetch.services.s3 import S3
 from aioprefetch.sink import CollectSink
 from aioprefetch.values import (
     CopyRequest,
@@ -210,3 +212,15 @@ async def test_a_url_in_place_of_a_path_is_found_out(path: str, says: str) -> No
         with pytest.raises(NotFound) as caught:
             await operator.read("k/s3://x")
         assert "hint" not in caught.value.context
+
+
+async def test_the_hint_names_the_key_at_an_endpoint_too() -> None:
+    """The endpoint says where the store is, and is no part of the URL that was given as a path."""
+    service = S3(bucket="store", prefix="pre", endpoint_url="http://127.0.0.1:9", anonymous=True)
+    runtime = Runtime(RuntimeOptions())
+    layer = ErrorContextAccessor(service.build(runtime))
+    explained = layer.explain(NotFound("there is no such object"), ReadRequest(path="s3://store/pre/k"))
+    assert explained.context["hint"] == (
+        "paths are relative to s3://store/pre at http://127.0.0.1:9, and this one is a URL, so this may be 'k'"
+    )
+    await runtime.aclose()
