@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.headers import unquote_etag
 from aioprefetch.values import PresignMethod
 
@@ -46,9 +46,7 @@ class Arguments:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong_type(name, "a number of seconds", value)
         if not value > 0:
-            raise ConfigInvalid(
-                f"{name} must be a number above 0, not {value!r}", operation=self.operation, path=self.path
-            )
+            raise self._invalid(f"{name} must be a number above 0, not {value!r}")
         return float(value)
 
     def etag(self, name: str, value: object) -> str | None:

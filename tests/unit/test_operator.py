@@ -51,7 +51,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "suffix and size": (lambda o: o.read("k", size=1, suffix=1), ConfigInvalid, "read"),
     "beyond the end": (lambda o: o.read("k", offset=10), RangeNotSatisfied, "read"),
     "time-out no number": (lambda o: o.read("k", timeout_seconds="1"), InvalidType, "read"),  # type: ignore[arg-type]
-    "time-out negative": (lambda o: o.view("k", timeout_seconds=-1), ConfigInvalid, "read"),
+    "time-out negative": (lambda o: o.view("k", timeout_seconds=-1), ap.errors.InvalidArgument, "read"),
     "missing": (lambda o: o.read("none"), NotFound, "read"),
     "missing stat": (lambda o: o.stat("none"), NotFound, "stat"),
     "missing directory": (lambda o: o.stat("none/"), NotFound, "stat"),
@@ -77,7 +77,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "delete_all file": (lambda o: o.delete_all("d"), ap.errors.NotADirectory, "delete_all"),
     "delete None": (lambda o: o.delete(None), InvalidType, "delete"),  # type: ignore[arg-type]
     "presign": (lambda o: o.presign("k"), ap.errors.Unsupported, "presign"),
-    "presign never": (lambda o: o.presign("k", expires_seconds=0), ConfigInvalid, "presign"),
+    "presign never": (lambda o: o.presign("k", expires_seconds=0), ap.errors.InvalidArgument, "presign"),
     "presign text": (lambda o: o.presign("k", expires_seconds="9"), InvalidType, "presign"),  # type: ignore[arg-type]
     "ranges None": (lambda o: o.read_ranges("k", None), InvalidType, "read_ranges"),  # type: ignore[arg-type]
     "ranges int": (lambda o: o.read_ranges("k", 5), InvalidType, "read_ranges"),  # type: ignore[arg-type]
@@ -107,6 +107,8 @@ async def test_bad_input_is_a_typed_error_with_operation_and_path(name: str, op:
     assert caught.value.operation == operation
     if error is not InvalidType and name not in ("no path", "surrogate"):
         assert caught.value.path
+    if error is ap.errors.InvalidArgument:
+        assert not isinstance(caught.value, ConfigInvalid)  # It is an argument, and no option of a recipe.
     if isinstance(caught.value, ap.errors.InvalidArgument):
         assert dict(op.statistics) == before
 
