@@ -52,13 +52,16 @@ class S3Accessor(ServiceAccessor):
     """The live S3 service. Accessors of one recipe share their connections within a runtime, which closes them."""
 
     def __init__(self, service: S3, runtime: Runtime) -> None:
-        super().__init__(service.info, service.capability, runtime)
+        info = service.info
+        super().__init__(info, service.capability, runtime)
         self._root = f"{service.prefix}/" if service.prefix else ""
-        self._client: S3Client = runtime.shared(("s3", service), lambda: S3Client(service, runtime))
+        # Files and variables may name somebody else by the time that a second accessor is made.
+        shared = (service, info.principal)
+        self._client: S3Client = runtime.shared(("s3", *shared), lambda: S3Client(service, runtime, info))
         # The transport, and aiohttp where it is fallen back on, end what does not go on by themselves.
         self.stall_seconds = service.read_timeout_seconds
         self._direct: DirectReads = runtime.shared(
-            ("s3 direct", service),
+            ("s3 direct", *shared),
             lambda: DirectReads(
                 self._client, runtime, lambda request: self._key(request.path, request), self._open_indirectly
             ),

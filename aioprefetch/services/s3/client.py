@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.credentials import Secret
+from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, PermissionDenied
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3.errors import Explainer, inner_error
@@ -31,7 +30,7 @@ from aioprefetch.services.s3.session import (
 from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.statistics import Timer
 from aioprefetch.telemetry import DURATIONS
-from aioprefetch.values import Request
+from aioprefetch.values import Request, ServiceInfo
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
@@ -64,7 +63,7 @@ class LiveClient:
 
     __slots__ = ("ca_bundle", "client", "identity", "is_retired", "users")
 
-    def __init__(self, client: Any, identity: bytes, ca_bundle: str) -> None:
+    def __init__(self, client: Any, identity: str, ca_bundle: str) -> None:
         self.client = client
         self.identity = identity
         self.ca_bundle = ca_bundle
@@ -80,13 +79,16 @@ class S3Client:
     ended and its last call has.
     """
 
-    def __init__(self, service: S3, runtime: Runtime) -> None:
+    def __init__(self, service: S3, runtime: Runtime, info: ServiceInfo | None = None) -> None:
         self.service = service
         self.runtime = runtime
-        self.explainer = Explainer(service)
+        info = info or service.info
+        self.explainer = Explainer(service, info)
         # Counts how often new credentials were asked for: what was signed before is not used any more.
         self.generation = 0
         self.ca_bundle: str | None = service.ca_bundle
+        # Whose bytes the accessors of this client stand for, in caches too: it stays so for as long as they live.
+        self._principal = info.principal
         self._live: LiveClient | None = None
         self._previous: LiveClient | None = None
         self._retired: set[LiveClient] = set()
@@ -216,7 +218,8 @@ class S3Client:
         """The store calls the credentials of that generation expired: ask the provider chain again.
 
         Keys given as literals cannot be asked for again, and nobody is asked twice within ``RENEW_SECONDS_MIN``.
-        Where the chain still gives the same ones the client stays. Calls on their way end with the old client.
+        Where the chain still gives the same ones the client stays. Calls on their way end with the old client. Where
+        it names another principal by now, the next call fails: see ``_check_principal``.
         """
         live, now = self._live, self.runtime.now()
         if generation != self.generation or live is None or self._has_literal_keys():
@@ -249,7 +252,7 @@ class S3Client:
     async def _create(self) -> LiveClient:
         previous = self._previous
         self._sse_key = self._customer_key()
-        maker = _Maker(self.service, self._keys(), previous, self.runtime, self.explainer)
+        maker = _Maker(self.service, self._keys(), previous, self.runtime, self.explainer, self._principal)
         elsewhere = _Elsewhere()
         try:
             made = await self.runtime.run_blocking(elsewhere.run, maker)
@@ -352,6 +355,7 @@ class _Maker:
         previous: LiveClient | None,
         runtime: Runtime,
         explainer: Explainer,
+        principal: str,
     ) -> None:
         self._service = service
         self._keys = keys
@@ -359,6 +363,7 @@ class _Maker:
         self._runtime = runtime
         self._connections = service.connections(runtime.options.concurrency)
         self._explainer = explainer
+        self._principal = principal
 
     def load(self) -> None:
         """Read all that has to be read, which blocks."""
@@ -367,16 +372,29 @@ class _Maker:
         self._session.register_component("response_parser_factory", parser_factory(self._runtime))
         redact_logs(self._explainer)
 
+    def _check_principal(self) -> None:
+        """Refuse the keys of somebody else: what they read would stand in caches under the first one's name.
+
+        Compared is what names an identity. A role has new keys each time, and stays the same.
+        """
+        found = self._service.info.principal
+        if found != self._principal:
+            raise PermissionDenied(
+                f"the credentials are those of {found!r} by now, and this operator stands for {self._principal!r}: "
+                "make a new Operator for them"
+            )
+
     async def make(self) -> LiveClient | None:
         """A new client; ``None`` where the credentials are those of the previous one."""
         identity = await self._identity()
         if self._previous is not None and identity == self._previous.identity:
             return None
+        self._check_principal()
         client = await self._create()
         redact_logs(self._explainer)  # Those of the modules as well that making it has imported.
         return LiveClient(client, identity, self._ca_bundle)
 
-    async def _identity(self) -> bytes:
+    async def _identity(self) -> str:
         """A digest of the access key and token that requests are signed with."""
         keys = self._keys
         found = (keys.get("aws_access_key_id"), keys.get("aws_session_token"))
@@ -387,7 +405,7 @@ class _Maker:
             self._explainer.credentials = credentials
             frozen = None if credentials is None else await credentials.get_frozen_credentials()
             found = (None, None) if frozen is None else (frozen.access_key, frozen.token)
-        return hashlib.sha256(repr(found).encode()).digest()
+        return digest(*(part or "" for part in found))
 
     async def _create(self) -> Any:
         service = self._service

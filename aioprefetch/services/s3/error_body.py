@@ -9,7 +9,7 @@ from xml.parsers import expat
 _ENCODINGS = (None, "utf-8")
 # Expat does not stop where a handler raises, so it is given no more than this beyond the place.
 _PIECE_BYTES = 4096
-# Expat looks at a comment or an instruction from its beginning for each piece, so a long one is not followed to its end.
+# Expat looks at a comment from its beginning for each piece, so that a long one is not followed to its end.
 PROLOG_BYTES_MAX = 64 << 10
 
 

@@ -13,6 +13,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from aioprefetch.headers import parse_content_range, parse_http_date, parse_retr
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.redaction import excerpt
 from aioprefetch.services.s3.error_body import parse_error
-from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import CopyRequest, ReadRequest, Request, ServiceInfo, StatRequest, WriteRequest
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
@@ -261,14 +262,15 @@ class Told:
 
 
 class Explainer:
-    """Makes our errors for one recipe.
+    """Makes our errors for one recipe, whose ``info`` was found when it was connected.
 
     ``keys_left_behind``: literal keys stayed in the process that pickled them. ``credentials`` are botocore's, where
     its providers found them.
     """
 
-    def __init__(self, service: S3) -> None:
+    def __init__(self, service: S3, info: ServiceInfo) -> None:
         self._service = service
+        self._principal = info.principal
         self.keys_left_behind = False
         self.credentials: Any = None
 
@@ -329,7 +331,7 @@ class Explainer:
         text = row.text.format(
             bucket=service.bucket,
             profile=service.profile,
-            identity=service.info.principal,
+            identity=self._principal,
             other_identity="give keys or a profile" if service.anonymous else "set anonymous=True for a public bucket",
             endpoint=service.endpoint_url or "the store",
             connect_seconds=service.connect_timeout_seconds,
@@ -350,9 +352,8 @@ class Explainer:
 
     def without_secrets(self, text: str) -> str:
         """A text without the secrets that this process knows, in the forms in which they travel."""
-        for secret in sorted(self._known_secrets(), key=len, reverse=True):
-            for form in _forms(secret):
-                text = text.replace(form, "***")
+        for form in _forms_of(frozenset(self._known_secrets())):
+            text = text.replace(form, "***")
         return text
 
     def _known_secrets(self) -> set[str]:
@@ -360,6 +361,12 @@ class Explainer:
         values = {found.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
         known = (*self._service.known_secrets(), *values)
         return {value for value in known if isinstance(value, str) and len(value) >= SECRET_LENGTH_MIN}
+
+
+@lru_cache(maxsize=64)
+def _forms_of(secrets: frozenset[str]) -> tuple[str, ...]:
+    """All forms of all secrets, those of the longest first. Kept, since each line of a log at DEBUG needs them."""
+    return tuple(form for secret in sorted(secrets, key=len, reverse=True) for form in _forms(secret))
 
 
 def _forms(secret: str) -> set[str]:

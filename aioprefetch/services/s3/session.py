@@ -249,8 +249,9 @@ def replace_error_handler(client: Any) -> None:
     client.meta.events.register_first("before-parse.s3.*", handle)
 
 
-# Whose lines show requests, answers and parameters at DEBUG, with the loggers below them.
-_LOGGERS = ("aiobotocore", "aiohttp", "botocore")
+# Whose lines show requests, answers and parameters at DEBUG, with the loggers below them. The other loggers of aiohttp
+# are those of its server: what an application serves by it is its own to log.
+_LOGGERS = ("aiobotocore", "aiohttp.client", "botocore")
 
 
 class Scrubber(Protocol):
@@ -262,7 +263,7 @@ class Scrubber(Protocol):
 
 
 class RedactingFilter(logging.Filter):
-    """Takes credentials out of what botocore, aiobotocore and aiohttp log, before a handler sees it."""
+    """Takes credentials out of what botocore, aiobotocore and aiohttp's client log, before a handler sees it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,6 +305,7 @@ def redact_logs(scrubber: Scrubber) -> None:
     A filter looks at the lines of its own logger and not at those of the loggers below, so each of these gets it.
     """
     _redacting.add(scrubber)
-    known = [name for name in list(logging.root.manager.loggerDict) if name.split(".", 1)[0] in _LOGGERS]
+    below = tuple(f"{name}." for name in _LOGGERS)
+    known = [name for name in list(logging.root.manager.loggerDict) if name.startswith(below)]
     for name in {*_LOGGERS, *known}:
         logging.getLogger(name).addFilter(_redacting)  # Without effect the second time.

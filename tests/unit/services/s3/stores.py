@@ -70,7 +70,7 @@ def open_store(server: Any, bucket: str, runtime: Runtime, **options: Any) -> St
         options.setdefault("secret_access_key", server.secret_access_key)
     service = S3(bucket=bucket, endpoint_url=server.endpoint_url, **options)
     accessor = service.build(runtime)
-    client: S3Client = runtime.shared(("s3", service), lambda: S3Client(service, runtime))
+    client: S3Client = accessor._client  # type: ignore[attr-defined]  # the one that its calls go through
     return Store(service, accessor, client, server)
 
 

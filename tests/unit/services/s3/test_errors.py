@@ -305,7 +305,8 @@ REQUESTS = (ReadRequest(path="k"), WriteRequest(path="k", if_match="e"), StatReq
 @pytest.mark.parametrize("said", LONG_WORDS, ids=lambda said: repr(said[:16]))
 def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
     """Whatever a store says costs milliseconds, and its message is short."""
-    explainer = Explainer(S3(bucket="bucket", **KEYS))
+    service = S3(bucket="bucket", **KEYS)
+    explainer = Explainer(service, service.info)
     fields = {"Message": said, "StorageClass": said, "Region": said, "ActualObjectSize": said, "RequestId": said}
     names = ("content-range", "date", "retry-after", "x-amz-retry-after", "x-amz-bucket-region", "x-amz-request-id")
     for code, status in [*((code, 400) for code in (*BY_CODE, said)), *(("", status) for status in (*BY_STATUS, 416))]:

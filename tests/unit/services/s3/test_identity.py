@@ -17,6 +17,7 @@ from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import S3, identity
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
+from aioprefetch.values import StatRequest
 
 KEY = "aws_access_key_id = {}\naws_secret_access_key = c4nary\naws_session_token = c4nary\n"
 ROLE = "role_arn = arn:aws:iam::1:role/r\nsource_profile = base\n"
@@ -203,9 +204,46 @@ async def test_a_cache_gives_nobody_the_bytes_of_another(write: Write, tmp_path:
     assert b"c4nary" not in stored
 
 
+async def test_renewed_keys_of_another_are_refused(write: Write, tmp_path: Path) -> None:
+    """The file changes while an Operator is open, and the first tenant's keys end: nothing comes under his name."""
+    (tmp_path / "cache").mkdir()
+    expired = Rule(fault=Fault(status=400, code="ExpiredToken"), matches=lambda request: not signed_by_b(request))
+    async with FaultServer({"bucket/k": b"of tenant B"}) as server:
+        write("credentials", f"[default]\n{KEY}".replace("{}", "AKIATENANTA"))
+        cache = ap.Operator.from_uri((tmp_path / "cache").as_uri())
+        layer = ap.layers.LruCacheLayer(cache=cache, revalidate_seconds=None)
+        operator = ap.Operator.from_uri("s3://bucket", endpoint_url=server.url).layer(layer)
+        async with cache, operator:
+            assert not await operator.exists("other")
+            write("credentials", f"[default]\n{KEY}".replace("{}", "AKIATENANTB"))
+            server.add(expired)
+            for _ in range(2):
+                with pytest.raises(ap.PermissionDenied, match="make a new Operator"):
+                    await operator.read("k")
+        async with ap.Operator.from_uri("s3://bucket", endpoint_url=server.url) as renewed:
+            assert await renewed.read("k") == b"of tenant B"
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert b"of tenant B" not in stored
+
+
+async def test_a_failure_looks_at_no_file(write: Write, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks is known since the operator was connected: an error names him without asking the disk on the loop."""
+    write("credentials", f"[default]\n{KEY}".replace("{}", "AKIA1"))
+    denied = Rule(fault=Fault(status=403, code="AccessDenied"), times=None)
+    async with FaultServer({"bucket/k": b"x"}, [denied]) as server:
+        accessor = S3(bucket="bucket", endpoint_url=server.url).build(runtime)
+        with pytest.raises(ap.PermissionDenied):
+            await accessor.stat(StatRequest(path="k"))
+        looked: list[str] = []
+        monkeypatch.setattr(identity, "_state", looked.append)
+        with pytest.raises(ap.PermissionDenied, match="identity 'environment:"):
+            await accessor.stat(StatRequest(path="k"))
+        assert not looked
+
+
 def signed_by_b(request: ReceivedRequest) -> bool:
     """Whether a request is the other tenant's."""
-    return "AKIATENANTB" in request.target
+    return "AKIATENANTB" in request.target + request.headers.get("authorization", "")
 
 
 def test_a_stored_fingerprint_is_slow_to_guess(monkeypatch: pytest.MonkeyPatch) -> None:

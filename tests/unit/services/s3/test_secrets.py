@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.services.s3 import errors as s3_errors
 from aioprefetch.services.s3.session import RedactingFilter, redact_logs
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
@@ -256,3 +257,50 @@ def test_a_line_that_cannot_be_formatted_is_logged_as_it_stands() -> None:
     record = logging.LogRecord("botocore", logging.DEBUG, "f", 1, "%d %d", ("canary",), None)
     assert RedactingFilter().filter(record)
     assert record.getMessage() == "%d %d"
+
+
+async def test_a_line_of_the_applications_own_server_is_left_as_it_is(
+    store: Callable[..., Store], lines: Callable[[], str]
+) -> None:
+    """Loggers of aiohttp's server, also those made before the client: arguments stay, and so does the text."""
+    names = (
+        "aiohttp",
+        "aiohttp.access",
+        "aiohttp.server",
+        "aiohttp.web",
+        "aiohttp.internal",
+        "aiohttp.clients_of_mine",
+    )
+    records: list[logging.LogRecord] = []
+    for name in names:
+        logging.getLogger(name)
+    async with FaultServer(OBJECTS) as server:
+        await store(server).stat("k")
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.addFilter(keep := lambda record: records.append(record) or True)  # type: ignore[func-returns-value]
+        logger.info("%s %s", "GET", "http://h/?token=canary", extra={"own": 1})
+        logger.removeFilter(keep)
+    assert [record.args for record in records] == [("GET", "http://h/?token=canary")] * len(names)
+    assert all(isinstance(logger_filter, RedactingFilter) is False for name in names for logger_filter in filters(name))
+    assert any(isinstance(one, RedactingFilter) for one in filters("aiohttp.client"))
+    assert lines().count("token=canary") == len(names)
+
+
+def filters(name: str) -> list[Any]:
+    """The filters of a logger."""
+    return list(logging.getLogger(name).filters)
+
+
+async def test_the_forms_of_a_secret_are_made_once(
+    store: Callable[..., Store], lines: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for each of the hundred lines that an operation logs at DEBUG."""
+    made: list[str] = []
+    forms = s3_errors._forms
+    monkeypatch.setattr(s3_errors, "_forms", lambda secret: made.append(secret) or forms(secret))  # type: ignore[func-returns-value]
+    keys = {name: f"{name} of this test alone" for name in ("access_key_id", "secret_access_key", "session_token")}
+    async with FaultServer(OBJECTS) as server:
+        await store(server, **keys).stat("k")
+    assert lines().count("botocore") > 10
+    assert sorted(made) == sorted(keys.values())

@@ -214,7 +214,7 @@ async def test_s3_keeps_writers_apart(
         secret_access_key=found.secret_access_key,
     )
     async with ap.Operator(service) as operator:
-        client = operator.runtime().shared(("s3", service), lambda: S3Client(service, operator.runtime()))
+        client = S3Client(service, operator.runtime())
         await (await client.connected()).create_bucket(Bucket=service.bucket)
         older = await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
         assert older._live.meta.conditions == Conditions(honours, honours)
