@@ -188,7 +188,7 @@ async def footer(
     check_file(path, "footer")
     accessor, runtime = operator.accessor(), operator.runtime()
     cache: FooterCache = runtime.shared(_CACHE, FooterCache)
-    place = (operator.info.namespace, path)
+    place = (accessor.info.namespace, path)
     known = cache.find(place, version=version, etag=if_match)
     if known is not None and (version is not None or if_match is not None):
         return known.held_by(_repinned(known.pinned, operator))
@@ -223,7 +223,7 @@ async def footer(
 
 def seen_size(operator: Operator, path: str) -> int | None:
     """How many bytes an object had when its footer or any block of it was read last; ``None`` if it never was."""
-    runtime, place = operator.runtime(), (operator.info.namespace, path)
+    runtime, place = operator.runtime(), (operator.accessor().info.namespace, path)
     cache: FooterCache = runtime.shared(_CACHE, FooterCache)
     known = cache.find(place)
     if known is not None:
