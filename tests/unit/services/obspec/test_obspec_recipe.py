@@ -3,10 +3,12 @@
 import ast
 import dataclasses
 import functools
+import hashlib
 import inspect
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -287,3 +289,19 @@ def test_no_optional_package_is_needed() -> None:
     command = [sys.executable, "-c", program]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stdout.splitlines()) == (0, ["b'0123456789'", "[]"]), run.stderr
+
+
+def test_a_principal_of_a_store_is_dear_to_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in entries of caches, and the keys that it is made of may be words. It costs that once."""
+    calls: list[int] = []
+    scrypt = hashlib.scrypt
+
+    def counted(*arguments: Any, **options: Any) -> bytes:
+        calls.append(options["n"])
+        return scrypt(*arguments, **options)
+
+    monkeypatch.setattr(hashlib, "scrypt", counted)
+    first = ObspecStore(s3("a word of this test")).info.principal
+    assert ObspecStore(s3("a word of this test")).info.principal == first
+    assert calls == [1 << 12]
+    assert re.fullmatch("[0-9a-f]{16}", first)
