@@ -12,8 +12,8 @@ from aioprefetch.layers.lru_cache.entry import (
     HEADER_BYTES_MAX,
     EntryHeader,
     decode_header,
-    name_part,
     encode_header,
+    name_part,
     slot_in,
     slot_of,
 )
