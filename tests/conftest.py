@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from aioprefetch.testing import CountingS3Server, RcloneS3Server, VirtualClockLoop
+from aioprefetch.testing import CountingS3Server, LoopLag, RcloneS3Server, VirtualClockLoop
 
 THREADS_ALLOWED = (
     "aioprefetch-",  # the servers of aioprefetch.testing and the one loop thread of ap.sync live on purpose
@@ -151,6 +151,23 @@ def no_blocking_calls() -> Callable[[], AbstractContextManager[object]]:
     from blockbuster import blockbuster_ctx
 
     return blockbuster_ctx
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loop_lag() -> Iterator[LoopLag]:
+    """Watches all loops of the session for code of ours that holds them."""
+    with LoopLag() as lag:
+        yield lag
+
+
+@pytest.fixture(autouse=True)
+def loops_get_their_turns(loop_lag: LoopLag) -> Iterator[None]:
+    """Fail when code of ours holds an event loop for more than 50 ms of CPU."""
+    loop_lag.take()
+    yield
+    held = loop_lag.take()
+    if held:
+        pytest.fail("an event loop was held:\n" + "\n".join(map(str, held)))
 
 
 @pytest.fixture(autouse=True)
