@@ -22,7 +22,7 @@ from aioprefetch.telemetry import logger
 T = TypeVar("T")
 
 # An answer may tell the size alone, where there is nothing at the place that was asked for; then the next request asks
-# within it. An object that shrinks meanwhile does so again.
+# within it. An object that shrinks meanwhile does so again; one whose size stays refuses what it has.
 _OPENINGS_MAX = 4
 
 Connect = Callable[[], tuple[Accessor, Runtime]]
@@ -222,10 +222,10 @@ class ReaderState:
     async def _opened(self, offset: int | None, size: int) -> PinnedObject:
         pinned = self._live("read")
         for _ in range(_OPENINGS_MAX):
-            if pinned.file is not None:
-                break
-            await pinned.open(offset, size)
-            if offset is None or offset >= (pinned.size or 0):
+            known = pinned.size
+            if pinned.file is None:
+                await pinned.open(offset, size)
+            if pinned.file is not None or pinned.size == known or offset is None or offset >= (pinned.size or 0):
                 break
         return pinned
 
