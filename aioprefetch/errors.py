@@ -137,7 +137,11 @@ class Error(Exception):
     def __str__(self) -> str:
         where = f" at {self.operation}" if self.operation else ""
         path = f" {printable(shortened(self.path))!r}" if self.path else ""
-        facts = ", ".join(f"{name}: {excerpt(str(fact))}" for name, fact in self.context.items())
+        # A hint is a sentence of ours; other facts may be what somebody else wrote.
+        facts = ", ".join(
+            f"{name}: {redact(str(fact)) if name == 'hint' else excerpt(str(fact))}"
+            for name, fact in self.context.items()
+        )
         return f"{self.kind} ({self.status}){where}{path}: {printable(self.message)}" + (f" [{facts}]" if facts else "")
 
     def __repr__(self) -> str:
