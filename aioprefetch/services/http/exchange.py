@@ -102,8 +102,8 @@ class Exchange:
         try:
             return await self._send(request, method, fields, take)
         except Error as error:
-            error.add_context(operation=request.operation, path=request.path)
-            raise
+            # The frames below hold the headers of the request, and with them the credentials.
+            raise error.add_context(operation=request.operation, path=request.path).with_traceback(None)
 
     async def _send(self, request: Request, method: Method, fields: bytes, take: Take | None) -> Answer:
         recipe = self._recipe

@@ -101,7 +101,8 @@ class ObspecAccessor(ServiceAccessor):
             raise self._explainer.broken_off(request) from None
         except Exception as error:
             explained = self._explainer.explain(error, request)
-            raise explained from explained.__cause__
+        # Raised here, so that what the store raised is not its context: that may tell a secret.
+        raise explained from explained.__cause__
 
     def _check_open(self, request: Request) -> None:
         if self.runtime.closed:

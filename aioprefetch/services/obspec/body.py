@@ -80,11 +80,14 @@ class ObspecBody:
                 raise
             except Exception as error:
                 explained = self._explainer.explain(error, self._request)
-                raise explained from explained.__cause__
+            else:
+                if len(view):
+                    return view
+                continue
             finally:
                 self._waiting = None
-            if len(view):
-                return view
+            # Raised here, so that what the store raised is not its context: that may tell a secret.
+            raise explained from explained.__cause__
 
     def _was_closed(self) -> Closed:
         return Closed("the body or its operator is closed", operation="read", path=self._request.path)

@@ -15,6 +15,7 @@ from aioprefetch.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec.errors import BY_CLASS, BY_CODE, BY_FAILURE, BY_STATUS, Explainer
 from aioprefetch.values import CopyRequest, ListRequest, ReadRequest, Request, StatRequest, WriteRequest
+from tests.unit.error_walk import everything, raised_by
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET, answer, s3_store, serving
 
@@ -166,6 +167,36 @@ async def test_what_obstore_makes_of_an_answer(status: str, kind: type[Error]) -
     assert caught.value.context["http_status"] == int(status[:3])
     assert caught.value.context["request_id"] == "r-1"
     assert caught.value.is_temporary == kind("").is_temporary
+
+
+@pytest.mark.parametrize("status", ["400 x", "403 x", "404 x", "418 x", "500 x", "503 x", "301 x", "garbage", ""])
+async def test_no_secret_hangs_on_any_error(status: str) -> None:
+    """From a store that repeats the request with its key, by each operation: not on causes, contexts or frames."""
+
+    async def handler(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        repeated = head + f"{SECRET} X-Amz-Signature={SECRET}".encode()
+        body = b"<Error><Code>InvalidRequest</Code><Message>%s</Message></Error>" % repeated
+        writer.write(answer(status, body, Location=f"http://127.0.0.1:1/?sig={SECRET}") if status else b"")
+        if not status:
+            raise ConnectionError
+
+    async with serving(handler) as port, Operator.bare(ObspecStore(s3_store(port))) as op:
+        caught = [
+            await raised_by(lambda: op.read("k", offset=5, size=5)),
+            await raised_by(lambda: op.stat("k")),
+            await raised_by(lambda: listed(op)),
+            await raised_by(lambda: op.write("k", b"x")),
+            await raised_by(lambda: op.copy("k", "t")),
+        ]
+    for error in caught:
+        assert error is not None
+        for text in everything(error):
+            assert SECRET not in text
+
+
+async def listed(operator: Operator) -> list[Any]:
+    """All entries."""
+    return [entry async for entry in operator.list("")]
 
 
 async def test_no_connection_is_temporary() -> None:

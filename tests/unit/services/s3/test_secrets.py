@@ -7,8 +7,6 @@ import html
 import io
 import json
 import logging
-import pickle
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +18,7 @@ from aioprefetch.services.s3 import errors as s3_errors
 from aioprefetch.services.s3.session import RedactingFilter, redact_logs
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
+from tests.unit.error_walk import everything
 from tests.unit.services.s3.stores import Store
 from tests.unit.transport.raw_server import Peer, RawServer
 
@@ -40,24 +39,6 @@ def leaks(text: str) -> bool:
     """Whether a text holds a secret in any form in which it travels, or a signature."""
     forms = (CANARIES["session_token"], KEY_BASE64, KEY_MD5)
     return any(form in text for form in ("canary", *forms, *(quote(form, safe="") for form in forms)))
-
-
-def everything(error: BaseException) -> Iterator[str]:
-    """An error with all that hangs on it: causes, contexts, groups, arguments, fields, notes, tracebacks, a pickle."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    yield from traceback.format_exception(error)
-    # As tools show it that print the variables of frames.
-    yield from traceback.TracebackException.from_exception(error, capture_locals=True).format()
-    yield repr(pickle.dumps(error))
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        yield f"{current!r} {current} {current.args!r} {vars(current)!r} {getattr(current, '__notes__', '')}"
-        yield from (repr(getattr(value, "__dict__", value)) for value in vars(current).values())
-        waiting += [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
 
 
 async def failures(store: Store) -> list[errors.Error]:

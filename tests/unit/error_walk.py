@@ -1,0 +1,34 @@
+"""What hangs on an error: all texts in which a secret may stand."""
+
+import pickle
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+
+from aioprefetch.errors import Error
+
+
+def everything(error: BaseException) -> Iterator[str]:
+    """An error with all that hangs on it: causes, contexts, groups, arguments, fields, notes, tracebacks, a pickle."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    yield from traceback.format_exception(error)
+    # As tools show it that print the variables of frames.
+    yield from traceback.TracebackException.from_exception(error, capture_locals=True).format()
+    yield repr(pickle.dumps(error))
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield f"{current!r} {current} {current.args!r} {vars(current)!r} {getattr(current, '__notes__', '')}"
+        yield from (repr(getattr(value, "__dict__", value)) for value in vars(current).values())
+        waiting += [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
+
+
+async def raised_by(call: Callable[[], Awaitable[object]]) -> Error | None:
+    """What a call raises, if it does. The frames of its traceback begin here, so that none is the test's own."""
+    try:
+        await call()
+    except Error as error:
+        return error
+    return None
