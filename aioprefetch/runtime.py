@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import random
 import threading
@@ -24,6 +23,7 @@ import anyio
 
 from aioprefetch.budget import MemoryBudget
 from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
+from aioprefetch.option_checks import checked_seconds
 from aioprefetch.statistics import Counters, Ledger, Statistics, Timer
 from aioprefetch.supervisor import Supervisor
 from aioprefetch.telemetry import EventBus
@@ -84,11 +84,7 @@ class RuntimeOptions:
             raise ConfigInvalid(
                 f"prefetch_blocks must be an integer of at least 0, not {self.prefetch_blocks!r}", operation="configure"
             )
-        wait = self.budget_wait_seconds
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 < wait < math.inf:
-            raise ConfigInvalid(
-                f"budget_wait_seconds must be a positive number of seconds, not {wait!r}", operation="configure"
-            )
+        checked_seconds("budget_wait_seconds", self.budget_wait_seconds)
         if self.memory_bytes < self.block_bytes:
             raise ConfigInvalid(
                 f"memory_bytes={self.memory_bytes} holds not one block of block_bytes={self.block_bytes}",

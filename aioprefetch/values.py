@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.option_checks import checked_seconds
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
@@ -362,9 +363,7 @@ class DiskCache:
         if type(self.capacity_bytes) is not int or self.capacity_bytes < 1:
             raise _cache_invalid(f"capacity_bytes must be a positive integer, not {self.capacity_bytes!r}")
         for name in ("read_timeout_seconds", "cool_down_seconds"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 < value < float("inf"):
-                raise _cache_invalid(f"{name} must be a positive number of seconds, not {value!r}")
+            checked_seconds(f"disk_cache: {name}", getattr(self, name))
         if not isinstance(self.tenant, str):
             raise _cache_invalid(f"tenant must be text, not {self.tenant!r}")
 

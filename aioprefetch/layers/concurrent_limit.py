@@ -25,9 +25,9 @@ from typing import TypeVar
 from aioprefetch.accessor import Accessor, Layer
 from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
-from aioprefetch.layers.option_checks import check_count, check_seconds
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.option_checks import check_count, checked_seconds
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink
 from aioprefetch.values import Lane, Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
@@ -55,7 +55,7 @@ class ConcurrentLimitLayer(Layer):
     def __post_init__(self) -> None:
         if self.concurrency is not None:
             check_count("ConcurrentLimitLayer", "concurrency", self.concurrency, least=1)
-        check_seconds("ConcurrentLimitLayer", "wait_seconds", self.wait_seconds)
+        checked_seconds("wait_seconds of ConcurrentLimitLayer", self.wait_seconds)
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return ConcurrentLimitAccessor(self, inner, runtime)

@@ -47,9 +47,9 @@ from aioprefetch.errors import (
     Throttled,
     Unavailable,
 )
-from aioprefetch.layers.option_checks import check_count, check_seconds
 from aioprefetch.layers.retry_attempts import Attempts, TokenBucket
 from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.option_checks import check_count, checked_seconds
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink, drain
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
@@ -87,7 +87,7 @@ class RetryLayer(Layer):
         for name in ("cost", "throttle_cost"):
             check_count("RetryLayer", name, getattr(self, name), least=0)
         for name in ("base_seconds", "throttle_base_seconds", "cap_seconds", "total_seconds"):
-            check_seconds("RetryLayer", name, getattr(self, name), zero_allowed=True)
+            checked_seconds(f"{name} of RetryLayer", getattr(self, name), zero_allowed=True)
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return RetryAccessor(self, inner, runtime)

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
 from aioprefetch.bodies import ReadBody, WriteBody
 from aioprefetch.errors import Closed, Stalled, TimedOut
-from aioprefetch.layers.option_checks import check_seconds
 from aioprefetch.layers.watchdog import StallWatchdog, Watch
 from aioprefetch.layers.wrapped import WrappedAccessor
+from aioprefetch.option_checks import checked_seconds
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
@@ -55,7 +55,7 @@ class TimeoutLayer(Layer):
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "stall_seconds"):
             if getattr(self, name) is not None:
-                check_seconds("TimeoutLayer", name, getattr(self, name))
+                checked_seconds(f"{name} of TimeoutLayer", getattr(self, name))
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return TimeoutAccessor(self, inner, runtime)

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
-from aioprefetch.errors import InvalidArgument, InvalidType, TimedOut
+from aioprefetch.errors import InvalidType, TimedOut
+from aioprefetch.option_checks import checked_seconds
 from aioprefetch.ranges import at_least
 from aioprefetch.spark import worker
 from aioprefetch.sync import BlockingIterator, iterate
@@ -57,7 +58,9 @@ def map_batches(
     """
     plan = (
         at_least(1, window, "window", operation="map_batches", path=""),
-        _checked_seconds(timeout_seconds),
+        None
+        if timeout_seconds is None
+        else checked_seconds("timeout_seconds", timeout_seconds, operation="map_batches"),
     )
     if fn is None:
         return lambda function: _mapped(function, *plan)
@@ -152,12 +155,6 @@ class BatchMapping(typing.Generic[X, Y]):
             raise TimedOut(
                 f"no result within timeout_seconds={self._timeout_seconds}", operation="map_batches"
             ) from error
-
-
-def _checked_seconds(timeout_seconds: float | None) -> float | None:
-    if timeout_seconds is not None and not timeout_seconds > 0:
-        raise InvalidArgument(f"timeout_seconds must be above 0: {timeout_seconds!r}", operation="map_batches")
-    return timeout_seconds
 
 
 def _iterator_hints(fn: Callable[..., Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tests.tidy.source_tree import PACKAGE, ROOT, Import, imports_of, python_fil
 ORDER: tuple[tuple[str, ...], ...] = (
     ("redaction",),
     ("errors",),
+    ("option_checks",),
     ("values",),
     ("ranges",),
     ("headers",),
@@ -40,7 +41,6 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("sync",),
     ("scan",),
     ("parquet", "lance"),
-    ("arrow", "fsspec", "obspec", "zarr"),
     ("source",),
     ("spark",),
     ("cli",),
@@ -64,7 +64,7 @@ OPTIONAL = {
 }
 
 PURE = (
-    *("errors", "values", "ranges", "arguments"),
+    *("errors", "option_checks", "values", "ranges", "arguments"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
     *(f"source/fetch/{name}" for name in ("admission", "policies", "partitioning", "draft", "triggers")),
@@ -153,7 +153,7 @@ def test_the_check_bites() -> None:
         return Import(module=module, path=PACKAGE / path, line=1, in_function=in_function)
 
     assert breaks_order(found("errors.py", "aioprefetch.values"))
-    assert breaks_order(found("arrow.py", "aioprefetch.fsspec"))
+    assert breaks_order(found("parquet/plan.py", "aioprefetch.lance"))
     assert breaks_order(found("blocks/store.py", "aioprefetch"))
     assert breaks_order(found("spark/sources.py", "aioprefetch.testing"))
     assert not breaks_order(found("layers/retry.py", "aioprefetch.layers.wrapped"))

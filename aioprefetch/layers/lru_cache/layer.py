@@ -31,6 +31,7 @@ from aioprefetch.layers.lru_cache.invalidation import InvalidatingAccessor
 from aioprefetch.layers.lru_cache.lookup import Begun, Joined, Lookup
 from aioprefetch.layers.lru_cache.parts import part_of, whole_of
 from aioprefetch.layers.lru_cache.state import CacheState
+from aioprefetch.option_checks import checked_seconds
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import Sink, drain
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
@@ -82,16 +83,9 @@ class LruCacheLayer(Layer):
             count = getattr(self, name)
             if type(count) is not int or count < 1:
                 raise ConfigInvalid(f"{name} must be a positive integer, not {count!r}", operation="configure")
-        seconds = self.revalidate_seconds
-        if seconds is not None and not (_is_number(seconds) and seconds >= 0):
-            raise ConfigInvalid(
-                f"revalidate_seconds must be None or a number of at least 0, not {seconds!r}", operation="configure"
-            )
-        if not (_is_number(self.cache_timeout_seconds) and self.cache_timeout_seconds > 0):
-            raise ConfigInvalid(
-                f"cache_timeout_seconds must be a number above 0, not {self.cache_timeout_seconds!r}",
-                operation="configure",
-            )
+        if self.revalidate_seconds is not None:
+            checked_seconds("revalidate_seconds", self.revalidate_seconds, zero_allowed=True)
+        checked_seconds("cache_timeout_seconds", self.cache_timeout_seconds)
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         # One state for all stacks of a runtime that have this layer: a write through one is seen by the others.
@@ -100,10 +94,6 @@ class LruCacheLayer(Layer):
     def _make_state(self, runtime: Runtime) -> CacheState:
         guard = CacheGuard(self.cache, runtime, self.cache_timeout_seconds)
         return CacheState(CacheStore(guard, runtime, capacity_bytes=self.capacity_bytes), runtime)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class LruCacheAccessor(InvalidatingAccessor):

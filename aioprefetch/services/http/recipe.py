@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from aioprefetch.accessor import Accessor
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, MissingDependency
+from aioprefetch.option_checks import checked_file, checked_seconds
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
@@ -112,10 +112,10 @@ class Http:
             "path": base.path,
             "identity": Identity(user, secret, given, Secret.of(base.query)),
             "follow_redirects": follow_redirects,
-            "ca_bundle": None if ca_bundle is None else _checked_file("ca_bundle", ca_bundle),
+            "ca_bundle": None if ca_bundle is None else checked_file("ca_bundle", ca_bundle),
             "proxies": _checked_proxies(proxies),
-            "connect_timeout_seconds": _checked_seconds("connect_timeout_seconds", connect_timeout_seconds),
-            "read_timeout_seconds": _checked_seconds("read_timeout_seconds", read_timeout_seconds),
+            "connect_timeout_seconds": checked_seconds("connect_timeout_seconds", connect_timeout_seconds),
+            "read_timeout_seconds": checked_seconds("read_timeout_seconds", read_timeout_seconds),
             "skip_bytes_max": skip_bytes_max,
             "stat_method": stat_method,
         }
@@ -167,20 +167,6 @@ class Http:
             ca_bundle=self.ca_bundle,
             link_local_host=self.origin.host,
         )
-
-
-def _checked_file(name: str, value: object) -> str:
-    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-    if not isinstance(path, str) or not path:
-        raise _invalid(f"{name} must be the path of a file, not {value!r}")
-    return path
-
-
-def _checked_seconds(name: str, value: float) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number) or number <= 0:
-        raise _invalid(f"{name} must be a number of seconds above 0, not {value!r}")
-    return number
 
 
 def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> Proxies | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
-import os
 import re
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
@@ -117,20 +116,6 @@ def checked_flag(option: str, value: object) -> None:
     """``True`` or ``False``, and no text that merely says so."""
     if not isinstance(value, bool):
         raise invalid(f"{option}={value!r} must be True or False")
-
-
-def checked_file(option: str, value: object) -> str:
-    """The path of a file, as text."""
-    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-    if not isinstance(path, str) or not path:
-        raise invalid(f"{option} must be the path of a file, not {value!r}")
-    return path
-
-
-def checked_seconds(option: str, value: object) -> None:
-    """A time of more than zero seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise invalid(f"{option}={value!r} must be a number of seconds above 0")
 
 
 def checked_integer(option: str, value: object, *, minimum: int, maximum: int) -> None:

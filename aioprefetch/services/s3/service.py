@@ -10,6 +10,7 @@ from typing import Literal
 from aioprefetch.accessor import Accessor
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import MissingDependency
+from aioprefetch.option_checks import checked_file, checked_seconds
 from aioprefetch.runtime import Runtime
 from aioprefetch.services.s3 import options
 from aioprefetch.services.s3.identity import ambient
@@ -96,15 +97,15 @@ class S3:
         if self.region is not None:
             keep(self, "region", options.checked_region(self.region))
         if self.ca_bundle is not None:
-            keep(self, "ca_bundle", options.checked_file("ca_bundle", self.ca_bundle))
+            keep(self, "ca_bundle", checked_file("ca_bundle", self.ca_bundle))
         if self.proxies is not None:
             keep(self, "proxies", options.checked_proxies(self.proxies))
         options.checked_choice("addressing_style", self.addressing_style, ("auto", "path", "virtual"))
         options.checked_choice("signing", self.signing, ("presigned", "header"))
         for name in ("anonymous", "request_payer", *(() if self.allow_http is None else ("allow_http",))):
             options.checked_flag(name, getattr(self, name))
-        options.checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
-        options.checked_seconds("read_timeout_seconds", self.read_timeout_seconds)
+        checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
+        checked_seconds("read_timeout_seconds", self.read_timeout_seconds)
         options.checked_integer(
             "part_bytes", self.part_bytes, minimum=options.PART_BYTES_MIN, maximum=options.PART_BYTES_MAX
         )

@@ -54,7 +54,7 @@ def test_what_is_no_path_is_refused_at_once(given: Any, told: str) -> None:
         ({"capacity_bytes": -1}, "not -1"),
         ({"capacity_bytes": 1e9}, "not 1000000000.0"),
         ({"capacity_bytes": True}, "not True"),
-        ({"read_timeout_seconds": 0}, "read_timeout_seconds must be a positive number of seconds, not 0"),
+        ({"read_timeout_seconds": 0}, "read_timeout_seconds must be a number of seconds above 0, not 0"),
         ({"read_timeout_seconds": float("nan")}, "not nan"),
         ({"cool_down_seconds": float("inf")}, "cool_down_seconds must be .*, not inf"),
         ({"cool_down_seconds": "30"}, "not '30'"),

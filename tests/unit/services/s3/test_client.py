@@ -185,7 +185,10 @@ def write_profile(tmp_path: Path) -> None:
 async def test_identities_that_botocore_finds(
     store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A profile with its region, whose keys yield to those of the options; variables of the environment, with the usual region for a store of one's own."""
+    """A profile with its region, whose keys yield to those of the options.
+
+    Then variables of the environment, with the usual region for a store of one's own.
+    """
     write_profile(tmp_path)
     nobody = {"access_key_id": None, "secret_access_key": None}
     async with FaultServer(OBJECTS) as server:
