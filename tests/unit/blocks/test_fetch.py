@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.blocks.block import SegmentState
 from aioprefetch.blocks.fetch import DRAIN_BYTES
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.values import ReadHead
@@ -235,6 +236,53 @@ async def test_closing_one_reader_does_not_disturb_the_other_on_the_same_fetch()
         assert await theirs == b.data[BLOCK : BLOCK + 10]
         assert len(b.calls) == 1
         await two.aclose()
+
+
+async def test_closing_the_last_reader_leaves_a_request_to_who_waits_for_it() -> None:
+    """Somebody who waits without a cursor in the file, as a reader does whose request is shared while it opens."""
+    async with bench() as b:
+        reader = await b.opened()
+        assert reader._object is not None
+        file = reader._object.file
+        assert file is not None
+        task = asyncio.create_task(reader.read_at(BLOCK, 10))
+        call = await b.next_call()
+        (fetch,) = file.fetches
+        wait = fetch.join(2 * BLOCK)
+        await reader.aclose()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not call.cancelled
+        call.finish()
+        await wait.future
+        wait.close()
+        assert file.holds(BLOCK, 2 * BLOCK)
+
+
+async def test_bytes_that_come_after_the_request_was_broken_off_fill_nothing() -> None:
+    """A service that shields its work may go on with the sink of a cancelled fetch."""
+    async with bench(2 * MIB) as b:
+        reader = await b.opened()
+        assert reader._object is not None
+        file = reader._object.file
+        assert file is not None
+        task = asyncio.create_task(reader.read_at(BLOCK, BLOCK))
+        call = await b.next_call()
+        call.deliver(1000)
+        await settle()
+        (fetch,) = file.fetches
+        (kept,) = fetch.segments
+        wait = fetch.join(BLOCK + 1000)
+        wait.pin()  # So that the fetch keeps its segments.
+        task.cancel()
+        fetch.cancel()
+        await settle()
+        assert (fetch.finished, kept.filled, kept.state) == (True, 1000, SegmentState.READY)
+        fetch.feed(bytes(5000))
+        assert (kept.filled, kept.end) == (1000, BLOCK + 1000)
+        wait.close()
+        b.gate.open = True
+        assert await reader.read_at(BLOCK, BLOCK) == b.data[BLOCK : 2 * BLOCK]
+        await reader.aclose()
 
 
 async def test_an_answer_after_the_request_was_broken_off_changes_nothing() -> None:
