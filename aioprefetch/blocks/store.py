@@ -94,6 +94,10 @@ class BlockStore:
             self._newest[name, block_bytes] = found
         return found
 
+    def find(self, name: Hashable, version: Version, *, size: int, block_bytes: int) -> BlockFile | None:
+        """The file of one version, if it is held."""
+        return self.files.get((name, version, size, block_bytes))
+
     def newest(self, name: Hashable, block_bytes: int) -> BlockFile | None:
         """The file of ``name`` on this grid that was opened last, whatever its version, if it is held still."""
         return self._newest.get((name, block_bytes))

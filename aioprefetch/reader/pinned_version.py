@@ -28,7 +28,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unexpected,
 )
-from aioprefetch.headers import is_weak
+from aioprefetch.headers import tells_version
 from aioprefetch.ranges import Range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, Policy, first_request
@@ -321,10 +321,9 @@ class PinnedVersion:
     def is_shared(self) -> bool:
         """Whether readers of the same version may share its blocks.
 
-        Without a version nothing tells whether another reader's bytes are of the same object, and a weak ETag may
-        stand for two that differ (RFC 9110, 8.8.1).
+        Without a version nothing tells whether another reader's bytes are of the same object.
         """
-        return bool(self.version) or (self.etag is not None and not is_weak(self.etag))
+        return tells_version(self.version, self.etag)
 
     def _check_same(self, file: BlockFile, head: ReadHead) -> None:
         """A later answer must be of the pinned object, whether or not the store understands conditions."""

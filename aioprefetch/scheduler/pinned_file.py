@@ -19,7 +19,7 @@ from aioprefetch.errors import (
     Unexpected,
     UntrustedMetadata,
 )
-from aioprefetch.headers import is_weak
+from aioprefetch.headers import tells_version
 from aioprefetch.ranges import Range, at_least
 from aioprefetch.runtime import Runtime
 from aioprefetch.sink import BufferSink, CollectSink, Sink
@@ -169,12 +169,11 @@ class PinnedFile:
     def _blocks(self) -> BlockFile | None:
         """What readers of the same version have in memory, on the grid that they have unless told otherwise."""
         store = self._runtime.peek("block_store")
-        if store is None or not (self.version or (self.etag is not None and not is_weak(self.etag))):
+        if store is None or not tells_version(self.version, self.etag):
             return None
-        name = (self._accessor.info.namespace, self.path)
-        found: BlockFile | None = store.files.get(
-            (name, (self.version, self.etag), self.size, self._runtime.options.block_bytes)
-        )
+        name, version = (self._accessor.info.namespace, self.path), (self.version, self.etag)
+        block_bytes = self._runtime.options.block_bytes
+        found: BlockFile | None = store.find(name, version, size=self.size, block_bytes=block_bytes)
         return found
 
     async def read(self, start: int, end: int) -> memoryview:
