@@ -16,9 +16,8 @@ import pytest
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import Error, InvalidRange, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance import LanceDataset, open_dataset
-from aioprefetch.lance.dataset import fragments
 from aioprefetch.lance.dataset.dataset import _DELETION_READS
-from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, read_deletions
+from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest, parse_manifest
 from aioprefetch.operator import Operator
 from aioprefetch.testing import CountingS3Server
@@ -76,13 +75,13 @@ async def check(path: Path, peer: Any, *, seed: int = 1, samples: int = 3) -> La
 async def test_the_places_of_rows_between_many_deleted_ones_are_found_on_another_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, find = [], fragments.physical_ranges
+    threads, find = [], physical_ranges
 
     def noted(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
         return find(*arguments)
 
-    monkeypatch.setattr(fragments, "physical_ranges", noted)
+    monkeypatch.setattr("aioprefetch.lance.dataset.fragments.physical_ranges", noted)
     peer = lance.write_dataset(pa.table({"id": range(3 * THREAD_ROWS_MIN)}), str(tmp_path / "d.lance"))
     peer.delete("id % 3 != 1")
     async with Operator.from_uri(f"file://{tmp_path}") as operator:

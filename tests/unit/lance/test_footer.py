@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import aioprefetch.lance as ap_lance
-import aioprefetch.lance.footer as footer_module
 from aioprefetch.errors import NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import FOOTER, TAIL_BYTES, Footer, TailMemory, open_file
+from aioprefetch.lance.schema import arrow_schema
 from tests.unit.lance.written import PATH, VERSIONS, stored, write_file
 
 TABLE = pa.table({"a": range(50_000), "b": [str(number) for number in range(50_000)]})
@@ -59,13 +59,13 @@ async def test_the_next_file_is_opened_with_a_longer_tail() -> None:
 
 
 async def test_the_schema_of_many_columns_is_parsed_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, make = [], footer_module.arrow_schema
+    threads, make = [], arrow_schema
 
     def noted(*arguments: Any) -> pa.Schema:
         threads.append(threading.get_ident())
         return make(*arguments)
 
-    monkeypatch.setattr(footer_module, "arrow_schema", noted)
+    monkeypatch.setattr("aioprefetch.lance.footer.arrow_schema", noted)
     wide = write_file(pa.table({f"column number {number}": [number] for number in range(1000)}))
     async with stored({"wide": wide, "narrow": write_file(TABLE)}) as operator:
         assert len((await open_file(operator, "wide")).schema) == 1000
