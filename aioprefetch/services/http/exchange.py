@@ -103,7 +103,8 @@ class Exchange:
             return await self._send(request, method, fields, take)
         except Error as error:
             # The frames below hold the headers of the request, and with them the credentials.
-            raise error.add_context(operation=request.operation, path=request.path).with_traceback(None)
+            failed = error.add_context(operation=request.operation, path=request.path).with_traceback(None)
+            raise failed from failed.__cause__
 
     async def _send(self, request: Request, method: Method, fields: bytes, take: Take | None) -> Answer:
         recipe = self._recipe
