@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.redaction import printable, redact
+from aioprefetch.redaction import excerpt
 from aioprefetch.source.columns.zones import zone_named
 from aioprefetch.source.formats.encodings import codec_name
 
@@ -37,8 +37,7 @@ _TYPED: dict[str, Callable[[Any], Any]] = {
 
 def invalid(option: str, value: str, right: str) -> ConfigInvalid:
     """What to raise for a value that is not ``right``."""
-    shown = printable(redact(value))[:200]
-    return ConfigInvalid(f"the option {option}={shown!r} is not {right}", operation="configure")
+    return ConfigInvalid(f"the option {option}={excerpt(value)!r} is not {right}", operation="configure")
 
 
 def text(option: str, value: str) -> str:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
 from aioprefetch.errors import ConfigInvalid, Unsupported
+from aioprefetch.redaction import excerpt
 
 # The type, and no field of that name.
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?=$|[>,])")
@@ -62,7 +63,7 @@ def schema_from_json(text: str) -> StructType:
         return StructType.fromJson(json.loads(text))
     except Exception as error:  # Whatever its parser stumbles over.
         raise ConfigInvalid(
-            f"fileSchema must be what StructType.json() gives, not {text[:80]!r}", operation="configure"
+            f"fileSchema must be what StructType.json() gives, not {excerpt(text, 80)!r}", operation="configure"
         ) from error
 
 

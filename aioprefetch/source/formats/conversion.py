@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.redaction import excerpt
 from aioprefetch.source.formats.corruption import UNDECODABLE
 from aioprefetch.source.formats.time_zones import instant
 
@@ -45,7 +46,7 @@ class NotConvertible(Exception):
     """A value that its column cannot hold; ``name`` is the column, with the fields within it."""
 
     def __init__(self, name: str, value: object, kind: pa.DataType) -> None:
-        super().__init__(f"{value!r:.80} in {name!r} is no {kind}")
+        super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is no {kind}")
         self.name = name
         self.value = value
         self.kind = kind
