@@ -227,7 +227,10 @@ def _service(scheme: str, rest: str, options: dict[str, Any]) -> Service:
 
 @functools.cache
 def _check_variable(variable: str) -> None:
-    """Warn once of a variable that no scheme reads: it may be misspelt, and nothing else would tell."""
+    """Warn once of a variable that no scheme reads and that is meant for one: it is misspelt, or has to be an option.
+
+    What is like none may belong to somebody else, such as the settings of a test suite.
+    """
     name = variable.removeprefix(_PREFIX).lower()
     if name in _OPTIONS_WITH_VARIABLE:
         return
@@ -236,8 +239,9 @@ def _check_variable(variable: str) -> None:
         near = [plain]
     else:
         near = difflib.get_close_matches(plain, _OPTIONS_WITH_VARIABLE, n=1, cutoff=0.7)
-    hint = f"; did you mean {_PREFIX}{near[0].upper()}?" if near else ""
-    logger.warning("the environment variable %s is read by nothing%s", printable(variable), hint)
+    if near or name in _NO_VARIABLE:
+        hint = f"did you mean {_PREFIX}{near[0].upper()}?" if near else f"give {name}= as an option"
+        logger.warning("the environment variable %s is read by nothing; %s", printable(variable), hint)
 
 
 def _from_environment(names: Iterable[str]) -> dict[str, Any]:

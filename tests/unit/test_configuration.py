@@ -217,7 +217,7 @@ def test_every_scheme_knows_the_options_of_an_operator() -> None:
     [
         ("AIOPREFETCH_BLOKC_BYTES", "; did you mean AIOPREFETCH_BLOCK_BYTES?"),
         ("AIOPREFETCH_MAX_CONCURRENCY", "; did you mean AIOPREFETCH_CONCURRENCY?"),
-        ("AIOPREFETCH_HEADERS", ""),
+        ("AIOPREFETCH_HEADERS", "; give headers= as an option"),
     ],
 )
 def test_a_variable_that_nothing_reads_is_warned_of_once(
@@ -230,6 +230,15 @@ def test_a_variable_that_nothing_reads_is_warned_of_once(
     assert [text for text in caplog.messages if variable in text] == [
         f"the environment variable {variable} is read by nothing{meant}"
     ]
+
+
+def test_a_variable_that_is_like_no_option_is_left_to_whoever_reads_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIOPREFETCH_NO_SKIPS", "1")
+    _check_variable.cache_clear()
+    Operator.from_uri("memory://x")
+    assert caplog.messages == []
 
 
 def test_variables_of_other_schemes_are_not_warned_of(
