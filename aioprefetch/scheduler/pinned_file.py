@@ -78,9 +78,13 @@ class PinnedFile:
 
         ``known_size`` is what metadata elsewhere claims: a plain range is asked for then, which every store knows, and
         another size is ``UntrustedMetadata``. ``if_match`` and ``if_none_match`` are ETags; where they do not hold it
-        is ``ConditionNotMatch``. A cancelled call leaves nothing behind.
+        is ``ConditionNotMatch``. Where no version is asked for and readers have the tail of one in memory, the store is
+        asked whether that still is the object, and no bytes travel if it is. A cancelled call leaves nothing behind.
         """
         most = at_least(1, tail_bytes, "tail_bytes", operation="open", path=path)
+        held = None
+        if not (version or if_match or if_none_match):
+            held = cls._of_newest(accessor, runtime, path, most, known_size)
         size = min(most, known_size) if known_size else None
         request = ReadRequest(
             path=path,
@@ -88,12 +92,16 @@ class PinnedFile:
             size=size,
             suffix=None if size else most,
             if_match=if_match,
-            if_none_match=if_none_match,
+            if_none_match=if_none_match if held is None else held.etag,
             version=version,
         )
         sink = CollectSink(runtime.budget)
         try:
             head = (await accessor.read(request, sink)).head
+        except ConditionNotMatch:
+            if held is None:
+                raise
+            return held
         except RangeNotSatisfied as error:
             if known_size:
                 raise _another_size(error.total, known_size, path) from error
@@ -114,6 +122,26 @@ class PinnedFile:
             version=version or head.version,
             tail=sink.to_view(),
         )
+
+    @classmethod
+    def _of_newest(
+        cls, accessor: Accessor, runtime: Runtime, path: str, tail_bytes: int, known_size: int | None
+    ) -> PinnedFile | None:
+        """The version that readers had last, if they have its tail in memory and may ask whether it still holds."""
+        store = runtime.peek("block_store")
+        if store is None or not accessor.capability.read_if_none_match:
+            return None
+        file = store.newest((accessor.info.namespace, path), runtime.options.block_bytes)
+        if file is None or known_size not in (None, file.size) or not file.size:
+            return None
+        version, etag = file.version[:2]
+        if etag is None or not tells_version(None, etag):
+            return None
+        found = cls(accessor, runtime, path, size=file.size, etag=etag, version=version)
+        sink = CollectSink(runtime.budget)
+        if not found.copy_held(sink, max(0, file.size - tail_bytes), file.size):
+            return None
+        return cls(accessor, runtime, path, size=file.size, etag=etag, version=version, tail=sink.to_view())
 
     def check_range(self, start: int, end: int) -> Range:
         """The range itself if it lies in the file; ``UntrustedMetadata`` if it leaves it or is reversed."""

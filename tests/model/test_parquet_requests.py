@@ -333,6 +333,21 @@ async def test_what_readers_have_in_memory_is_not_asked_for_again() -> None:
         assert found.equals(same_columns(FIFTY))
 
 
+@pytest.mark.parametrize("data", [numbers_file(12, 50, 100), FIFTY], ids=["small", "large"])
+async def test_a_file_that_a_reader_has_whole_costs_a_question_and_no_bytes(data: bytes) -> None:
+    async with Operator(ap.services.Memory(), block_bytes=MIB, memory_bytes=256 * MIB) as operator:
+        await operator.write("k", data)
+        async with operator.reader("k") as reader:
+            await reader.read()
+            before = operator.statistics
+            assert (await ap.parquet.read_table(operator, "k")).equals(same_columns(data))
+            after = operator.statistics
+            assert after["action_http_get_request"] - before["action_http_get_request"] == 1
+            assert after["stream_read_total_bytes"] == before["stream_read_total_bytes"]
+            await operator.write("k", INDEXED)
+            assert (await ap.parquet.read_table(operator, "k")).equals(same_columns(INDEXED))
+
+
 async def test_what_is_in_memory_is_copied_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan of what readers have must not hold the loop for as long as copying all of it takes."""
     turn, copied = 0, dict[int, int]()
