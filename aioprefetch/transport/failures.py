@@ -13,7 +13,7 @@ def broken_off(error: Exception | None, when: str) -> Error:
     """The error of a connection that ended; ``when`` says at which point."""
     if error is None:
         return Unavailable(f"the server closed the connection {when}")
-    return Unavailable(f"the connection broke off {when} ({_reason(error)})")
+    return Unavailable(f"the connection broke off {when} ({reason_of(error)})")
 
 
 def not_connected(error: Exception, where: str) -> Error:
@@ -26,7 +26,7 @@ def not_connected(error: Exception, where: str) -> Error:
             "authority with ca_bundle; it is never switched off"
         )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
-        return Unavailable(f"no connection to {where} ({_reason(error)})")
+        return Unavailable(f"no connection to {where} ({reason_of(error)})")
     if isinstance(error, ssl.SSLError):
         return ConfigInvalid(
             f"TLS with {where} failed: {error.reason or type(error).__name__}; it may not speak TLS at all: check "
@@ -36,9 +36,10 @@ def not_connected(error: Exception, where: str) -> Error:
         return Unavailable(
             f"the name of {where} could not be resolved; check its spelling and the network", context={"reason": "dns"}
         )
-    return Unavailable(f"no connection to {where} ({_reason(error)})")
+    return Unavailable(f"no connection to {where} ({reason_of(error)})")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
+    """What an error of the system is called: its errno where it has one, such as ``ECONNREFUSED``."""
     code = getattr(error, "errno", None)
     return errno.errorcode.get(code, type(error).__name__) if isinstance(code, int) else type(error).__name__

@@ -23,6 +23,7 @@ from aioprefetch.headers import parse_content_range, parse_http_date, parse_retr
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.redaction import excerpt
 from aioprefetch.services.s3.error_body import parse_error
+from aioprefetch.transport.failures import reason_of
 from aioprefetch.values import CopyRequest, ReadRequest, Request, ServiceInfo, StatRequest, WriteRequest
 
 if TYPE_CHECKING:
@@ -314,7 +315,8 @@ class Explainer:
         row = _row_of_class(error, inner)
         if row is None:
             return errors.Unexpected(f"{type(error).__name__}: {self.scrub(str(error))}", **facts)
-        reason = type(inner).__name__
+        # The classes of libraries say what failed; one of Python's own does not say what is missing.
+        reason = reason_of(inner) if type(inner).__module__ == "builtins" else type(inner).__name__
         if reason == "ClientConnectorDNSError":
             facts["context"] = {"reason": "dns"}
         text = self._text(row, Told.by({}), str(error), reason=reason)

@@ -115,7 +115,10 @@ async def test_a_failure_is_not_kept(runtime: Runtime, monkeypatch: pytest.Monke
             assert "'env:TEST_KEY_ID', but that environment variable is not set" in str(error)
         monkeypatch.setenv("TEST_KEY_ID", "id")
         monkeypatch.setenv("TEST_KEY", "key")
-        assert await opened.get("k") == b"the object"
+        with pytest.raises(PermissionDenied, match="make a new Operator"):
+            await opened.get("k")  # It stands for nobody, and what it reads would be kept under that name.
+        again = open_store(server, "bucket", runtime, **keys)
+        assert await again.get("k") == b"the object"
         assert signed_by(server.requests[0]).startswith("id/")
 
 
