@@ -30,6 +30,8 @@ THREADS_ALLOWED = (
     "AnyIO worker thread",  # anyio reuses them and ends them with the loop's root task
 )
 JOIN_SECONDS_MAX = 2.0
+# No call of ours takes 50 ms of CPU without a turn of the loop. What else the machine does can double that.
+HELD_SECONDS_MAX = 0.1
 # A JVM that lives for a minute is not worth compiling well: it takes half the CPU so. All of them inherit this.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -156,13 +158,13 @@ def no_blocking_calls() -> Callable[[], AbstractContextManager[object]]:
 @pytest.fixture(scope="session", autouse=True)
 def loop_lag() -> Iterator[LoopLag]:
     """Watches all loops of the session for code of ours that holds them."""
-    with LoopLag() as lag:
+    with LoopLag(HELD_SECONDS_MAX) as lag:
         yield lag
 
 
 @pytest.fixture(autouse=True)
 def loops_get_their_turns(loop_lag: LoopLag) -> Iterator[None]:
-    """Fail when code of ours holds an event loop for more than 50 ms of CPU."""
+    """Fail when code of ours holds an event loop."""
     loop_lag.take()
     yield
     held = loop_lag.take()

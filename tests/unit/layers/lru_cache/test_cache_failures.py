@@ -326,6 +326,9 @@ def overwrite(bed: Bed, name: str, data: bytes) -> None:
 async def filled(bed: Bed, data: bytes = DATA) -> tuple[str, bytes]:
     bed.put("k", data)
     await read_settled(bed.stack(), "k")
+    async with asyncio.timeout(30):  # The checksum of a large one is computed on another thread.
+        while not bed.files:  # noqa: ASYNC110 - the cache tells nobody
+            await asyncio.sleep(0)
     return only_file(bed)
 
 
