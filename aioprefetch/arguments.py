@@ -1,6 +1,6 @@
 """What the verbs of an Operator ask of their arguments: checked before any I/O, alike for every service. Pure, no I/O.
 
-A value of the wrong type is ``InvalidType``, one that cannot be meant ``InvalidArgument``. Nothing that a service would
+A value of the wrong type is ``InvalidType``, an impossible one ``InvalidArgument``. Nothing that a service would
 put into a header may hold a control character.
 """
 

@@ -40,8 +40,8 @@ FileNotFoundError`` keeps working::
 ``status`` tells whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
 (it was temporary, and the attempts are used up). The kind never decides it (after OpenDAL's error model).
 
-No message, repr or pickle of an error holds a credential, a header or the query of a URL. All have a bounded length,
-whatever a server sent: foreign text is quoted in part.
+No message, repr or pickle of an error holds a credential, a header or the query of a URL. All have a bounded length:
+text that a server sent is cut.
 """
 
 from __future__ import annotations

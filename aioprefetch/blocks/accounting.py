@@ -43,7 +43,7 @@ def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
 
 
 def count_eviction(runtime: Runtime, first: Segment) -> None:
-    """A block is evicted, or a part of it: the reader that had its ``first`` segment fetched is told."""
+    """Count the eviction of a block, or a part, for the reader that had its ``first`` segment fetched."""
     counters_of(runtime, first)["stream_evict_blocks_from_cache"] += 1
 
 

@@ -50,12 +50,8 @@ class BlockFile:
 
     def __init__(self, store: BlockStore, name: Hashable, version: Version, *, size: int, block_bytes: int) -> None:
         self.store = store
-        self.key = (
-            name,
-            version,
-            size,
-            block_bytes,
-        )  # Under which the store has it, whatever its size turns out to be.
+        # The store's key for this file. It stays, also where the size turns out to be another.
+        self.key = (name, version, size, block_bytes)
         self.name = name
         self.version = version
         self.label = ""

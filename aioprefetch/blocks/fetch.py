@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FetchCall = Callable[["Fetch"], Awaitable[object]]
 
-# So many bytes are received rather than broken off: they come within a round trip, a new connection takes two or three.
+# A request with this much to come is not broken off: that takes one round trip, a new connection two or three.
 DRAIN_BYTES = 32 << 10
 
 

@@ -22,12 +22,12 @@ from aioprefetch.runtime import Runtime
 from aioprefetch.statistics import Account, Tier, count_for
 from aioprefetch.values import Lane, ReadHead
 
-# While less than this share of the budget is spare, a miss brings less than a block, but no less than so many bytes:
-# what a request costs besides.
+# While less than one part in _CALM_SHARE of the budget is spare, a miss brings less than a block. It never brings less
+# than _CELL_BYTES_MIN: below that a request costs more than its bytes.
 _CALM_SHARE = 2
 _CELL_BYTES_MIN = 128 << 10
 
-# What was not read on while others sent so many requests for each file that is read is not waited for any longer.
+# Bytes that were not read while others sent _ROUNDS requests for each file in memory may be evicted like read ones.
 _ROUNDS = 4
 
 # What is spare is counted again after requests for this share of the budget.
@@ -274,7 +274,7 @@ class BlockStore:
             writer.wait()
 
     def _fresh_from(self) -> int:
-        """Since which of the requests a block must have been read for somebody to be reading on in it."""
+        """The request since which a block must have been read to count as one that is still being read."""
         return self.fetches - _ROUNDS * max(_ROUNDS, sum(bool(file.blocks) for file in self.files.values()))
 
     def _trim(self, need_bytes: int, *, of_footer: bool = False) -> int:

@@ -236,7 +236,7 @@ class BlockCache:
         return self._remove(directory, max(over, short)) >= short
 
     def _remove(self, directory: GuardedDirectory, need_bytes: int) -> int:
-        """Remove the least used files, so many bytes of them if there are; how many bytes that were."""
+        """Remove the least used files until enough bytes are freed, or none is left. Returns the bytes freed."""
         with self._lock:
             victims = {name: self._index.size(name) for name in self._index.victims(need_bytes)}
         for name in victims:

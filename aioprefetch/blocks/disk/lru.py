@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-# Of what is not worth writing one in so many is written all the same.
+# While writing does not pay, one block in SAMPLE is written all the same.
 SAMPLE = 16
 # A round is as many blocks offered as there are files, and no fewer than these.
 ROUND_BLOCKS_MIN = 8
-# Files are worth writing as long as one is read for so many that are offered.
+# Writing pays as long as one file is read for every OFFERS_FOR_A_HIT blocks that are offered.
 OFFERS_FOR_A_HIT = 4
-# After so many rounds at first, and so many at last, it is tried again whether they are.
+# How many rounds pass before writing is tried again: the first pause, and the longest.
 REST_ROUNDS_MIN, REST_ROUNDS_MAX = 4, 64
 
 
@@ -97,6 +97,6 @@ class WriteFilter:
             self.is_sampling = not is_worth_it
             self._rest = self._rest_rounds
             self._rest_rounds = REST_ROUNDS_MIN if is_worth_it else min(2 * self._rest_rounds, REST_ROUNDS_MAX)
-        elif not is_worth_it:  # What is there is of little use: whatever is read now may be of more.
+        elif not is_worth_it:  # The files there are of little use, so the block may be of more.
             self._rest -= 1
             self.is_sampling = self._rest > 0
