@@ -16,13 +16,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch import errors, layers, services, sync
-from aioprefetch.accessor import Accessor, Layer, Service
+from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.errors import *  # noqa: F403
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
+from aioprefetch.runtime.options import DiskCache
 from aioprefetch.scan import BatchScan
-from aioprefetch.values import Capability, DiskCache, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
+from aioprefetch.values import Capability, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
 
 if TYPE_CHECKING:
     from aioprefetch import lance as lance

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, Error, InvalidType
 from aioprefetch.ranges import at_least
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop
 from aioprefetch.scheduler.prepared import PreparedScan
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
@@ -23,7 +23,7 @@ from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 BATCH_ROWS = 65536
 

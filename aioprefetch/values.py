@@ -6,14 +6,10 @@ Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar
-
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.option_checks import checked_seconds
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
@@ -222,7 +218,7 @@ class ReadHead:
 
 
 @dataclass(slots=True, kw_only=True)
-class AnswerHead:
+class UncheckedHead:
     """The head of a 200 or 206 as it came over the wire, not checked yet; ``etag`` without its quotes.
 
     It is not frozen, because that takes as long as all the rest of its making, for each request; nobody keeps one.
@@ -327,69 +323,3 @@ class PresignRequest(Request):
     method: PresignMethod = "GET"
     expires_seconds: float = 900.0
     version: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DiskCache:
-    """Where and how blocks are kept on a local disk: the option ``disk_cache`` of an Operator.
-
-    Raises ``ConfigInvalid`` for values that cannot be. What is wrong with the directory itself shows when it is used:
-    it is left alone then, with a warning, and no read fails.
-
-    Parameters
-    ----------
-    path
-        An absolute path. The blocks lie in a directory of our own below it, which nobody else may enter; what is
-        missing is made.
-    capacity_bytes
-        What the files of all processes that use the path may take together; the least recently used ones go.
-    read_timeout_seconds
-        How long a read waits for the disk before it asks the store.
-    cool_down_seconds
-        How long a disk that is full, broken or too slow is left alone.
-    tenant
-        Blocks are shared by those alone who say the same, beside store and principal.
-    """
-
-    path: str | os.PathLike[str]
-    _: KW_ONLY
-    capacity_bytes: int = 10 << 30
-    read_timeout_seconds: float = 2.0
-    cool_down_seconds: float = 30.0
-    tenant: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", _checked_cache_path(self.path))
-        if type(self.capacity_bytes) is not int or self.capacity_bytes < 1:
-            raise _cache_invalid(f"capacity_bytes must be a positive integer, not {self.capacity_bytes!r}")
-        for name in ("read_timeout_seconds", "cool_down_seconds"):
-            checked_seconds(f"disk_cache: {name}", getattr(self, name))
-        if not isinstance(self.tenant, str):
-            raise _cache_invalid(f"tenant must be text, not {self.tenant!r}")
-
-    @classmethod
-    def of(cls, value: DiskCache | str | os.PathLike[str] | None) -> DiskCache | None:
-        """The options that a value means: themselves, or those of a path."""
-        return value if value is None or isinstance(value, DiskCache) else cls(value)
-
-    @property
-    def directory(self) -> str:
-        """The path as text, without double or trailing slashes."""
-        return os.fspath(self.path)
-
-
-def _checked_cache_path(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise _cache_invalid(f"the path of a directory is needed, or DiskCache(path, ...), not {path!r}")
-    if not text.startswith("/"):
-        raise _cache_invalid(
-            f"the path must be absolute, not {text!r}: a relative one would mean another directory in each process"
-        )
-    if ".." in text.split("/"):
-        raise _cache_invalid(f"the path must not hold '..' segments: {text!r}")
-    return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
-
-
-def _cache_invalid(message: str) -> ConfigInvalid:
-    return ConfigInvalid(f"disk_cache: {message}", operation="configure")

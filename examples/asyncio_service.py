@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import aioprefetch as ap
-from aioprefetch.headers import quote_etag
+from aioprefetch.accessor.http_headers import quote_etag
 
 CHUNK_BYTES = 1 << 20
 FAR = 1 << 62  # beyond the end of every object

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import aioprefetch as ap
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Request
 
 R = TypeVar("R", bound=Request)

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 
 import aioprefetch as ap
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadReply, ReadRequest
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.errors import Closed
-from aioprefetch.runtime import Runtime
-from aioprefetch.statistics import Counters, Tier
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Counters, Tier
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.fetch import Fetch, Wait

@@ -12,10 +12,10 @@ from bisect import bisect_left, bisect_right
 from enum import Enum
 from operator import attrgetter
 
-from aioprefetch.buffers import Buffer, ExportedBuffer, export_buffer, new_buffer, view_of
 from aioprefetch.errors import Unexpected
 from aioprefetch.ranges import Range
-from aioprefetch.statistics import Account
+from aioprefetch.runtime.buffers import Buffer, ExportedBuffer, export_buffer, new_buffer, view_of
+from aioprefetch.runtime.statistics import Account
 
 
 class SegmentState(Enum):

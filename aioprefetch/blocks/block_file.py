@@ -14,7 +14,7 @@ from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
 from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
 from aioprefetch.ranges import BlockGrid, Range, subtract
-from aioprefetch.statistics import Account
+from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
 
 if TYPE_CHECKING:

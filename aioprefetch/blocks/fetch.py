@@ -13,14 +13,14 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.blocks.accounting import count_ready
 from aioprefetch.blocks.block import Segment, SegmentState
-from aioprefetch.budget import MemoryBudget, Ticket
-from aioprefetch.buffers import new_buffer
 from aioprefetch.errors import Closed
-from aioprefetch.sink import Sink
-from aioprefetch.statistics import Account, Tier
-from aioprefetch.supervisor import Work
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.buffers import new_buffer
+from aioprefetch.runtime.statistics import Account, Tier
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
 
 if TYPE_CHECKING:

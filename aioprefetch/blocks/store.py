@@ -18,8 +18,8 @@ from aioprefetch.blocks.disk.write_behind import WriteBehind
 from aioprefetch.blocks.eviction import Rank, distance, rank
 from aioprefetch.blocks.fetch import Fetch, FetchCall
 from aioprefetch.errors import BudgetExhausted, Closed
-from aioprefetch.runtime import Runtime
-from aioprefetch.statistics import Account, Tier, count_for
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account, Tier, count_for
 from aioprefetch.values import Lane, ReadHead
 
 # While less than one part in _CALM_SHARE of the budget is spare, a miss brings less than a block. It never brings less

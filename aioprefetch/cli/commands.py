@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from aioprefetch.listing import compile_glob, has_wildcard, wildcard_at
-from aioprefetch.operator import Operator
-from aioprefetch.redaction import printable, redact
+from aioprefetch.errors import printable, redact
+from aioprefetch.operator.listing import compile_glob, has_wildcard, wildcard_at
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator, split_url
 from aioprefetch.sync import open as open_file
 from aioprefetch.values import Metadata

@@ -19,12 +19,12 @@ from aioprefetch.cli.display import Display, choose_display
 from aioprefetch.cli.naive_reader import DropOnSeekReader, HttpRanges
 from aioprefetch.cli.sample_file import COLUMNS, ROW_GROUPS, sample_parquet
 from aioprefetch.errors import MissingDependency, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3
 from aioprefetch.sync import BlockingOperator, SyncFile, split_url
 
 if TYPE_CHECKING:
-    from aioprefetch.cli.s3_server import CountingS3Server
+    from aioprefetch.testing.s3_server import CountingS3Server
 
 BUCKET = "aioprefetch-demo"
 KEY = "sample.parquet"

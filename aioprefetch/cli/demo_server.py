@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aioprefetch.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from aioprefetch.cli.s3_server import CountingS3Server
+    from aioprefetch.testing.s3_server import CountingS3Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class RequestCount:
 def demo_server(bucket: str) -> Iterator[CountingS3Server]:
     """An S3 with one empty bucket on a free loopback port, for the time of the block."""
     try:
-        from aioprefetch.cli.s3_server import CountingS3Server
+        from aioprefetch.testing.s3_server import CountingS3Server
     except ImportError as error:
         raise MissingDependency(
             "the embedded S3 server needs moto: pip install 'aioprefetch[testing-server]'; or give the URL of your own"

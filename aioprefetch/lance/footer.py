@@ -23,8 +23,8 @@ from aioprefetch.ranges import OFFSET_MAX, Range, coalesce
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
-    from aioprefetch.runtime import Runtime
+    from aioprefetch.operator.operator import Operator
+    from aioprefetch.runtime.runtime import Runtime
 
 FOOTER = struct.Struct("<QQQIIHH4s")
 MAGIC = b"LANC"

@@ -20,7 +20,7 @@ from aioprefetch.scheduler.pages import ColumnScheduler, PageIo
 from aioprefetch.scheduler.scheduling_loop import scan_lines
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from aioprefetch.scheduler.io_service import IoService
 
 if TYPE_CHECKING:
     from aioprefetch.lance.parts import TableScan
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

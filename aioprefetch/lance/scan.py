@@ -14,13 +14,13 @@ from aioprefetch.lance.parts import TablePart, TableScan, file_table, prepared_s
 from aioprefetch.lance.projection import project
 from aioprefetch.lance.request import ScanRequest, scan_request
 from aioprefetch.lance.schema import arrow_schema
-from aioprefetch.operator import list_literally
+from aioprefetch.operator.operator import list_literally
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.prepared import PreparedScan
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 
 def scan(

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
+from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
@@ -22,11 +24,9 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unavailable,
     Unsupported,
+    excerpt,
 )
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.redaction import excerpt
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink, drain
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     Capability,
     CopyRequest,

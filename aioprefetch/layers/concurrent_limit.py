@@ -22,14 +22,14 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.layers.slots import SlotQueue
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.option_checks import check_count, checked_seconds
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error, NotFound, Unexpected
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

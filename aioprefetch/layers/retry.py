@@ -34,8 +34,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -48,10 +50,8 @@ from aioprefetch.errors import (
     Unavailable,
 )
 from aioprefetch.layers.retry_attempts import Attempts, TokenBucket
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.option_checks import check_count, checked_seconds
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink, drain
+from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

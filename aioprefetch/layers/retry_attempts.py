@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from aioprefetch.errors import BudgetExhausted, Error, ProtocolError, Throttled, TimedOut, Unavailable
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Request
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from aioprefetch.accessor import Accessor, Layer, stall_seconds_of
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Closed, Stalled, TimedOut
 from aioprefetch.layers.watchdog import StallWatchdog, Watch
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.option_checks import checked_seconds
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal
 
-from aioprefetch.sink import Sink
+from aioprefetch.accessor.sink import Sink
 
 Reason = Literal["limit", "deadline"]
 

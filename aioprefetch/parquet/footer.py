@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
-from aioprefetch.headers import is_weak
+from aioprefetch.operator.paths import check_file
 from aioprefetch.parquet.chunk_walk import ChunkNumbers, walk_row_groups
 from aioprefetch.parquet.shape import Shape, shape_of
 from aioprefetch.parquet.thrift import MalformedThrift
-from aioprefetch.paths import check_file
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
-    from aioprefetch.runtime import Runtime
+    from aioprefetch.operator.operator import Operator
+    from aioprefetch.runtime.runtime import Runtime
 
 # The tail of a file of which the footer alone is read, that of a thousand column chunks. It takes 1.5 ms at 90 MB/s,
 # where the second request for a larger footer takes 20 to 50. (polars asks for twice as much.)

@@ -40,8 +40,8 @@ from aioprefetch.scheduler.io_queue import request_bytes_for
 from aioprefetch.scheduler.io_service import SLOTS_MAX
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
-    from aioprefetch.runtime import Runtime
+    from aioprefetch.operator.operator import Operator
+    from aioprefetch.runtime.runtime import Runtime
 
 # Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
 # this together may be left out.

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.operator.paths import check_file
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
@@ -25,7 +26,6 @@ from aioprefetch.parquet.request import ScanRequest, scan_request
 from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder
 from aioprefetch.parquet.sparse_file import SparseFile
 from aioprefetch.parquet.windows import WindowMaker
-from aioprefetch.paths import check_file
 from aioprefetch.ranges import at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
@@ -33,7 +33,7 @@ from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 # What of a table is decoded at once, and becomes a chunk of each column.
 TABLE_BATCH_ROWS = 131_072

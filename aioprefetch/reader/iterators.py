@@ -16,7 +16,7 @@ from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import MergedRange, Range
 from aioprefetch.reader.pinned_object import PinnedObject
 from aioprefetch.reader.window import Session
-from aioprefetch.statistics import Tier
+from aioprefetch.runtime.statistics import Tier
 
 if TYPE_CHECKING:
     from aioprefetch.reader.range_reader import RangeReader

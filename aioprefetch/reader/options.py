@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ConfigInvalid, InvalidType
-from aioprefetch.headers import unquote_etag
 from aioprefetch.ranges import Range, at_least, checked_ranges
 from aioprefetch.reader.growth import Growth, find_growth
 from aioprefetch.reader.policy import PLAIN, Policy, find_policy
-from aioprefetch.runtime import RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
 
 ProgressCallback = Callable[[int], object]
 

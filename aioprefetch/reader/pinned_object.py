@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.errors import Closed, RangeNotSatisfied, Unexpected
@@ -17,8 +17,8 @@ from aioprefetch.reader.pinned_version import PinnedVersion
 from aioprefetch.reader.policy import Fill, Policy, extent, policy_number, steps
 from aioprefetch.reader.prefetcher import Prefetcher
 from aioprefetch.reader.window import Look
-from aioprefetch.runtime import Runtime
-from aioprefetch.statistics import Account, Tier
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.values import Lane
 
 # Bytes that were evicted before they could be copied, or whose prefetch failed, are asked for again this often.

@@ -14,7 +14,8 @@ from functools import partial
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.http_headers import tells_version
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.block_file import BlockFile, Cursor
 from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
 from aioprefetch.blocks.store import BlockStore
@@ -28,12 +29,11 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unexpected,
 )
-from aioprefetch.headers import tells_version
 from aioprefetch.ranges import Range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, Policy, first_request
-from aioprefetch.runtime import Runtime
-from aioprefetch.statistics import Account, Timer
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account, Timer
 from aioprefetch.values import ReadHead, ReadRequest, StatRequest
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from aioprefetch.accessor.sink import writable_bytes
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.errors import InvalidRange, RangeNotSatisfied, SizeUnknown
 from aioprefetch.ranges import at_least, checked_int, checked_ranges, coalesce
@@ -20,9 +21,8 @@ from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, RangePlan
 from aioprefetch.reader.policy import PLAIN, coalescing, find_policy
 from aioprefetch.reader.reader_state import ReaderState
 from aioprefetch.reader.window import Session
-from aioprefetch.sink import writable_bytes
-from aioprefetch.statistics import Tier
-from aioprefetch.telemetry import logger
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.statistics import Tier
 
 _CAPABILITIES = frozenset(
     {"iostatistics", "in:unbuffer", "in:readvectored", "in:readbytebuffer", "in:preadbytebuffer", "in:readahead"}

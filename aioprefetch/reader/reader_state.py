@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NoReturn, SupportsIndex, TypeVar
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.errors import Closed, InvalidRange, InvalidType
 from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.pinned_object import PinnedObject
-from aioprefetch.runtime import Runtime
-from aioprefetch.statistics import Account, Counters, Statistics, Tier
-from aioprefetch.telemetry import logger
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account, Counters, Statistics, Tier
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class ReaderState:
 
     @property
     def statistics(self) -> Statistics:
-        """What was done for this reader so far, under the names of ``aioprefetch.telemetry``.
+        """What was done for this reader so far, under the names of ``aioprefetch.runtime.events``.
 
         Readable from any thread, and after closing too: then the gauges are 0. A reader that was never used has
         nothing, not even its seeks.

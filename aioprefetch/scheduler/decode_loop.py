@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, UntrustedMetadata
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.pages import DecodeTask, RootDecoder, ScanLine
 from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, resolve, schedule_parts
-from aioprefetch.supervisor import Work
 
 if TYPE_CHECKING:
     import pyarrow as pa

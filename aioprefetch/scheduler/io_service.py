@@ -15,10 +15,11 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Closed
 from aioprefetch.ranges import Range, at_least
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.io_queue import (
     REQUEST_BYTES_MAX,
     IoQueue,
@@ -29,7 +30,6 @@ from aioprefetch.scheduler.pending_read import QueuedRead
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.scheduler.queued_parts import QueuedFile, Submission, TakenRead
 from aioprefetch.scheduler.scan_memory import ScanMemory
-from aioprefetch.supervisor import Work
 
 # Reading through a gap of this size takes 0.7 ms at 90 MB/s, where a request of its own takes 20 to 50 until its first
 # byte. It could be larger for time's sake; but the bytes are paid for, and pages that nobody asked for are mostly

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from aioprefetch.buffers import Owner, lend_buffer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.runtime.buffers import Owner, lend_buffer
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.pending_read import QueuedRead
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.scheduler.queued_parts import TakenRead
-from aioprefetch.sink import Sink
-from aioprefetch.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
 
 

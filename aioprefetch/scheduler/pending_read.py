@@ -7,9 +7,9 @@ import copy
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
-from aioprefetch.buffers import Owner, lend_buffer
 from aioprefetch.errors import Closed, Error
 from aioprefetch.ranges import Range
+from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.scheduler.queued_parts import Part, Submission
 
 # Starts and ends of ranges in the file, and the view that has them, which begins at the third number.

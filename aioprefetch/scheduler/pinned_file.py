@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.http_headers import tells_version
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
@@ -19,10 +21,8 @@ from aioprefetch.errors import (
     Unexpected,
     UntrustedMetadata,
 )
-from aioprefetch.headers import tells_version
 from aioprefetch.ranges import Range, at_least
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import BufferSink, CollectSink, Sink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aioprefetch.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
 
 
 class ScanMemory:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, ConfigInvalid, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.folding import fold_page
-from aioprefetch.services.service_accessor import ServiceAccessor, is_unmodified
-from aioprefetch.sink import Sink
 from aioprefetch.values import (
     Capability,
     CopyRequest,

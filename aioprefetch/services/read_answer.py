@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aioprefetch.sink import Sink
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.transport import Connection, Destination, ResponseHead, StreamedAnswer
 from aioprefetch.values import ReadHead, ReadRequest
 
@@ -39,7 +39,7 @@ class Excerpt:
         return len(chunk)
 
 
-class ReadAnswer:
+class ReadReceiver:
     """The receiver of one read. ``checked`` is set for a success, after which the sink gets the body.
 
     ``head`` is whatever came; of a body that is no success ``excerpt`` has the beginning.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioprefetch.errors import Closed, Error, Unavailable
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import StreamedAnswer
 from aioprefetch.values import ReadHead, ReadRequest
 

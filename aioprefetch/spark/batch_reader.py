@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.reading import list_files, plan_batch
 from aioprefetch.spark.inference import Inferred, file_fields_of_batch
 from aioprefetch.spark.operators import explaining, locate, source_operator

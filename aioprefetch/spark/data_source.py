@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
 from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
 from aioprefetch.spark.hadoop import Found, from_files
@@ -23,7 +24,6 @@ from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.push_down import SAFE_SINCE, is_safe
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.stream_reader import StreamReader
-from aioprefetch.telemetry import logger
 
 NAME = "aioprefetch"
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from aioprefetch.errors import ConfigInvalid, StateConflict, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.options import RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.spark.kept import SCHEMA_NAME, keep, read_kept, settled

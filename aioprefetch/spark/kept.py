@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict, UntrustedMetadata
-from aioprefetch.listing import literal_glob
-from aioprefetch.operator import Operator
+from aioprefetch.operator.listing import literal_glob
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.state.sealed import seal, unseal
 from aioprefetch.spark.operators import locate
 from aioprefetch.spark.option_names import OPTIONS

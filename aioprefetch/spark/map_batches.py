@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import Any, TypeVar, overload
 
 from aioprefetch.errors import InvalidType, TimedOut
-from aioprefetch.option_checks import checked_seconds
 from aioprefetch.ranges import at_least
+from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.spark import worker
 from aioprefetch.sync import BlockingIterator, iterate
 

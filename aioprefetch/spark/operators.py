@@ -13,8 +13,8 @@ from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound, PermissionDenied, Unsupported
 from aioprefetch.layers import RetryLayer
-from aioprefetch.listing import literal_glob
-from aioprefetch.operator import Operator
+from aioprefetch.operator.listing import literal_glob
+from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl

@@ -13,8 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.redaction import excerpt
+from aioprefetch.errors import ConfigInvalid, excerpt
 from aioprefetch.source.columns.zones import zone_named
 from aioprefetch.source.formats.encodings import codec_name
 

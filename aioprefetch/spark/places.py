@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS, split_uri
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.redaction import redact
+from aioprefetch.errors import ConfigInvalid, redact
+from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS, split_uri
 from aioprefetch.spark.hadoop import Found
 from aioprefetch.spark.option_names import CREDENTIALS, OPTIONS, find_option
 from aioprefetch.spark.source_url import SourceUrl

@@ -14,8 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
 
-from aioprefetch.errors import ConfigInvalid, Unsupported
-from aioprefetch.redaction import excerpt
+from aioprefetch.errors import ConfigInvalid, Unsupported, excerpt
 
 # The type, and no field of that name.
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?=$|[>,])")

@@ -10,10 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 
-from aioprefetch.configuration import split_uri
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.listing import has_wildcard, wildcard_at
-from aioprefetch.redaction import printable, redact
+from aioprefetch.errors import ConfigInvalid, printable, redact
+from aioprefetch.operator.from_uri import split_uri
+from aioprefetch.operator.listing import has_wildcard, wildcard_at
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import StateConflict
+from aioprefetch.runtime.events import logger
 from aioprefetch.source.fetch.cleaning import CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.files import FetchItem, SourceFile
@@ -34,7 +35,6 @@ from aioprefetch.spark.partition import ItemsPartition
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.task_reader import TaskReader, check_projection
 from aioprefetch.sync import run
-from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 

@@ -14,14 +14,14 @@ import pickle
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from aioprefetch.accessor import Service
-from aioprefetch.configuration import configure
+from aioprefetch.accessor.protocols import Service
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidType
-from aioprefetch.operator import Operator
+from aioprefetch.operator.from_uri import configure
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
 from aioprefetch.sync import BlockingOperator, run
-from aioprefetch.telemetry import logger
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from aioprefetch.errors import Error
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import fork_generation
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.spark.memory import budget_bytes
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
-from aioprefetch.telemetry import logger
 
 # Spark runs a worker for each core: more threads in each would only take turns.
 ARROW_CPU_THREADS = 1

@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
-from aioprefetch.paths import checked_path
+from aioprefetch.operator.paths import checked_path
+from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.ranges import checked_int, checked_range
-from aioprefetch.runtime import fork_generation
-from aioprefetch.streamed_write import BytesLike, WriteSource, is_asynchronous
+from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile
 from aioprefetch.sync.listing import BlockingListing
 from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock, refuse_in_loop
@@ -21,7 +21,7 @@ from aioprefetch.values import Capability, Metadata, ServiceInfo
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 T = TypeVar("T")
 

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, Unsupported
-from aioprefetch.open_file import KeyedBuilder
+from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.reader.options import ProgressCallback
-from aioprefetch.runtime import fork_generation
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
-from aioprefetch.telemetry import logger
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
     from aioprefetch.reader.range_reader import RangeReader
 
 # Lines are searched in pieces of this size, copied out of the resident blocks once.

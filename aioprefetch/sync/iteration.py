@@ -10,10 +10,10 @@ from typing import Any, Generic, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.ranges import at_least
-from aioprefetch.runtime import fork_generation
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import bury, loop_thread, refuse_in_loop
 from aioprefetch.sync.pump import Pump
-from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 

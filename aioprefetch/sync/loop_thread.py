@@ -18,8 +18,8 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
+from aioprefetch.runtime.events import logger
 from aioprefetch.sync.call import Call
-from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
     from aioprefetch.reader.range_reader import RangeReader
 
 CLOSE_SECONDS_MAX = 5.0

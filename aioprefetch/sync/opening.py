@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from aioprefetch.configuration import READER_OPTIONS, SERVICE_OPTIONS, split_uri, store_options, unknown_option
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported
-from aioprefetch.operator import Operator
-from aioprefetch.redaction import printable, redact
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported, printable, redact
+from aioprefetch.operator.from_uri import READER_OPTIONS, SERVICE_OPTIONS, split_uri, store_options, unknown_option
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync.file import SyncFile
 
 # Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 from aioprefetch.errors import InvalidType
+from aioprefetch.runtime.events import logger
 from aioprefetch.sync.loop_thread import WAIT_SLICE_SECONDS, LoopThread
-from aioprefetch.telemetry import logger
 
 T = TypeVar("T")
 

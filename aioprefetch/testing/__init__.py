@@ -17,7 +17,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aioprefetch.cli.s3_server import CountingS3Server, RecordedRequest
     from aioprefetch.testing.accessor_suite import AccessorSuite
     from aioprefetch.testing.clock import Deadlock, VirtualClockLoop, run_virtual
     from aioprefetch.testing.fault_layer import FaultLayer, Injection
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
     from aioprefetch.testing.rclone_server import RcloneS3Server
     from aioprefetch.testing.reader_suite import ReaderSuite
+    from aioprefetch.testing.s3_server import CountingS3Server, RecordedRequest
 
 __all__ = [
     "AccessorSuite",
@@ -58,7 +58,7 @@ _MODULES = {
     "ReaderSuite": "aioprefetch.testing.reader_suite",
     "assert_same_bytes": "aioprefetch.testing.oracle",
     "content": "aioprefetch.testing.oracle",
-    "CountingS3Server": "aioprefetch.cli.s3_server",
+    "CountingS3Server": "aioprefetch.testing.s3_server",
     "Deadlock": "aioprefetch.testing.clock",
     "Fault": "aioprefetch.testing.faults",
     "FaultServer": "aioprefetch.testing.fault_server",
@@ -66,7 +66,7 @@ _MODULES = {
     "LoopLag": "aioprefetch.testing.loop_lag",
     "RcloneS3Server": "aioprefetch.testing.rclone_server",
     "ReceivedRequest": "aioprefetch.testing.faults",
-    "RecordedRequest": "aioprefetch.cli.s3_server",
+    "RecordedRequest": "aioprefetch.testing.s3_server",
     "Rule": "aioprefetch.testing.faults",
     "VirtualClockLoop": "aioprefetch.testing.clock",
     "run_virtual": "aioprefetch.testing.clock",

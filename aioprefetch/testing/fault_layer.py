@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink, drain
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
 
 R = TypeVar("R", bound=Request)

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable
 
 from aioprefetch.errors import ConfigInvalid, PermissionDenied, ProtocolError, TimedOut, Unavailable, Unsupported
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.failures import not_connected
 from aioprefetch.transport.options import ClientOptions

@@ -31,7 +31,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 class Destination(Protocol):
-    """Where a body goes; ``aioprefetch.sink.Sink`` is one."""
+    """Where a body goes; ``aioprefetch.accessor.sink.Sink`` is one."""
 
     def writable(self) -> memoryview:
         """Memory for the next bytes, never empty while some are missing."""

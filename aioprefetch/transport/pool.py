@@ -7,7 +7,7 @@ from collections import Counter
 from contextvars import Context
 
 from aioprefetch.errors import Closed, TimedOut
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.failures import broken_off

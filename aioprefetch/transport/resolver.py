@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aioprefetch.errors import RedirectRefused
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import is_link_local_or_metadata
 

@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Fs
 from aioprefetch.source.fetch.source import FileSource
 from aioprefetch.source.files import FetchItem

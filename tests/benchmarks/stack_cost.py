@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aioprefetch as ap
-from aioprefetch.accessor import Accessor, check_reply
-from aioprefetch.headers import parse_content_range, parse_http_date, range_header, unquote_etag
-from aioprefetch.recipe import default_layers
-from aioprefetch.runtime import Runtime, RuntimeOptions
-from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import CollectSink, Sink
-from aioprefetch.values import AnswerHead, Capability, ReadHead, ReadReply, ReadRequest, ServiceInfo
+from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, range_header, unquote_etag
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.operator.recipe import default_layers
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Capability, ReadHead, ReadReply, ReadRequest, ServiceInfo, UncheckedHead
 
 IN_FLIGHT = 16
 READ_BYTES = 4096
@@ -157,9 +159,9 @@ def collect() -> memoryview:
     return sink.to_view()
 
 
-def answer_head() -> AnswerHead:
+def answer_head() -> UncheckedHead:
     """The head of an answer as a service makes it."""
-    return AnswerHead(
+    return UncheckedHead(
         status=206,
         content_range=CONTENT_RANGE,
         content_length=READ_BYTES,
@@ -188,14 +190,16 @@ def pieces_of(runtime: Runtime) -> dict[str, Piece]:
     return {
         "ReadRequest": lambda: ReadRequest(path="k", offset=0, size=READ_BYTES),
         "ReadHead": lambda: ReadHead(start=0, size=READ_BYTES, total=OBJECT_BYTES, etag="e"),
-        "AnswerHead": lambda: AnswerHead(status=206, content_range=CONTENT_RANGE, content_length=READ_BYTES, etag="e"),
+        "UncheckedHead": lambda: UncheckedHead(
+            status=206, content_range=CONTENT_RANGE, content_length=READ_BYTES, etag="e"
+        ),
         "ReadReply": lambda: ReadReply(head=HEAD, received=READ_BYTES),
         "CollectSink, filled and viewed": collect,
         "range_header": lambda: range_header(REQUEST),
         "parse_content_range": lambda: parse_content_range(CONTENT_RANGE),
         "parse_http_date": lambda: parse_http_date(DATE),
         "unquote_etag": lambda: unquote_etag('"0123456789abcdef"'),
-        "AnswerHead from headers": answer_head,
+        "UncheckedHead from headers": answer_head,
         "check_reply": lambda: check_reply(REQUEST, answer),
         "a Timer, begun and ended": timed,
         "the same by hand": timed_by_hand,

@@ -51,7 +51,8 @@ class Slot:
 async def transport(target: Target, in_flight: int, range_bytes: int) -> AsyncIterator[Get]:
     """``HttpClient.fetch``, one target for all ranges of a key."""
     from aioprefetch import transport as http
-    from aioprefetch.runtime import Runtime, RuntimeOptions
+    from aioprefetch.runtime.options import RuntimeOptions
+    from aioprefetch.runtime.runtime import Runtime
 
     address = urlsplit(target.endpoint_url)
     assert address.hostname is not None

@@ -8,7 +8,7 @@ import pytest
 from aioprefetch.errors import Error, NotFound, PermissionDenied, RangeNotSatisfied
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.ids import checks

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.http import Http
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.accessor_suite import AccessorSuite

@@ -8,7 +8,7 @@ import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from aioprefetch.layers.lru_cache import LruCacheLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.http import Http
 from aioprefetch.services.memory import Memory

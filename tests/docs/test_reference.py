@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors, layers, services
-from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS
-from aioprefetch.configuration import _from_environment as options_from_environment
 from aioprefetch.layers.lru_cache import LruCacheLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
+from aioprefetch.operator.from_uri import _from_environment as options_from_environment
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import POLICIES
+from aioprefetch.runtime.events import COUNTERS
+from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services.fs.failures import TABLE as FS_TABLE
 from aioprefetch.services.http.answers import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
-from aioprefetch.telemetry import COUNTERS
-from aioprefetch.values import Capability, DiskCache
+from aioprefetch.values import Capability
 from tests.docs.pages import PAGES, code, rows_under
 from tests.tidy.source_tree import ROOT
 from tests.tidy.test_imports import ORDER

@@ -15,11 +15,11 @@ from typing import NoReturn
 import httpx
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import NotFound, Unavailable
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.spark.java import use_java
 from aioprefetch.testing import FaultServer
 from aioprefetch.values import Request

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.errors import Error
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import CAPABILITY
-from aioprefetch.services.service_accessor import ServiceAccessor
 from aioprefetch.testing.oracle import pattern
 from aioprefetch.values import Capability, Lane, Metadata, ReadHead, ReadRequest, ServiceInfo, StatRequest
 

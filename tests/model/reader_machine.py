@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, SizeUnknown, Unavailable
-from aioprefetch.layers.wrapped import WrappedAccessor
 from aioprefetch.reader import RangeReader
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
 from aioprefetch.values import ReadRequest, Request
 

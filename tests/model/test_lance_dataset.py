@@ -19,7 +19,7 @@ from aioprefetch.lance import LanceDataset, open_dataset
 from aioprefetch.lance.dataset.dataset import _DELETION_READS
 from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest, parse_manifest
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import CountingS3Server
 from tests.unit.lance.written import damaged, dataset_objects, stored
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import windows
 from aioprefetch.services.memory import Memory
 from tests.model.parquet_tables import Written, same, written

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.cli.sample_file import sample_parquet
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import SMALL_GAP_BYTES, Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from aioprefetch.sink import Sink
 from tests.model.arithmetic import MIB, Arithmetic, Distance, Read, repeated
 
 pytestmark = pytest.mark.virtual

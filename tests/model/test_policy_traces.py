@@ -8,7 +8,7 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import ALIASES, POLICIES
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.model.arithmetic import KIB, MIB, Arithmetic

@@ -15,12 +15,12 @@ from aioprefetch import RangeReader
 from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.blocks.block_file import BlockFile
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.budget import MemoryBudget
-from aioprefetch.buffers import new_buffer
 from aioprefetch.errors import ConfigInvalid, Error, PermissionDenied, Unexpected
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import BlockGrid
-from aioprefetch.telemetry import Event
+from aioprefetch.runtime.budget import MemoryBudget
+from aioprefetch.runtime.buffers import new_buffer
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.model.arithmetic import KIB, MIB, Arithmetic, Asked, Read, repeated
 from tests.unit.gates import settle

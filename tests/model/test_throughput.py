@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.growth import GROWTHS
 from tests.model.arithmetic import GIB, MIB, Arithmetic, Asked, Distance, blank
 

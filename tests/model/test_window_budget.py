@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.window import Windows
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from aioprefetch.accessor import Layer
+from aioprefetch.accessor.protocols import Layer
 from aioprefetch.errors import Error
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.http import Http
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule

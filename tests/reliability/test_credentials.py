@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import CredentialsExpired, TimedOut
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import RENEW_SECONDS_MIN, S3Client
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadRequest

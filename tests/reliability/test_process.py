@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from aioprefetch.errors import TimedOut, Unavailable
-from aioprefetch.telemetry import Event
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault
 from tests.reliability.scripted import PATIENT_HANG_SECONDS, Serve, once
 from tests.unit.descriptors import IN_PROC, needs_proc

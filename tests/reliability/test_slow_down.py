@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import BudgetExhausted, Error, Throttled
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import Sink
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest, Request
 

@@ -12,7 +12,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unavailable,
 )
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import CountingS3Server, Fault, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import read
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server

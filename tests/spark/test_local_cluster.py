@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.spark.java import use_java
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.pandas.functions import pandas_udf
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import map_batches, with_operator
 from aioprefetch.spark.worker import ARROW_CPU_THREADS, ARROW_IO_THREADS
 from aioprefetch.sync import BlockingOperator

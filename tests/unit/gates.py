@@ -7,14 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.operator import Operator
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.range_reader import RangeReader
-from aioprefetch.runtime import Runtime, RuntimeFamily, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
 from aioprefetch.services.memory import Memory, Store
-from aioprefetch.sink import Sink
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, StatRequest, WriteRequest
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import errors
-from aioprefetch.errors import Error, NotFound, ObjectChanged, RangeNotSatisfied, Unexpected
-from aioprefetch.redaction import printable, redact
+from aioprefetch.errors import Error, NotFound, ObjectChanged, RangeNotSatisfied, Unexpected, printable, redact
 from aioprefetch.values import ReadHead
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]

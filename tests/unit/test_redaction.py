@@ -6,11 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.errors import Unexpected
-from aioprefetch.headers import parse_http_date, parse_retry_after
-from aioprefetch.redaction import MESSAGE_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, TEXT_CHARACTERS_MAX, excerpt, redact
-from aioprefetch.reply_check import check_reply
-from aioprefetch.values import AnswerHead, ReadRequest
+from aioprefetch.accessor.http_headers import parse_http_date, parse_retry_after
+from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.errors import (
+    MESSAGE_CHARACTERS_MAX,
+    QUOTED_CHARACTERS_MAX,
+    TEXT_CHARACTERS_MAX,
+    Unexpected,
+    excerpt,
+    redact,
+)
+from aioprefetch.values import ReadRequest, UncheckedHead
 
 SECRET = "c4n4ry/S+cret=="
 LONG = 64 << 10
@@ -151,15 +157,15 @@ def test_a_cut_leaves_no_half_of_a_credential(cut: int) -> None:
 
 
 WRONG_HEADS = [
-    AnswerHead(status=206, content_range="a" * LONG, content_length=10, etag="e"),
-    AnswerHead(status=206, content_range="http://" * 9000, content_length=10, etag="e"),
-    AnswerHead(status=206, content_range="bytes 0-9/10", content_length=10, etag="a" * LONG),
-    AnswerHead(status=206, content_range="bytes 0-9/10", content_length=10, etag="e", version="a" * LONG),
+    UncheckedHead(status=206, content_range="a" * LONG, content_length=10, etag="e"),
+    UncheckedHead(status=206, content_range="http://" * 9000, content_length=10, etag="e"),
+    UncheckedHead(status=206, content_range="bytes 0-9/10", content_length=10, etag="a" * LONG),
+    UncheckedHead(status=206, content_range="bytes 0-9/10", content_length=10, etag="e", version="a" * LONG),
 ]
 
 
 @pytest.mark.parametrize("head", WRONG_HEADS)
-def test_a_head_with_a_long_field(head: AnswerHead) -> None:
+def test_a_head_with_a_long_field(head: UncheckedHead) -> None:
     """A stranger's word of 64 KiB, in any field that a message quotes."""
     request = ReadRequest(path="k", offset=0, size=10, if_match="e", version="v")
     before = time.thread_time()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import Closed, ConfigInvalid, InvalidType, NotFound, UntrustedMetadata, WrongLoop
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import BatchOptions
 from aioprefetch.scheduler.prepared import PreparedScan

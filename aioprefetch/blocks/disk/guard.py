@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from aioprefetch.blocks.disk.format import BadBlockFile
 from aioprefetch.errors import Closed, ConfigInvalid
-from aioprefetch.runtime import Runtime
-from aioprefetch.telemetry import logger
-from aioprefetch.values import DiskCache
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.options import DiskCache
+from aioprefetch.runtime.runtime import Runtime
 
 T = TypeVar("T")
 

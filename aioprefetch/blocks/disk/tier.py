@@ -17,8 +17,9 @@ from aioprefetch.blocks.disk.guard import DiskFailed, DiskGuard
 from aioprefetch.blocks.disk.system_calls import SystemCalls
 from aioprefetch.blocks.disk.write_behind import WriteBehind
 from aioprefetch.ranges import Range
-from aioprefetch.runtime import Runtime
-from aioprefetch.values import DiskCache, ReadHead
+from aioprefetch.runtime.options import DiskCache
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import ReadHead
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.block_file import BlockFile

@@ -20,9 +20,9 @@ from aioprefetch.blocks.disk.format import BlockKey
 from aioprefetch.blocks.disk.guard import DiskFailed
 from aioprefetch.blocks.disk.lru import WriteFilter
 from aioprefetch.blocks.disk.patience import Patience
-from aioprefetch.runtime import Runtime
-from aioprefetch.supervisor import Work
-from aioprefetch.values import DiskCache
+from aioprefetch.runtime.options import DiskCache
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.block_file import BlockFile

@@ -28,7 +28,7 @@ from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.scheduler.prepared import PreparedScan
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 # Files of deleted rows that are read at once, where a manifest does not say how many rows they hold.
 _DELETION_READS = 16

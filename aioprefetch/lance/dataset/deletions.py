@@ -16,7 +16,7 @@ from aioprefetch.lance.row_ranges import RowNumbers, runs
 from aioprefetch.ranges import Range
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 # So many deleted rows take some milliseconds to find their places: they are looked at on another thread.
 THREAD_ROWS_MIN = 20_000

@@ -10,10 +10,10 @@ from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, read_deletions
 from aioprefetch.lance.dataset.manifest import DataFile, Fragment
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.row_ranges import RowNumbers
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 K = TypeVar("K")
 T = TypeVar("T")

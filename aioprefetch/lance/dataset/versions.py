@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from aioprefetch.errors import Error, NotFound, Unsupported
-from aioprefetch.operator import list_literally
+from aioprefetch.operator.operator import list_literally
 from aioprefetch.values import Entry
 
 if TYPE_CHECKING:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
 _NAME = re.compile(r"(\d{1,20})\.manifest")
 _INVERTED_DIGITS = 20

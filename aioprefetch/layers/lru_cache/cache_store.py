@@ -10,16 +10,16 @@ import itertools
 from collections.abc import Iterable
 from zlib import crc32
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.bodies import WriteBody
+from aioprefetch.accessor.bodies import WriteBody
+from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.headers import is_weak
 from aioprefetch.layers.lru_cache.entry import FOLDER, HEADER_BYTES_MAX, EntryHeader, decode_header, slot_in
 from aioprefetch.layers.lru_cache.entry_sink import EntrySink
 from aioprefetch.layers.lru_cache.guard import CacheFailed, CacheGuard
 from aioprefetch.layers.lru_cache.index import IndexEntry, LruIndex
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
 WRITE_BYTES = 1 << 20

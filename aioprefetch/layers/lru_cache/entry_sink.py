@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.layers.lru_cache.index import IndexEntry
-from aioprefetch.sink import Sink
 from aioprefetch.values import ReadHead
 
 

@@ -15,15 +15,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.entry import EntryHeader, encode_header
 from aioprefetch.layers.lru_cache.index import IndexEntry
 from aioprefetch.layers.lru_cache.reservation import ObjectMemory, Reservation
-from aioprefetch.runtime import Runtime
-from aioprefetch.supervisor import Work
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import ReadHead, ReadRequest
 
 FillState = Literal["opening", "fresh", "passed_by", "receiving", "complete", "failed"]

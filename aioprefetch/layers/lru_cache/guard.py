@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeVar
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -16,9 +16,9 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     UntrustedMetadata,
 )
-from aioprefetch.runtime import Runtime
-from aioprefetch.supervisor import Work
-from aioprefetch.telemetry import logger
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 
 T = TypeVar("T")
 

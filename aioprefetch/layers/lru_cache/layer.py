@@ -19,10 +19,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied
-from aioprefetch.headers import is_weak
 from aioprefetch.layers.lru_cache.bodies import BegunBody, FillBody, HeldBody
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.guard import CacheFailed, CacheGuard, CacheSource
@@ -31,9 +32,8 @@ from aioprefetch.layers.lru_cache.invalidation import InvalidatingAccessor
 from aioprefetch.layers.lru_cache.lookup import Begun, Joined, Lookup
 from aioprefetch.layers.lru_cache.parts import part_of, whole_of
 from aioprefetch.layers.lru_cache.state import CacheState
-from aioprefetch.option_checks import checked_seconds
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink, drain
+from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
 T = TypeVar("T")

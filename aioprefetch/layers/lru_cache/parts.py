@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied
+from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied, excerpt
 from aioprefetch.layers.lru_cache.index import IndexEntry
 from aioprefetch.layers.lru_cache.lookup import is_excluded
 from aioprefetch.ranges import resolve_range
-from aioprefetch.redaction import excerpt
 from aioprefetch.values import ReadHead, ReadRequest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aioprefetch.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
 
 
 class Reservation:

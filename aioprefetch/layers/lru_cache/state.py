@@ -9,7 +9,7 @@ from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.fill import Fill
 from aioprefetch.layers.lru_cache.index import PassedBy
 from aioprefetch.layers.lru_cache.reservation import ObjectMemory
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 
 
 class Fills:

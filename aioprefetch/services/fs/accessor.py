@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConditionNotMatch, Error, IsADirectory, IsSameFile, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.folding import PAGE_ENTRIES
 from aioprefetch.services.fs.bodies import FileBody, open_write_body, translated
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, refuse_unless_regular
@@ -23,8 +25,6 @@ from aioprefetch.services.fs.partial import open_partial
 from aioprefetch.services.fs.removal import make_directories, remove
 from aioprefetch.services.fs.scanning import Scan
 from aioprefetch.services.fs.threads import FileThreads
-from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import Sink
 from aioprefetch.values import (
     Capability,
     CopyRequest,

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import aiofiles
 
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, Error
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.failures import from_os_error
 from aioprefetch.services.fs.opened import OpenedFile, metadata_of
 from aioprefetch.services.fs.partial import PartialFile
 from aioprefetch.services.fs.threads import FileThreads, settled
-from aioprefetch.sink import Sink
 from aioprefetch.values import Metadata, ReadHead, ReadRequest, Request, WriteRequest
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.confined import ConfinedRoot
 from aioprefetch.values import Capability, ServiceInfo

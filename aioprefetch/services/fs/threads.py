@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import aiofiles.os
 
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 
 T = TypeVar("T")
 

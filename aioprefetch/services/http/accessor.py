@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aioprefetch.accessor import check_reply
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.http_headers import is_weak, parse_content_range, quote_etag, range_header
+from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
-from aioprefetch.headers import is_weak, parse_content_range, quote_etag, range_header
 from aioprefetch.ranges import resolve_range
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.answers import (
     answer_head,
     content_length,
@@ -22,11 +24,9 @@ from aioprefetch.services.http.answers import (
 from aioprefetch.services.http.bodies import BufferedBody, UnsizedBytes
 from aioprefetch.services.http.exchange import Answer, Exchange, ServerTraits
 from aioprefetch.services.http.fields import field_of
-from aioprefetch.services.service_accessor import ServiceAccessor
 from aioprefetch.services.streamed_body import StreamedBody
-from aioprefetch.sink import Sink, drain
 from aioprefetch.transport import HttpClient, ResponseHead, StreamedAnswer, encoded_fields
-from aioprefetch.values import AnswerHead, Metadata, ReadHead, ReadReply, ReadRequest, StatRequest
+from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
 
 if TYPE_CHECKING:
     from aioprefetch.services.http.recipe import Http
@@ -242,7 +242,7 @@ def _request_fields(request: ReadRequest) -> bytes:
     return fields
 
 
-def _checked_part(request: ReadRequest, answer: AnswerHead, bounds: tuple[int, int], total: int | None) -> ReadHead:
+def _checked_part(request: ReadRequest, answer: UncheckedHead, bounds: tuple[int, int], total: int | None) -> ReadHead:
     """The checked head of a part that we cut out of a whole object ourselves."""
     start, end = bounds
     if start == end:

@@ -6,6 +6,7 @@ import asyncio
 import html
 import re
 
+from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, parse_retry_after, unquote_etag
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
@@ -17,16 +18,15 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
     Unexpected,
+    excerpt,
 )
-from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after, unquote_etag
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import excerpt
 from aioprefetch.services.http.exchange import Answer
 from aioprefetch.services.http.fields import field_of, text_of
 from aioprefetch.services.http.identity import Identity
 from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
 from aioprefetch.transport import ResponseHead
-from aioprefetch.values import AnswerHead, Metadata, Request
+from aioprefetch.values import Metadata, Request, UncheckedHead
 
 ERROR_BODY_SECONDS_MAX = 2.0
 
@@ -75,14 +75,14 @@ def is_synthetic(etag: str) -> bool:
     return etag.startswith(_SYNTHETIC)
 
 
-def answer_head(head: ResponseHead) -> AnswerHead:
+def answer_head(head: ResponseHead) -> UncheckedHead:
     """The head of a 200 or 206 to a GET, for ``check_reply``."""
     content_range = field_of(head, b"content-range")
     etag = unquote_etag(field_of(head, b"etag"))
     if etag is None:
         parsed = parse_content_range(content_range or "")
         etag = etag_of(head, parsed[1] if parsed else None if content_range or head.status != 200 else head.length)
-    return AnswerHead(
+    return UncheckedHead(
         status=head.status,
         content_range=content_range,
         content_length=head.length,

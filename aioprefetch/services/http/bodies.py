@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aioprefetch.errors import BudgetExhausted, Unsupported
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
 
 CHUNK_BYTES = 1 << 20

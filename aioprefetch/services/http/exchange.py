@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from aioprefetch.errors import Closed, Error, RedirectRefused
-from aioprefetch.redaction import excerpt
-from aioprefetch.runtime import Runtime
+from aioprefetch.errors import Closed, Error, RedirectRefused, excerpt
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Counters
 from aioprefetch.services.http.fields import location_of
 from aioprefetch.services.http.proxies import Proxies
 from aioprefetch.services.http.urls import encoded_key, redirect_target
 from aioprefetch.services.keys import checked_key
-from aioprefetch.statistics import Counters
 from aioprefetch.transport import (
     Connection,
     Destination,

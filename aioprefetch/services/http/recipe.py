@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, MissingDependency
-from aioprefetch.option_checks import checked_file, checked_seconds
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.options import checked_file, checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
 from aioprefetch.services.http.urls import parse_base_url

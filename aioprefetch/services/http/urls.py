@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
-from aioprefetch.errors import ConfigInvalid, RedirectRefused
-from aioprefetch.redaction import excerpt
+from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
 from aioprefetch.transport import Origin, is_link_local_or_metadata
 from aioprefetch.transport.origin import DEFAULT_PORTS
 

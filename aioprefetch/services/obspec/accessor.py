@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
 from aioprefetch.errors import (
     Closed,
     Error,
@@ -19,8 +21,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     WrongLoop,
 )
-from aioprefetch.headers import is_weak
-from aioprefetch.runtime import Runtime, fork_generation
+from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.obspec import answers
 from aioprefetch.services.obspec.body import ObspecBody, is_cancelled
@@ -29,7 +30,6 @@ from aioprefetch.services.obspec.identity import known_secrets
 from aioprefetch.services.obspec.listing import Pages
 from aioprefetch.services.obspec.traits import has, kind_of
 from aioprefetch.services.obspec.writing import ObspecWriteBody, Parts, part_options
-from aioprefetch.services.service_accessor import ServiceAccessor, is_unmodified
 from aioprefetch.values import (
     CopyRequest,
     DeleteRequest,

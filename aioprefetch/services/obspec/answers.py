@@ -7,13 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from aioprefetch.accessor import check_reply
-from aioprefetch.errors import ProtocolError
-from aioprefetch.headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.errors import ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import excerpt
 from aioprefetch.values import (
-    AnswerHead,
     Capability,
     Entry,
     Metadata,
@@ -21,6 +19,7 @@ from aioprefetch.values import (
     ReadRequest,
     Request,
     StatRequest,
+    UncheckedHead,
     WriteRequest,
 )
 
@@ -59,7 +58,7 @@ def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: Read
     size = _size_of(meta, request)
     if not (type(start) is type(end) is int and 0 <= start <= end <= size):
         raise _wrong(request, f"the store says that it sends [{start}, {end}) of an object of {size} bytes")
-    answer = AnswerHead(
+    answer = UncheckedHead(
         status=206 if size else 200,
         content_range=f"bytes {start}-{end - 1}/{size}" if size else None,
         content_length=end - start,

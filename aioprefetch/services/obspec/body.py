@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from aioprefetch.errors import Closed, ProtocolError, Unavailable
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.obspec.errors import Explainer
 from aioprefetch.values import ReadHead, ReadRequest
 

@@ -13,9 +13,8 @@ from errno import errorcode
 from typing import Any
 
 from aioprefetch import errors
-from aioprefetch.errors import Error
+from aioprefetch.errors import Error, excerpt, redact
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import excerpt, redact
 from aioprefetch.services.fs.failures import TABLE as SYSTEM_ERRORS
 from aioprefetch.values import ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from aioprefetch.credentials import Secret
-from aioprefetch.redaction import redact
+from aioprefetch.errors import redact
 from aioprefetch.services.obspec.traits import config_of, kind_of
 
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer|sas", re.IGNORECASE)

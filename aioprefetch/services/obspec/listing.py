@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported
-from aioprefetch.redaction import excerpt
+from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported, excerpt
 from aioprefetch.services.folding import PAGE_ENTRIES, fold_page
 from aioprefetch.services.obspec.answers import entry_of
 from aioprefetch.services.obspec.traits import Order, has, kind_of, order_of

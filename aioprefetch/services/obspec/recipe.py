@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid, InvalidPath
-from aioprefetch.runtime import Runtime, fork_generation
+from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.obspec.accessor import ObspecAccessor
 from aioprefetch.services.obspec.identity import place_of, principal_of

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aioprefetch.errors import Closed, Error, ProtocolError
-from aioprefetch.runtime import Runtime
-from aioprefetch.supervisor import Work
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Metadata, WriteRequest
 
 PARTS_AT_ONCE = 4

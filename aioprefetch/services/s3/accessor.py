@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.http_headers import is_weak, quote_etag, range_header, unquote_etag
+from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import (
     InvalidArgument,
     IsADirectory,
@@ -13,8 +16,7 @@ from aioprefetch.errors import (
     PermissionDenied,
     RangeNotSatisfied,
 )
-from aioprefetch.headers import is_weak, quote_etag, range_header, unquote_etag
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.s3 import answers
 from aioprefetch.services.s3.body import S3Body
@@ -22,8 +24,6 @@ from aioprefetch.services.s3.client import Reply, S3Client
 from aioprefetch.services.s3.direct import DirectReads
 from aioprefetch.services.s3.errors import Told
 from aioprefetch.services.s3.multipart import S3WriteBody, put
-from aioprefetch.services.service_accessor import ServiceAccessor
-from aioprefetch.sink import Sink
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,

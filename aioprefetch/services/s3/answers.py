@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from aioprefetch.accessor import check_reply
-from aioprefetch.errors import NotFound, ProtocolError
-from aioprefetch.headers import parse_http_date, unquote_etag
+from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
+from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.errors import NotFound, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import excerpt
 from aioprefetch.transport import ResponseHead
-from aioprefetch.values import AnswerHead, Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest
+from aioprefetch.values import Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
 
 _NUMBER = re.compile(r"\d{1,19}")
 # Every page of a listing tells one of these, also an empty one. A page of somebody else's, sent with 200, does not.
@@ -37,7 +36,7 @@ def in_utc(when: object) -> datetime | None:
     return when.astimezone(UTC) if isinstance(when, datetime) else None
 
 
-def _no_object(answer: AnswerHead, request: ReadRequest) -> ProtocolError:
+def _no_object(answer: UncheckedHead, request: ReadRequest) -> ProtocolError:
     """Each object of S3 has an ETag, error pages have none; nor could two versions be told from one another."""
     return ProtocolError(
         f"the answer ({answer.status}, {excerpt(answer.content_type)}) carries no ETag: it is not an S3 object's",
@@ -46,11 +45,11 @@ def _no_object(answer: AnswerHead, request: ReadRequest) -> ProtocolError:
     )
 
 
-def answer_head(reply: Mapping[str, Any]) -> AnswerHead:
+def answer_head(reply: Mapping[str, Any]) -> UncheckedHead:
     """The head of an answer to a GET, not checked yet."""
     headers = headers_of(reply)
     length = headers.get("content-length", "")
-    return AnswerHead(
+    return UncheckedHead(
         status=int(reply["ResponseMetadata"]["HTTPStatusCode"]),
         content_range=headers.get("content-range"),
         content_length=int(length) if _NUMBER.fullmatch(length) else None,
@@ -68,7 +67,7 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
     etag, version, last_modified, content_type = _described(
         get(b"etag"), get(b"x-amz-version-id"), get(b"last-modified"), get(b"content-type")
     )
-    answer = AnswerHead(
+    answer = UncheckedHead(
         status=head.status,
         content_range=None if content_range is None else content_range.decode("latin-1"),
         content_length=head.length,
@@ -93,7 +92,7 @@ def _described(
     )
 
 
-def checked(request: ReadRequest, answer: AnswerHead) -> ReadHead:
+def checked(request: ReadRequest, answer: UncheckedHead) -> ReadHead:
     """``check_reply``, and what is particular to S3: each object has an ETag."""
     if answer.etag is None:
         raise _no_object(answer, request)

@@ -14,9 +14,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, PermissionDenied
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.events import DURATIONS
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Timer
 from aioprefetch.services.s3.errors import Explainer, inner_error
 from aioprefetch.services.s3.options import sse_key_bytes
 from aioprefetch.services.s3.session import (
@@ -27,9 +30,6 @@ from aioprefetch.services.s3.session import (
     replace_error_handler,
     session_class,
 )
-from aioprefetch.services.service_accessor import is_unmodified
-from aioprefetch.statistics import Timer
-from aioprefetch.telemetry import DURATIONS
 from aioprefetch.values import Request, ServiceInfo
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.http_headers import is_weak, quote_etag
+from aioprefetch.accessor.service_base import is_unmodified
+from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.errors import Error, InvalidArgument, Unavailable
-from aioprefetch.headers import is_weak, quote_etag
-from aioprefetch.runtime import Runtime
-from aioprefetch.services.read_answer import ReadAnswer, error_body_of
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.read_answer import ReadReceiver, error_body_of
 from aioprefetch.services.s3.answers import checked_head
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import Told
 from aioprefetch.services.s3.signatures import EXPIRES_SECONDS, PresigningRefused, Signatures, Signed
-from aioprefetch.services.service_accessor import is_unmodified
 from aioprefetch.services.streamed_body import StreamedBody
-from aioprefetch.sink import Sink, drain
 from aioprefetch.transport import ClientOptions, HttpClient
 from aioprefetch.values import ReadReply, ReadRequest
 
@@ -71,7 +71,7 @@ class DirectReads:
             return await self._read_otherwise(request, sink, range_text)
         http = self._http or self._connected()
         counters = self._runtime.counters
-        answer = ReadAnswer(request, sink, checked_head)
+        answer = ReadReceiver(request, sink, checked_head)
         before = sink.received
         counters[_GET] += 1
         counters["transport_requests"] += 1

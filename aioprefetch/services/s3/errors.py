@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from aioprefetch import errors
-from aioprefetch.errors import Error, Status
-from aioprefetch.headers import parse_content_range, parse_http_date, parse_retry_after
+from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, parse_retry_after
+from aioprefetch.errors import Error, Status, excerpt
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.redaction import excerpt
 from aioprefetch.services.s3.error_body import parse_error
 from aioprefetch.transport.failures import reason_of
 from aioprefetch.values import CopyRequest, ReadRequest, Request, ServiceInfo, StatRequest, WriteRequest

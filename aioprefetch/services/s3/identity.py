@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from aioprefetch.credentials import digest
-from aioprefetch.redaction import redact
+from aioprefetch.errors import redact
 
 Sections = Mapping[str, Mapping[str, str]]
 FileState = tuple[int, int, int] | None

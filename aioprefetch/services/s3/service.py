@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import MissingDependency
-from aioprefetch.option_checks import checked_file, checked_seconds
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.options import checked_file, checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import options
 from aioprefetch.services.s3.identity import ambient
 from aioprefetch.values import Capability, ServiceInfo

@@ -22,13 +22,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from xml.etree import ElementTree as ET
 
-from aioprefetch.errors import ProtocolError
-from aioprefetch.redaction import redact
+from aioprefetch.errors import ProtocolError, redact
 from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
 from aioprefetch.services.s3.error_body import has_document_type
 
 if TYPE_CHECKING:
-    from aioprefetch.runtime import Runtime
+    from aioprefetch.runtime.runtime import Runtime
 
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from aioprefetch.errors import TimedOut
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.transport import DEFAULT_PORTS, Origin, Target
 from aioprefetch.values import ReadRequest

@@ -8,7 +8,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.telemetry import logger
+from aioprefetch.runtime.events import logger
 
 _UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.ASCII)

@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import AlreadyExists, ConfigInvalid, Error, NotFound, StateConflict, Unavailable
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.fetch.cleaning_notes import MARKER_NAME, DeadLists, MarkerFile, Progress, version_of
 from aioprefetch.source.fetch.moving import copy_to_absent
 from aioprefetch.source.files import SourceFile

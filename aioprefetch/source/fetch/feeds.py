@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from aioprefetch.errors import ConfigInvalid, StateConflict
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
 from aioprefetch.source.known import Known
 from aioprefetch.source.list import DiffLister, Follower, Lister, Selection

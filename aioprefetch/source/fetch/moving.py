@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioprefetch.errors import AlreadyExists, NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 
 # Two objects of one size are compared in pieces of so many bytes.
 PIECE_BYTES = 4 << 20

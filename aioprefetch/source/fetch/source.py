@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from aioprefetch.errors import Error, InvalidArgument
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
 from aioprefetch.source.fetch.admission import BatchLimits, CanSplit, is_unbounded, limits_of, narrowed
 from aioprefetch.source.fetch.cleaning import MARKER_NAME, Cleaner, CleanOptions
 from aioprefetch.source.fetch.feeds import (
@@ -28,7 +29,6 @@ from aioprefetch.source.pace import Pace, Patience, may_pass
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
 from aioprefetch.source.state.layout import log_name
-from aioprefetch.telemetry import logger
 
 __all__ = ["FileSource", "StateLocation"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from aioprefetch.errors import Error
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 
 # Stores tell whole seconds, and answers take their time: less than this is no difference.
 SKEW_MS_MIN = 5000

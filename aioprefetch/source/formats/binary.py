@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.line_stream import check_splits
 from aioprefetch.source.formats.opened import read_content

@@ -18,8 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.redaction import excerpt
+from aioprefetch.errors import ConfigInvalid, excerpt
 from aioprefetch.source.formats.corruption import UNDECODABLE
 from aioprefetch.source.formats.time_zones import instant
 

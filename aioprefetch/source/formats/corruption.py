@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.redaction import printable
-from aioprefetch.telemetry import logger
+from aioprefetch.errors import Unsupported, UntrustedMetadata, printable
+from aioprefetch.runtime.events import logger
 
 # What decoders raise for bytes that nobody foresaw: it is about the file, and a policy for corrupt files is for it.
 UNDECODABLE = (pa.ArrowException, RecursionError, UnicodeError, OverflowError)

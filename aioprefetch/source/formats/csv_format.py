@@ -13,7 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.csv_layout import Layout, check_options, check_unknown, layout_of

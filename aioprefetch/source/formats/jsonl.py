@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.json_parts import JsonParts, one_object_a_line
 from aioprefetch.source.formats.json_types import infer_json

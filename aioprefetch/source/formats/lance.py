@@ -18,7 +18,7 @@ from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
 from aioprefetch.lance.parts import TableScan, prepared_scan
 from aioprefetch.lance.request import ScanRequest, scan_request
 from aioprefetch.lance.scan import file_scan
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.prepared import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from aioprefetch.errors import InvalidArgument
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.choosing import can_split, compression_of
 from aioprefetch.source.formats.compression import THREAD_BYTES, decompressed

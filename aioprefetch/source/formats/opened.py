@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
+from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged
-from aioprefetch.headers import is_weak
-from aioprefetch.open_file.keys import READ_POLICY, SPLIT_END, SPLIT_START
-from aioprefetch.operator import Operator
+from aioprefetch.operator.open_file.keys import READ_POLICY, SPLIT_END, SPLIT_START
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import CHUNK_BYTES
-from aioprefetch.sink import CollectSink
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.values import ReadRequest
 

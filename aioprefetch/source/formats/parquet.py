@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import FormatOptions, ReadOptions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioprefetch.errors import InvalidArgument
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.choosing import compression_of
 from aioprefetch.source.formats.compression import decompressor

@@ -13,7 +13,7 @@ from functools import partial
 from typing import cast
 
 from aioprefetch.errors import Error
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.choosing import compression_of, format_of
 from aioprefetch.source.formats.compression import decompressed_whole

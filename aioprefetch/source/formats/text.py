@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, read_records
 from aioprefetch.source.formats.lines import LineEnds, Lines

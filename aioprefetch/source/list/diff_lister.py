@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from aioprefetch.errors import Error, InvalidArgument
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.fs.threads import settled
 from aioprefetch.source.cursor import Cursor, Diff
 from aioprefetch.source.feed import REST_SECONDS_MAX, FoundPage

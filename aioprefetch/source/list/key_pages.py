@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter, lt
 
 from aioprefetch.errors import Error, ProtocolError
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.list.read_ahead import ReadAhead
 from aioprefetch.values import Entry, ListRequest
 

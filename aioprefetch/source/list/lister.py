@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Literal
 
 from aioprefetch.errors import Error, InvalidArgument
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.cursor import Cursor, TailAndSweep
 from aioprefetch.source.feed import FoundPage
 from aioprefetch.source.known import Known

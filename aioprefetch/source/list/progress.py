@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from aioprefetch.runtime.events import logger
 from aioprefetch.source.pace import loop_seconds
-from aioprefetch.telemetry import logger
 
 PROGRESS_SECONDS = 10.0
 # What clocks may differ by.

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 
 from aioprefetch.errors import Error
-from aioprefetch.listing import Pages
-from aioprefetch.operator import Operator
-from aioprefetch.supervisor import Work
-from aioprefetch.telemetry import logger
+from aioprefetch.operator.listing import Pages
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Entry, ListRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.listing import compile_glob, is_literal, literal_prefix
+from aioprefetch.operator.listing import compile_glob, is_literal, literal_prefix
 from aioprefetch.source.files import SourceFile, is_hidden
 from aioprefetch.values import Entry
 

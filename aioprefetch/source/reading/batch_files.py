@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from aioprefetch.lance.dataset.versions import version_of
-from aioprefetch.operator import Operator, list_literally
+from aioprefetch.operator.operator import Operator, list_literally
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import FormatOptions

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import Error
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer
 from aioprefetch.parquet.pruning import prune_row_groups
 from aioprefetch.source.columns.directories import directories_of, directory_fields, names_of

@@ -17,11 +17,11 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import OnFailure
 from aioprefetch.source.reading.task import Quarantine, ReadTask
-from aioprefetch.telemetry import logger
 
 Reason = Literal["missing", "changed", "corrupt"]
 

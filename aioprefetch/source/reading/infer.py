@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
 from aioprefetch.source.columns.directories import DirectoryColumns, with_directory_fields
 from aioprefetch.source.columns.schema_union import united, with_texts_for_nulls
 from aioprefetch.source.files import SourceFile
@@ -17,7 +18,6 @@ from aioprefetch.source.formats import format_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.options import FormatOptions, OnFailure, ReadOptions
 from aioprefetch.source.reading.failures import reason_of
-from aioprefetch.telemetry import logger
 
 # In these a value is text in the end, and whatever does not go together may be read as that.
 _TEXTUAL = ("jsonl", "csv")

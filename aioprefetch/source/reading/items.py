@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pyarrow as pa
 
 from aioprefetch.errors import Error
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.formats import FoundBatch, format_of

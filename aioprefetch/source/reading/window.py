@@ -17,12 +17,12 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from aioprefetch.errors import Closed
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.scan_memory import ScanMemory
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import ReadOptions
 from aioprefetch.source.reading.failures import Failures
-from aioprefetch.supervisor import Work
 
 # What an item that has begun is taken to need besides its bytes; and at most, since large ones come in pieces.
 _ITEM_BYTES_MIN = 16 << 10

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.state.layout import PROBES
 
 NO_ETAG = "0" * 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.layout import checked_directory, checked_side_name
 from aioprefetch.source.state.sealed import damaged, to_bytes

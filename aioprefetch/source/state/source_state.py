@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioprefetch.errors import Error, InvalidArgument, StateConflict
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.cursor import Cursor
 from aioprefetch.source.known import Known
 from aioprefetch.source.offset import Offset

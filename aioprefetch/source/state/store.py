@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict
-from aioprefetch.operator import Operator, list_literally
+from aioprefetch.operator.operator import Operator, list_literally
 from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.conditions import Conditions
 from aioprefetch.source.state.layout import WRITER

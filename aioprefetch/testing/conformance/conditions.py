@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, NotFound
-from aioprefetch.operator import Operator
-from aioprefetch.sink import CollectSink
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
 from aioprefetch.testing.oracle import assert_same_bytes, content

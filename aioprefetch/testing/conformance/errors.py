@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aioprefetch.errors import Error, NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.suite import ConformanceSuite
 from aioprefetch.testing.oracle import content

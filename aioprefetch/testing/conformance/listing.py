@@ -2,7 +2,7 @@
 
 import pytest
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
 from aioprefetch.testing.oracle import content

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aioprefetch.errors import InvalidPath, NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.keys import ESCAPING_PATHS
 from aioprefetch.testing.conformance.probes import RecordingLayer

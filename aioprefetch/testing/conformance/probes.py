@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadRequest, Request
 
 R = TypeVar("R", bound=Request)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, RangeNotSatisfied, Unsupported
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.keys import DOUBLE_SLASH_KEYS, SPECIAL_KEYS
 from aioprefetch.testing.conformance.probes import RecordingLayer

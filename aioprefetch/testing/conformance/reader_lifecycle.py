@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from aioprefetch.errors import Closed, NotFound, ObjectChanged
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import GateLayer, RecordingLayer
 from aioprefetch.testing.conformance.suite import ConformanceSuite, needs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import RecordingLayer
 from aioprefetch.testing.conformance.suite import ConformanceSuite

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from aioprefetch.errors import NotFound, SizeUnknown
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import RecordingLayer
 from aioprefetch.testing.conformance.suite import ConformanceSuite

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from aioprefetch.errors import Closed, InvalidRange, InvalidType, Unavailable
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import FailingLayer, GateLayer, RecordingLayer
 from aioprefetch.testing.conformance.suite import ConformanceSuite

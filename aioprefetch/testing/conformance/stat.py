@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch.errors import NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.keys import SPECIAL_KEYS
 from aioprefetch.testing.conformance.suite import ConformanceSuite, needs

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.values import Capability
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsADirectory, NotADirectory, Unsupported
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.keys import SPECIAL_KEYS
 from aioprefetch.testing.conformance.suite import ConformanceSuite, needs

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.fetch.source import FileSource
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.offset import Offset

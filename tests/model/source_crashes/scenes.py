@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 from aioprefetch.errors import Unavailable
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import FileSource, StateLocation

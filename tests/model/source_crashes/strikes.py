@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Unavailable
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ListRequest, Request
 
 R = TypeVar("R", bound=Request)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.errors import InvalidArgument
-from aioprefetch.runtime import Runtime
-from aioprefetch.services.service_accessor import ServiceAccessor
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest, ServiceInfo
 
 CAPABILITY = Capability(list=True, list_recursive=True, list_start_after=True)

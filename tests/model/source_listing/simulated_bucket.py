@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from aioprefetch import Operator
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime
-from aioprefetch.services.service_accessor import ServiceAccessor
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest, ServiceInfo
 
 CAPABILITY = Capability(list=True, list_recursive=True, list_start_after=True)

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from aioprefetch.blocks.block import Block, Segment
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.buffers import new_buffer
 from aioprefetch.ranges import Range, subtract
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.buffers import new_buffer
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 
 BLOCK = 64

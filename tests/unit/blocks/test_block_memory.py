@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from aioprefetch.blocks.block import Segment
-from aioprefetch.budget import MemoryBudget
-from aioprefetch.buffers import new_buffer
 from aioprefetch.errors import BudgetExhausted, Unavailable
+from aioprefetch.runtime.budget import MemoryBudget
+from aioprefetch.runtime.buffers import new_buffer
 from tests.unit.gates import KIB, MIB, Bench, bench, settle
 
 BLOCK = 64 * KIB

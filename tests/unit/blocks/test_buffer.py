@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from aioprefetch.blocks.block import Segment
-from aioprefetch.budget import MemoryBudget
-from aioprefetch.buffers import MAPPED_BYTES_MIN, MappedBuffer, SmallBuffer, new_buffer, view_of
+from aioprefetch.runtime.budget import MemoryBudget
+from aioprefetch.runtime.buffers import MAPPED_BYTES_MIN, MappedBuffer, SmallBuffer, new_buffer, view_of
 from tests.unit.gates import MIB, bench, settle
 
 SIZES = (1, 100, MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + 4097)
@@ -78,7 +78,7 @@ async def test_no_memory_is_a_memory_error_and_charges_nothing() -> None:
 
 
 async def test_a_kernel_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioprefetch.buffers._HUGE_PAGES", 12345)  # advice that no kernel knows
+    monkeypatch.setattr("aioprefetch.runtime.buffers._HUGE_PAGES", 12345)  # advice that no kernel knows
     assert len(new_buffer(MAPPED_BYTES_MIN, await charged(MAPPED_BYTES_MIN))) == MAPPED_BYTES_MIN
 
 

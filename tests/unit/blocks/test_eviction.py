@@ -10,7 +10,7 @@ from aioprefetch.blocks.block_file import Cursor
 from aioprefetch.blocks.eviction import FAR, distance, rank
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.telemetry import Event
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
 from tests.unit.gates import KIB, MIB, Bench, bench, settle
 

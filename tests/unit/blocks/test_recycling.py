@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioprefetch import buffers
-from aioprefetch.budget import MemoryBudget, Ticket
-from aioprefetch.buffers import IDLE_BYTES_MAX, IDLE_SHARE, MAPPED_BYTES_MIN, lend_buffer, new_buffer, view_of
 from aioprefetch.errors import BudgetExhausted, Unavailable
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime import buffers
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.buffers import IDLE_BYTES_MAX, IDLE_SHARE, MAPPED_BYTES_MIN, lend_buffer, new_buffer, view_of
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from tests.unit.gates import MIB, Bench, bench, settle
 

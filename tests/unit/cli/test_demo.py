@@ -17,7 +17,7 @@ from aioprefetch.cli.demo_server import demo_server, take_count
 from aioprefetch.cli.display import PlainDisplay, RichDisplay, SilentDisplay, choose_display
 from aioprefetch.cli.naive_reader import READ_AHEAD_BYTES, DropOnSeekReader
 from aioprefetch.cli.sample_file import COLUMNS, ROW_GROUPS, sample_parquet
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
 from tests.tidy.source_tree import ROOT

@@ -181,7 +181,7 @@ async def test_another_version_of_the_file_is_noticed(files: dict[str, bytes]) -
 
 
 def test_as_an_arrow_stream_for_code_without_a_loop(files: dict[str, bytes], tmp_path: Any) -> None:
-    from aioprefetch.operator import Operator
+    from aioprefetch.operator.operator import Operator
 
     (tmp_path / PATH).write_bytes(files["2.2"])
     scan = ap_lance.scan(Operator.from_uri(f"file://{tmp_path}"), PATH, columns=["id", "name"], batch_rows=999)

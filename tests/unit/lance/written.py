@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadReply, ReadRequest
 
 lance_file: Any = pytest.importorskip("lance.file")

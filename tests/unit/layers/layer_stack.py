@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.slots import SlotQueue
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.events import Event
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory, Store
-from aioprefetch.sink import CollectSink
-from aioprefetch.telemetry import Event
 from aioprefetch.testing.fault_layer import FaultAccessor, FaultLayer, Injection
 from aioprefetch.values import ReadRequest, WriteRequest
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
 from aioprefetch.layers import CompleteLayer, WrappedAccessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing import run_virtual
 from aioprefetch.values import (
     Capability,

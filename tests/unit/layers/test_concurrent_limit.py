@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, ReadRequest, StatRequest, WriteRequest
 from tests.unit.layers.layer_stack import KIB, open_bodies, open_stack, pattern, settle, slots_of, was_cancelled

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Error, NotFound, Unavailable, Unexpected
 from aioprefetch.layers import ErrorContextLayer, WrappedAccessor
 from aioprefetch.layers.error_context import ErrorContextAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.services.s3 import S3
-from aioprefetch.sink import CollectSink
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import (
     AlreadyExists,
     BudgetExhausted,
@@ -23,7 +24,6 @@ from aioprefetch.errors import (
 )
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.retry_attempts import TokenBucket, backoff_seconds
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import (
     CopyRequest,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.timeout import TimeoutLayer
-from aioprefetch.sink import CollectSink
-from aioprefetch.telemetry import Event
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import ReadRequest
 from tests.unit.layers.layer_stack import KIB, MIB, Stack, open_stack, pattern, was_cancelled

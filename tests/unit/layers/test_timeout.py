@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Closed, ConfigInvalid, Stalled, TimedOut, Unavailable
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, TimeoutLayer
 from aioprefetch.layers.watchdog import Watch
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import (
     CopyRequest,

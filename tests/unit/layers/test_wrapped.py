@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ReadRequest, Request, WriteRequest
 from tests.unit.layers.test_error_context import OPERATIONS

@@ -6,7 +6,7 @@ import pytest
 from aioprefetch.errors import (
     ConditionNotMatch,
 )
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.footer import (
     FooterCache,
     footer,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import Unavailable, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import windows as windows_module
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.memory_limits import memory_limits

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.values import Lane
 from tests.unit.gates import KIB, MIB, Bench, Call, bench, settle
 

@@ -5,11 +5,11 @@ import dataclasses
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, WriteRequest
 from tests.unit.blocks.disk.disk_bench import BLOCK as DISK_BLOCK
 from tests.unit.blocks.disk.disk_bench import counts, disk_bench, written

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.unit.gates import KIB, MIB

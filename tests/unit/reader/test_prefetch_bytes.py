@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Closed, ObjectChanged, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.range_reader import RangeReader
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
-from aioprefetch.sink import Sink
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
 from aioprefetch.testing.conformance.probes import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content

@@ -10,7 +10,7 @@ from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer
 from aioprefetch.reader.range_reader import RangeReader
-from aioprefetch.statistics import Statistics
+from aioprefetch.runtime.statistics import Statistics
 from tests.unit.blocks.disk.disk_bench import BLOCK as DISK_BLOCK
 from tests.unit.blocks.disk.disk_bench import disk_bench, key_in, on_disk, reader_of, tier_of
 from tests.unit.gates import Bench, bench, settle

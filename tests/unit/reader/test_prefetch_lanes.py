@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.budget import Ticket
 from aioprefetch.errors import Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
+from aioprefetch.runtime.budget import Ticket
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
 from tests.unit.gates import Bench, Call, settle

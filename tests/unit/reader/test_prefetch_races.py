@@ -11,7 +11,7 @@ from aioprefetch.errors import Closed, ObjectChanged, Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
-from aioprefetch.telemetry import Event
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content

@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Closed, InvalidType, ObjectChanged, RangeNotSatisfied, WrongLoop
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
 

@@ -10,11 +10,11 @@ import pytest
 
 from aioprefetch.errors import Error, NotFound, RangeNotSatisfied, Unavailable
 from aioprefetch.layers import LruCacheLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
+from aioprefetch.runtime.statistics import Statistics
 from aioprefetch.services.memory import Memory
-from aioprefetch.statistics import Statistics
-from aioprefetch.telemetry import COUNTERS, DURATIONS, GAUGES
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
 from tests.unit.gates import KIB, MIB, bench, settle
 from tests.unit.reader.ahead import READS

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.window import Session, Windows
 from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, blank
 from tests.unit.gates import settle

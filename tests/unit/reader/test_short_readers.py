@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.oracle import content
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 import pytest
 
 from aioprefetch.blocks import fetch
-from aioprefetch.budget import MemoryBudget
-from aioprefetch.buffers import Buffer
 from aioprefetch.errors import Closed, ObjectChanged, RangeNotSatisfied, Unavailable, Unexpected
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.iterators import RangeIterator
+from aioprefetch.runtime.budget import MemoryBudget
+from aioprefetch.runtime.buffers import Buffer
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import RecordingLayer

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import Closed, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.scheduler.decode_loop import BatchOptions, DecodeLoop
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.clock import run_virtual

@@ -3,8 +3,8 @@
 import pytest
 
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, NotFound, ObjectChanged, UntrustedMetadata
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.errors import ConditionNotMatch, NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Fs, Http, Memory
 from aioprefetch.testing import FaultServer
 

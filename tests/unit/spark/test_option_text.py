@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.configuration import OPERATOR_OPTIONS, SERVICE_OPTIONS
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import Operator
-from aioprefetch.recipe import OperatorRecipe
+from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.recipe import OperatorRecipe
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
 from aioprefetch.spark.option_text import parse_options

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.listing import compile_glob, literal_glob
+from aioprefetch.operator.listing import compile_glob, literal_glob
 from aioprefetch.spark.source_url import SourceUrl, name_filter, source_url
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.map_batches import map_batches
 from aioprefetch.spark.warm_operator import WarmOperator, with_operator

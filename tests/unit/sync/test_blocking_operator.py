@@ -17,7 +17,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     RangeNotSatisfied,
 )
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator, SyncFile, run
 from aioprefetch.sync.loop_thread import LoopThread
 from aioprefetch.values import Entry
@@ -279,7 +279,7 @@ def test_errors_come_through(blocking: BlockingOperator) -> None:
 FORK = """
 import os
 from multiprocessing import get_context
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 
 bo = BlockingOperator(Operator.from_uri("memory://fork", block_bytes=4096))
@@ -322,7 +322,7 @@ def test_parent_and_forked_children_read_the_same(program: Callable[[str], str])
 
 FORK_WHILE_BUSY = """
 import os, threading
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 
 bo = BlockingOperator(Operator.from_uri("memory://busy"))

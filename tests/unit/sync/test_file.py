@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, ConfigInvalid, InvalidType, IsADirectory, NotFound
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
-from aioprefetch.sink import Sink
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import BlockingOperator, SyncFile, run
 from aioprefetch.values import ReadReply, ReadRequest
 

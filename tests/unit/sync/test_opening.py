@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch import sync
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, Unsupported
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator, run
 
 LINES = b"".join(b"line %d %s\n" % (number, b"x" * (number % 37)) for number in range(2000)) + b"no newline at the end"

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, HttpClient, Origin, Target
 from tests.unit.transport.wire import Taker
 

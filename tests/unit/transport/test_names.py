@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import Error, RedirectRefused, TimedOut, Unavailable
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, connecting
 from aioprefetch.transport import resolver as resolving
 from aioprefetch.transport.resolver import THREADS_MAX, Resolver

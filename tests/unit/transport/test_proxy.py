@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConfigInvalid, Error, PermissionDenied, ProtocolError, TimedOut, Unavailable, Unsupported
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
-from aioprefetch.sink import CollectSink
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target
 from aioprefetch.values import ReadRequest
 from tests.unit.transport.raw_server import PATIENCE_SECONDS

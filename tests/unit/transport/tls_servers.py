@@ -14,7 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, ResponseHead, Target
 from tests.benchmarks.certificates import key_usage
 

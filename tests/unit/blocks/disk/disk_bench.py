@@ -12,7 +12,7 @@ from aioprefetch.blocks.disk.format import BlockKey
 from aioprefetch.blocks.disk.system_calls import SystemCalls
 from aioprefetch.blocks.disk.tier import DiskTier
 from aioprefetch.reader.range_reader import RangeReader
-from aioprefetch.values import DiskCache
+from aioprefetch.runtime.options import DiskCache
 from tests.unit.blocks.disk.failing_calls import until
 from tests.unit.gates import KIB, Bench, bench
 

@@ -11,7 +11,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.blocks.disk.tier import DiskTier
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.values import DiskCache
+from aioprefetch.runtime.options import DiskCache
 from tests.unit.blocks.disk.failing_calls import files_in, read_until_on_disk
 
 BLOCK = 1 << 14

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import InvalidArgument, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset import LanceDataset, open_dataset
 from aioprefetch.lance.dataset.manifest import Manifest, manifest_range, parse_manifest
 from aioprefetch.lance.dataset.versions import manifest_paths, version_of
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry
 from tests.unit.lance.test_wire import key, span, varint
 from tests.unit.lance.written import damaged, dataset_objects, stored

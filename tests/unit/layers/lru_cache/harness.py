@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.lru_cache import LruCacheLayer
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.events import Event
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import CollectSink, Sink
-from aioprefetch.telemetry import Event
 from aioprefetch.values import (
     Capability,
     Metadata,

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from aioprefetch import runtime
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied, Unavailable, UntrustedMetadata
 from aioprefetch.layers.lru_cache.cache_store import VERIFY_BYTES
 from aioprefetch.layers.lru_cache.entry_sink import EntrySink
 from aioprefetch.layers.lru_cache.guard import COOL_DOWN_SECONDS, FAILURES_MAX
 from aioprefetch.layers.lru_cache.index import IndexEntry
+from aioprefetch.runtime import runtime
 from aioprefetch.values import ReadHead, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, Stubborn, after, read, read_settled, settle, stream
 

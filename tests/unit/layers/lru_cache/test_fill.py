@@ -9,7 +9,7 @@ import pytest
 from aioprefetch.errors import Closed, ConditionNotMatch, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.fill import Fill
 from aioprefetch.layers.lru_cache.state import Fills
-from aioprefetch.runtime import RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.values import ReadHead, ReadRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle, stream
 

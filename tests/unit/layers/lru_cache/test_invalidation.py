@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import NotFound, Unavailable
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.values import CopyRequest, DeleteRequest, ReadRequest, WriteRequest

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied, Unavailable
-from aioprefetch.sink import CollectSink
 from aioprefetch.values import ReadHead, ReadRequest, StatRequest
 from tests.unit.layers.lru_cache.harness import Bed, after, read, read_settled, settle, stream
 

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from aioprefetch.accessor import Accessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers.lru_cache import LruCacheLayer
 

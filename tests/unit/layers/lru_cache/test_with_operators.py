@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import aioprefetch as ap
-from aioprefetch.telemetry import Event
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing.fault_server import FaultServer
 
 DATA = os.urandom(3 << 20)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from tests.unit.descriptors import descriptors_below
 

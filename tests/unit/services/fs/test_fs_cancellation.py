@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import BufferSink
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs, bodies
 from aioprefetch.services.fs.threads import settled
-from aioprefetch.sink import BufferSink
 from aioprefetch.values import CopyRequest, DeleteRequest, ListRequest, ReadRequest, StatRequest, WriteRequest
 
 DATA = bytes(range(250)) * 10

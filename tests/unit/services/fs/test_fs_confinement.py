@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
-from aioprefetch.sink import CollectSink
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,

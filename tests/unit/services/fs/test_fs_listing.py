@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs, scanning
 from aioprefetch.services.fs import accessor as accessor_module
 from aioprefetch.services.memory import Memory

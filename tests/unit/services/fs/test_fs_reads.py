@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import BufferSink, CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs, bodies
 from aioprefetch.services.fs.failures import from_os_error
-from aioprefetch.sink import BufferSink, CollectSink
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, StatRequest
 
 ODD_KEYS = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs, bodies
 from aioprefetch.values import (
     CopyRequest,

@@ -5,7 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from tests.unit.services.http.reading import Servers
 
 

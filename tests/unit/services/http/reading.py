@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing import FaultServer, Rule
 from aioprefetch.values import ReadRequest
 

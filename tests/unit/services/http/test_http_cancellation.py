@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.sink import BufferSink, CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.streamed_body import StreamedBody
-from aioprefetch.sink import BufferSink, CollectSink
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.transport import StreamedAnswer
 from aioprefetch.values import ReadRequest, StatRequest

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.redaction import QUOTED_CHARACTERS_MAX
-from aioprefetch.runtime import Runtime
+from aioprefetch.errors import QUOTED_CHARACTERS_MAX
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http, answers
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest, StatRequest

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import bodies
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest

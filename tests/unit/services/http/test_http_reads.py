@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest

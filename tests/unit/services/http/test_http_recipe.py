@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch import errors
 from aioprefetch.credentials import Secret
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.values import DeleteRequest, ListRequest, PresignRequest, WriteRequest
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from tests.unit.services.http.reading import Servers, read
 from tests.unit.transport.tls_servers import self_signed

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.accessor import Accessor
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.bodies import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from obstore.store import MemoryStore
 
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.errors import Closed, ConditionNotMatch
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import ReadRequest
 from tests.unit.services.obspec.plain import GetOnly, Result

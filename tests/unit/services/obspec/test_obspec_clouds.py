@@ -9,7 +9,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from aioprefetch.errors import ConditionNotMatch, Error, InvalidArgument, NotFound, RangeNotSatisfied, Unsupported
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET, answer, azure_store, gcs_store, s3_store, serving

@@ -11,7 +11,7 @@ from obstore import exceptions
 from aioprefetch import errors
 from aioprefetch.errors import Error
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec.errors import BY_CLASS, BY_CODE, BY_FAILURE, BY_STATUS, Explainer
 from aioprefetch.values import CopyRequest, ListRequest, ReadRequest, Request, StatRequest, WriteRequest

@@ -8,7 +8,7 @@ import pytest
 from obstore.store import MemoryStore, S3Store
 
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec import listing as listing_module
 from aioprefetch.testing import CountingS3Server

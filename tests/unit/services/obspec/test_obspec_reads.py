@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import (
     ConditionNotMatch,
     InvalidPath,
@@ -16,9 +17,8 @@ from aioprefetch.errors import (
     Unavailable,
     Unsupported,
 )
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
-from aioprefetch.sink import CollectSink
 from aioprefetch.values import Capability, ReadRequest
 from tests.unit.services.obspec.plain import GetOnly, Result
 

@@ -19,7 +19,7 @@ from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemorySto
 from aioprefetch import services
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from tests.docs.pages import code, rows_under
 from tests.tidy.source_tree import ROOT

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
-from aioprefetch.bodies import WriteBody
+from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, ProtocolError, Unavailable
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.oracle import assert_same_bytes, content

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import RcloneS3Server
 from tests.unit.services.s3.stores import Store, open_store
 

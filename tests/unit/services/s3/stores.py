@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from aioprefetch.accessor import Accessor
-from aioprefetch.bodies import ReadBody
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing.faults import ReceivedRequest
 from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
 

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import pytest
 
 from aioprefetch.errors import Closed, ConfigInvalid, Error, NotFound, PermissionDenied
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
@@ -248,8 +249,9 @@ async def test_a_proxy_is_used(store: Callable[..., Store]) -> None:
 
 PROGRAM = """
 import asyncio, pickle
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime, RuntimeOptions
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.values import ReadRequest
 
 async def main():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import (
     ClockSkew,
     ConditionNotMatch,
@@ -17,9 +18,8 @@ from aioprefetch.errors import (
     Unavailable,
     Unsupported,
 )
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import signatures
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, Rule
 from aioprefetch.values import ReadRequest

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, Explainer, Told
 from aioprefetch.testing import Fault, FaultServer, Rule

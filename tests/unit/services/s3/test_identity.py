@@ -13,7 +13,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.credentials import Secret, digest
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3, identity
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule

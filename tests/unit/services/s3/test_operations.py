@@ -16,7 +16,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unsupported,
 )
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
 from tests.unit.services.s3.stores import Store

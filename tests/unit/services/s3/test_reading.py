@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Closed, ConditionNotMatch, Error, ProtocolError, Stalled, Unavailable
-from aioprefetch.sink import CollectSink
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest
 from tests.unit.services.s3.stores import Store

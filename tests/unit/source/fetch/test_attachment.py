@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, StateConflict
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.fs import Fs
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import FileSource, StateLocation

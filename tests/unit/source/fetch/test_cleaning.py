@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, NotFound, PermissionDenied, StateConflict, Unavailable
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.fetch.cleaning import MARKER_NAME, Cleaner, CleanOptions, move_directories

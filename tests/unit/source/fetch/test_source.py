@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound, StateConflict, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import StateLocation

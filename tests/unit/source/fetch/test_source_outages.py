@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import (
     BudgetExhausted,
     Error,
@@ -19,7 +19,7 @@ from aioprefetch.errors import (
     Unavailable,
 )
 from aioprefetch.layers import RetryLayer, WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.fetch.source import FileSource
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from aioprefetch.errors import Unavailable, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch import source as source_module
 from aioprefetch.source.fetch import store_clock

@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Throttled, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer, WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.fetch.triggers import PlanOptions
 from aioprefetch.source.list import DiffLister, Lister

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.list import Lister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListPage, ListRequest, WriteRequest

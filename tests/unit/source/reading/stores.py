@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.bodies import ReadBody
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.operator import Operator
-from aioprefetch.runtime import Runtime
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.sink import Sink
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.values import ReadReply, ReadRequest

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ObjectChanged, Unsupported, UntrustedMetadata
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split, format_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import aioprefetch as ap
-from aioprefetch.accessor import Accessor, Layer
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.cursor import Cursor, TailAndSweep
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.known import Known, KnownFile

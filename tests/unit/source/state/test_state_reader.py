@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from aioprefetch.errors import StateConflict
-from aioprefetch.operator import Operator
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.state.journal import RECORDS_FEW
 from aioprefetch.source.state.log import LoggedRecord, read_records
 from aioprefetch.source.state.store import StateStore

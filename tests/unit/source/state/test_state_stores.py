@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import StateConflict
-from aioprefetch.layers.wrapped import WrappedAccessor
-from aioprefetch.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.source.cursor import TailAndSweep

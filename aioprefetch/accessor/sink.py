@@ -1,0 +1,192 @@
+"""Where the body of an answer goes: the reader of a range offers memory, the service fills it.
+
+A sink gets its memory only when the checked head of the answer is there, so nothing is allocated by a size that was
+merely hoped for. It outlives attempts: a retry goes on at ``received``. It may scatter over several buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.runtime.buffers import Owner, lend_buffer
+from aioprefetch.values import ReadHead
+
+# A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
+PIECE_BYTES_MAX = 64 << 20
+
+# Every sink begins with it; it is handed to nobody.
+_NOTHING = memoryview(b"")
+
+
+class Sink:
+    """Collects one answer. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
+
+    __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_urgent", "on_urgent", "received")
+
+    def __init__(self) -> None:
+        self.head: ReadHead | None = None
+        self.received = 0
+        self.is_urgent = False
+        self.on_urgent: Callable[[], None] | None = None
+        self._piece = _NOTHING
+        self._piece_start = self._piece_end = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every byte of the answer has been delivered."""
+        return self.head is not None and self.received >= self.head.size
+
+    def hurry(self) -> None:
+        """Somebody waits now for what was only a prefetch: whoever queues it moves it to the demand lane.
+
+        A layer that queues the read sets ``on_urgent`` meanwhile, and reads ``is_urgent`` at a later attempt.
+        """
+        self.is_urgent = True
+        if self.on_urgent is not None:
+            self.on_urgent()
+
+    def begin(self, head: ReadHead, *, path: str = "") -> None:
+        """The head of the answer. At a later attempt it must continue the first one: same version, next byte."""
+        first = self.head
+        if first is None:
+            self.head = head
+            self._begun(head)
+            return
+        if first.etag != head.etag or (first.total is not None and head.total not in (None, first.total)):
+            raise ObjectChanged(
+                "the object changed between two attempts of one read",
+                expected_etag=first.etag,
+                actual_etag=head.etag,
+                operation="read",
+                path=path,
+            )
+        if head.start != first.start + self.received or head.end != first.end:
+            raise ProtocolError(
+                f"expected [{first.start + self.received}, {first.end}), got [{head.start}, {head.end})",
+                operation="read",
+                path=path,
+            )
+
+    def writable(self) -> memoryview:
+        """Memory for the next bytes of the body; never empty before the sink is complete."""
+        received = self.received
+        if received >= self._piece_end:
+            assert self.head is not None
+            start = self._piece_start = self._piece_end
+            piece = self._piece = self._allocate(start, self.head.size)
+            self._piece_end = start + len(piece)
+        return self._piece[received - self._piece_start :]
+
+    def advance(self, count: int) -> None:
+        """``count`` bytes were put into what ``writable`` returned."""
+        self.received += count
+        self._advanced()
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        """Copy a chunk in, as far as there is room; returns how much was taken."""
+        data = memoryview(chunk)
+        taken = 0
+        if data and not self.complete and len(room := self.writable()) >= len(data):  # As nearly always.
+            taken = len(data)
+            room[:taken] = data
+            self.advance(taken)
+            return taken
+        while taken < len(data) and not self.complete:
+            room = self.writable()
+            count = min(len(room), len(data) - taken)
+            room[:count] = data[taken : taken + count]
+            self.advance(count)
+            taken += count
+        return taken
+
+    def _begun(self, head: ReadHead) -> None:
+        """Called once, with the first head."""
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        """Writable memory for the bytes from ``position`` on, of which ``size - position`` are still to come."""
+        raise NotImplementedError
+
+    def _advanced(self) -> None:
+        """Called after each advance."""
+
+
+def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
+    """The bytes of a writable buffer, whatever its items are. ``InvalidType`` for anything else."""
+    try:
+        view = memoryview(buffer).cast("B")
+    except TypeError:
+        view = memoryview(b"")  # Read-only, and so refused below.
+    if view.readonly:
+        raise InvalidType(
+            f"a writable, contiguous buffer is needed, not {type(buffer).__name__}", operation=operation, path=path
+        )
+    return view
+
+
+class CollectSink(Sink):
+    """Collects the answer into memory of its own, which an ``owner`` may keep for the next one."""
+
+    __slots__ = ("_owner", "_pieces")
+
+    def __init__(self, owner: Owner | None = None) -> None:
+        Sink.__init__(self)  # One is made for every read; ``super`` would look for it each time.
+        self._owner = owner
+        self._pieces: list[memoryview] = []
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        missing = size - position
+        piece = lend_buffer(missing if missing < PIECE_BYTES_MAX else PIECE_BYTES_MAX, self._owner)
+        self._pieces.append(piece)
+        return piece
+
+    def to_bytes(self) -> bytes:
+        """The bytes delivered, as one ``bytes``."""
+        pieces = self._pieces
+        if len(pieces) == 1 and self.received == len(pieces[0]):
+            return bytes(pieces[0])
+        return b"".join(pieces)[: self.received]
+
+    def to_view(self) -> memoryview:
+        """The bytes delivered, read-only; without a copy while they lie in one piece."""
+        pieces = self._pieces
+        if not pieces:
+            return memoryview(b"")
+        if len(pieces) == 1:
+            view = self._piece.toreadonly()
+            return view if self.received == len(view) else view[: self.received]
+        return memoryview(self.to_bytes())
+
+
+class BufferSink(Sink):
+    """Puts the answer into the caller's buffer, which must have room for all of it."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: memoryview) -> None:
+        super().__init__()
+        self._buffer = buffer
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        return self._buffer[position:size]
+
+
+async def drain(body: ReadBody, sink: Sink, *, path: str) -> None:
+    """Read a body into a sink and close it.
+
+    What comes after the last expected byte, even an error, does not matter: the answer is complete. A body that ends
+    early is ``Unavailable`` (temporary): the caller may go on at ``sink.received``.
+    """
+    try:
+        sink.begin(body.head, path=path)
+        while not sink.complete:
+            chunk = await body.read_chunk()
+            if not chunk:
+                raise Unavailable(
+                    f"the body ended after {sink.received} of {body.head.size} bytes", operation="read", path=path
+                )
+            sink.feed(chunk)
+    finally:
+        await body.aclose()

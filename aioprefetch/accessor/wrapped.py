@@ -1,0 +1,86 @@
+"""The base of every live layer: forwards each operation through one hook, so that a layer says only what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from aioprefetch.accessor.bodies import ReadBody, WriteBody
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.values import (
+    Capability,
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListPage,
+    ListRequest,
+    Metadata,
+    PresignRequest,
+    ReadReply,
+    ReadRequest,
+    Request,
+    ServiceInfo,
+    StatRequest,
+    WriteRequest,
+)
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+
+class WrappedAccessor:
+    """Forwards everything to ``inner`` by way of ``around``.
+
+    Override ``around`` for what concerns every operation, single methods for what concerns them alone. For the two
+    streams (``open_read``, ``open_write``) ``around`` covers the opening; the body is the inner one unless the layer
+    returns its own.
+    """
+
+    def __init__(self, inner: Accessor) -> None:
+        self.inner = inner
+
+    @property
+    def info(self) -> ServiceInfo:
+        return self.inner.info
+
+    @property
+    def capability(self) -> Capability:
+        return self.inner.capability
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        """Called for every operation; ``forward`` may be called with another request, several times, or not at all."""
+        return await forward(request)
+
+    async def stat(self, request: StatRequest) -> Metadata:
+        return await self.around(request, self.inner.stat)
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await self.around(request, lambda changed: self.inner.read(changed, sink))
+
+    async def open_read(self, request: ReadRequest) -> ReadBody:
+        return await self.around(request, self.inner.open_read)
+
+    async def list_page(self, request: ListRequest) -> ListPage:
+        return await self.around(request, self.inner.list_page)
+
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        return await self.around(request, lambda changed: self.inner.write(changed, data))
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return await self.around(request, self.inner.open_write)
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        return await self.around(request, self.inner.copy)
+
+    async def delete(self, request: DeleteRequest) -> None:
+        return await self.around(request, self.inner.delete)
+
+    async def create_dir(self, request: CreateDirRequest) -> None:
+        return await self.around(request, self.inner.create_dir)
+
+    async def presign(self, request: PresignRequest) -> str:
+        return await self.around(request, self.inner.presign)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()

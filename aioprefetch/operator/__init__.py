@@ -1,0 +1,7 @@
+"""The front door: an Operator, made from a service or a URI, and the verbs that it offers."""
+
+from __future__ import annotations
+
+from aioprefetch.operator.operator import Operator
+
+__all__ = ["Operator"]

@@ -1,0 +1,114 @@
+"""What the verbs of an Operator ask of their arguments: checked before any I/O, alike for every service. Pure, no I/O.
+
+A value of the wrong type is ``InvalidType``, an impossible one ``InvalidArgument``. Nothing that a service would
+put into a header may hold a control character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from aioprefetch.accessor.http_headers import unquote_etag
+from aioprefetch.errors import InvalidArgument, InvalidType
+from aioprefetch.values import PresignMethod
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_ETAG = re.compile(r"[\x20\x21\x23-\x7e\x80-\xff]+")
+_METADATA_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # what names of headers are made of
+_METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
+
+
+class Arguments:
+    """Checks the arguments of one call, whose operation and path its errors name."""
+
+    __slots__ = ("operation", "path")
+
+    def __init__(self, operation: str, path: str) -> None:
+        self.operation = operation
+        self.path = path
+
+    def text(self, name: str, value: object) -> str | None:
+        """Text, or ``None``."""
+        if value is None or isinstance(value, str):
+            return value
+        raise self._wrong_type(name, "a string", value)
+
+    def flag(self, name: str, value: object) -> bool:
+        """``True`` or ``False``."""
+        if isinstance(value, bool):
+            return value
+        raise self._wrong_type(name, "True or False", value)
+
+    def seconds(self, name: str, value: object) -> float:
+        """A time above 0."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong_type(name, "a number of seconds", value)
+        if not value > 0:
+            raise self._invalid(f"{name} must be a number above 0, not {value!r}")
+        return float(value)
+
+    def etag(self, name: str, value: object) -> str | None:
+        """An ETag, or ``*``, as it is kept: without the quotes that HTTP puts around it."""
+        text = self.text(name, value)
+        if text is None:
+            return None
+        etag = unquote_etag(text)
+        if etag is None or not _ETAG.fullmatch(etag):
+            raise self._invalid(f"{name}={text!r} is no ETag")
+        return etag
+
+    def version(self, value: object) -> str | None:
+        """The name of a version."""
+        text = self.text("version", value)
+        if text == "":
+            raise self._invalid("version is empty: leave it out to read the newest one")
+        return text
+
+    def method(self, value: object) -> PresignMethod:
+        """What a presigned URL is for."""
+        methods: tuple[PresignMethod, ...] = get_args(PresignMethod)
+        for method in methods:
+            if method == value:
+                return method
+        raise self._invalid(f"method={value!r} is none of {', '.join(methods)}")
+
+    def header(self, name: str, value: object) -> str | None:
+        """Text that goes into a header."""
+        text = self.text(name, value)
+        if text is not None and _CONTROL.search(text):
+            raise self._invalid(f"{name} holds a character that no header can hold: {text!r}")
+        return text
+
+    def user_metadata(self, value: object) -> dict[str, str]:
+        """Names and values of the user's own; ``None`` for none. S3 takes ASCII alone, so all services do."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self._wrong_type("user_metadata", "a mapping of strings", value)
+        pairs: Mapping[Any, Any] = value
+        for name, text in pairs.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise InvalidType(
+                    f"user_metadata must map strings to strings, not {name!r} to {type(text).__name__}",
+                    operation=self.operation,
+                    path=self.path,
+                )
+            if not _METADATA_NAME.fullmatch(name):
+                raise self._invalid(f"user_metadata has the name {name!r}: letters, digits and - are allowed")
+            if not _METADATA_VALUE.fullmatch(text):
+                raise self._invalid(
+                    f"user_metadata[{name!r}] must be printable ASCII: encode what is not, as with urllib.parse.quote"
+                )
+        return dict(pairs)
+
+    def _wrong_type(self, name: str, wanted: str, value: object) -> InvalidType:
+        return InvalidType(
+            f"{name} must be {wanted}, not {value!r} of type {type(value).__name__}",
+            operation=self.operation,
+            path=self.path,
+        )
+
+    def _invalid(self, message: str) -> InvalidArgument:
+        return InvalidArgument(message, operation=self.operation, path=self.path)

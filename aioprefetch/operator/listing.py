@@ -1,0 +1,220 @@
+"""A listing as an object: pages fetched on demand, filtered by a glob, to be left at any time."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Entry, ListPage, ListRequest
+
+# What other globs take for alternatives, after the opening brace.
+_ALTERNATIVES = re.compile(r"[^{}]*,[^{}]*\}")
+_WILDCARD = re.compile(r"[*?\[]")
+_ONE_CHARACTER = re.compile(r"\[([^!/])\]")
+
+
+def wildcard_at(text: str, start: int = 0) -> int:
+    """Where the first character is, from ``start`` on, that does not stand for itself in a glob; or the length."""
+    found = _WILDCARD.search(text, start)
+    return len(text) if found is None else found.start()
+
+
+def has_wildcard(text: str) -> bool:
+    """Whether a text has what does not stand for itself in a glob."""
+    return wildcard_at(text) < len(text)
+
+
+def literal_prefix(glob: str) -> str:
+    """The longest text that every path begins with that ``glob`` matches; all of it where nothing in it is special."""
+    return _literal_part(glob)[0]
+
+
+def is_literal(glob: str) -> bool:
+    """Whether a glob matches one path alone."""
+    return _literal_part(glob)[1] == len(glob)
+
+
+def literal_glob(path: str) -> str:
+    """The glob that one path matches alone."""
+    return _WILDCARD.sub(lambda found: f"[{found[0]}]", path)
+
+
+def _literal_part(glob: str) -> tuple[str, int]:
+    """What every match begins with, and where in the glob that ends."""
+    text, position = "", 0
+    while True:
+        end = wildcard_at(glob, position)
+        text += glob[position:end]
+        one = _ONE_CHARACTER.match(glob, end)
+        if one is None:
+            return text, end
+        text, position = text + one[1], one.end()
+
+
+def compile_glob(glob: str) -> re.Pattern[str]:
+    """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set.
+
+    ``InvalidArgument`` for what is no pattern, rather than one that matches nothing: a ``[`` without its ``]``, and
+    alternatives in braces. ``[[]`` and ``[{]`` stand for the characters themselves.
+    """
+    if not isinstance(glob, str):
+        raise InvalidType(f"glob must be a string, not {glob!r}", operation="list")
+    pattern = ""
+    position = 0
+    while position < len(glob):
+        char = glob[position]
+        position += 1
+        if char == "*" and glob[position : position + 1] == "*":
+            position += 1
+            if glob[position : position + 1] == "/":  # ``**/`` also matches no directory at all.
+                position += 1
+                pattern += "(?:.*/)?"
+            else:
+                pattern += ".*"
+        elif char == "*":
+            pattern += "[^/]*"
+        elif char == "?":
+            pattern += "[^/]"
+        elif char == "[":
+            close = _end_of_set(glob, position)
+            if close < 0:
+                raise _no_glob(glob, "a [ without its ]; the character itself is [[]")
+            negated = glob[position] == "!"
+            # A lone ``-`` makes a range; two in a row are a set difference to come in ``re``, and literal here.
+            inside = re.sub(r"(?<!\\-)\\-(?!\\-)", "-", re.escape(glob[position + negated : close]))
+            pattern += f"[^/{inside}]" if negated else f"[{inside}]"
+            position = close + 1
+        elif char == "{" and _ALTERNATIVES.match(glob, position):
+            raise _no_glob(glob, "there are no alternatives in braces: list once for each; the character itself is [{]")
+        else:
+            pattern += re.escape(char)
+    try:
+        return re.compile(pattern, re.DOTALL)
+    except re.error as error:
+        raise _no_glob(glob, error.msg) from None
+
+
+def _no_glob(glob: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"glob={glob!r} cannot be understood: {why}", operation="list")
+
+
+def _end_of_set(glob: str, position: int) -> int:
+    """Where the set ends whose inside begins at ``position``; its first character may be ``]``. -1: it never ends."""
+    negated = glob[position : position + 1] == "!"
+    return glob.find("]", position + negated + 1)
+
+
+class Pages:
+    """The pages of one listing, each fetched when it is asked for. One that failed is asked for again by the next call.
+
+    An entry that comes again with the next page is dropped and counted (``list_duplicates``). A store that leads back
+    to a page that was there already is a ``ProtocolError``, and so is one that names an entry from elsewhere; such
+    entries are counted too (``list_strangers``).
+    """
+
+    def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
+        self._accessor = accessor
+        self._runtime = runtime
+        self._request = request
+        self._tokens: set[str] = set()
+        self._page_paths: frozenset[str] = frozenset()
+        self.finished = False
+
+    async def next(self) -> list[Entry]:
+        """The entries of the next page, perhaps none; ``finished`` tells whether it was the last one."""
+        try:
+            page = await self._accessor().list_page(self._request)
+        except ProtocolError as error:
+            # The service alone knows which keys it asked for: below a root they are others than the caller's.
+            strangers = error.context.get("strangers")
+            if isinstance(strangers, int):
+                self._runtime().counters["list_strangers"] += strangers
+            raise
+        return self._take(page)
+
+    def _take(self, page: ListPage) -> list[Entry]:
+        known, self._page_paths = self._page_paths, frozenset(entry.path for entry in page.entries)
+        fresh = [entry for entry in page.entries if entry.path not in known]
+        if len(fresh) < len(page.entries):
+            self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
+        if page.next_token is None:
+            self.finished = True
+        elif page.next_token in self._tokens:
+            raise ProtocolError(
+                "the store named the same page of a listing twice as the next one",
+                operation="list",
+                path=self._request.path,
+                status="permanent",
+            )
+        else:
+            self._tokens.add(page.next_token)
+        self._request = replace(self._request, page_token=page.next_token)
+        return fresh
+
+
+class Lister:
+    """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
+
+    What is wrong with pages: see ``Pages``. Leaving early needs no closing; ``aclose`` and ``async with`` are there
+    for those who want to be explicit.
+
+    A prefix that looks like a pattern is taken as it stands, since keys may hold ``*``. Where nothing begins with it
+    it was meant as a pattern: ``InvalidArgument`` says how to give one, unless ``is_literal``.
+    """
+
+    def __init__(
+        self,
+        accessor: Callable[[], Accessor],
+        runtime: Callable[[], Runtime],
+        request: ListRequest,
+        glob: re.Pattern[str] | None = None,
+        *,
+        is_literal: bool = False,
+    ) -> None:
+        self._pages = Pages(accessor, runtime, request)
+        self._glob = glob
+        self._pattern = request.path if not is_literal and has_wildcard(request.path) else ""
+        self._entries: deque[Entry] = deque()
+        self._closed = False
+
+    def __aiter__(self) -> Lister:
+        return self
+
+    async def __anext__(self) -> Entry:
+        while True:
+            while self._entries:
+                self._pattern = ""
+                entry = self._entries.popleft()
+                if self._glob is None or self._glob.fullmatch(entry.path):
+                    return entry
+            if self._pages.finished and self._pattern:
+                pattern, self._pattern = self._pattern, ""
+                raise InvalidArgument(
+                    "nothing begins with this prefix, in which *, ? and [ stand for themselves; a pattern is given as "
+                    f"glob={pattern!r}, with the prefix that it begins with",
+                    operation="list",
+                    path=pattern,
+                )
+            if self._closed or self._pages.finished:
+                raise StopAsyncIteration
+            self._entries.extend(await self._pages.next())
+
+    async def aclose(self) -> None:
+        """End the listing."""
+        self._closed = True
+        self._pattern = ""
+        self._entries.clear()
+
+    async def __aenter__(self) -> Lister:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

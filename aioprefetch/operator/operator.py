@@ -1,0 +1,402 @@
+"""The front door: an Operator is an immutable recipe of service, layers and options, used by its verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
+from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
+from aioprefetch.operator.arguments import Arguments
+from aioprefetch.operator.from_uri import configure
+from aioprefetch.operator.listing import Lister, compile_glob
+from aioprefetch.operator.open_file import OpenFileBuilder
+from aioprefetch.operator.paths import check_directory, check_file, checked_path
+from aioprefetch.operator.ranged_read import read_merged
+from aioprefetch.operator.recipe import OperatorRecipe
+from aioprefetch.operator.writer import BytesLike, WriteSource, write_data
+from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
+from aioprefetch.reader import RangeReader
+from aioprefetch.reader.options import ProgressCallback, reader_options
+from aioprefetch.values import (
+    CopyRequest,
+    CreateDirRequest,
+    DeleteRequest,
+    ListRequest,
+    Metadata,
+    PresignMethod,
+    PresignRequest,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
+
+# Many reads of few objects: a path that was found good is good.
+_check_readable = lru_cache(maxsize=512)(partial(check_file, operation="read"))
+
+# So many paths are collected before delete_all sends them; the layers cut them to what the service takes at once.
+_DELETE_PATHS = 1000
+
+
+class Operator(OperatorRecipe):
+    """Reads, lists and writes one store.
+
+    An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on
+    any number of event loops, in threads and after a fork. What is live is made at the first use on a loop and shared
+    by all Operators derived from one another with ``layer``. ``aclose`` (or ``async with``) closes what is live on the
+    running loop; the recipe stays usable.
+
+    Parameters
+    ----------
+    service
+        Where the objects are: one of ``aioprefetch.services``.
+    memory_bytes
+        The one budget for cached blocks, prefetch and requests in flight.
+    block_bytes
+        The grid on which readers fetch and keep bytes.
+    prefetch_blocks
+        How many blocks a stream fetches ahead.
+    concurrency
+        Requests in flight at once.
+    budget_wait_seconds
+        How long a read waits for memory before it is ``BudgetExhausted``.
+    """
+
+    @classmethod
+    def from_uri(cls, uri: str, **options: Any) -> Operator:
+        """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
+
+        Options are those of the service and of the constructor; what is not given comes from ``AIOPREFETCH_*``
+        variables. ``ConfigInvalid`` names an unknown scheme, option or value.
+        """
+        service, rest = configure(uri, options)
+        return cls(service, **rest)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        suffix: int | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        version: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> bytes:
+        """The bytes ``[offset, offset + size)`` of an object, to its end without ``size``, or its last ``suffix``.
+
+        A range that crosses the end gives what is there; one that starts at or beyond the end of an object that is
+        not empty is ``RangeNotSatisfied``; an empty range costs no request. ``timeout_seconds`` bounds the whole call,
+        all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
+        """
+        request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
+        if request is None:
+            return b""
+        accessor, runtime = self._connect()
+        await accessor.read(request, sink := CollectSink(runtime.budget))
+        return sink.to_bytes()
+
+    async def view(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        suffix: int | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        version: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> memoryview:
+        """As ``read``, as a read-only view on the memory that the answer was received into."""
+        request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
+        if request is None:
+            return memoryview(b"")
+        accessor, runtime = self._connect()
+        await accessor.read(request, sink := CollectSink(runtime.budget))
+        return sink.to_view()
+
+    async def read_into(self, path: str, offset: int, buffer: Any) -> int:
+        """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns how many bytes came.
+
+        If it fails or is cancelled, what is in the buffer is undefined.
+        """
+        target = writable_bytes(buffer, operation="read_into", path=path)
+        request = self._read_request(path, offset, len(target))
+        if request is None:
+            return 0
+        return (await self._connect()[0].read(request, BufferSink(target))).received
+
+    async def read_ranges(
+        self,
+        path: str,
+        ranges: Iterable[Sequence[int]],
+        *,
+        gap_bytes: int | None = None,
+        request_bytes_max: int | None = None,
+        if_match: str | None = None,
+        version: str | None = None,
+    ) -> list[bytes]:
+        """The bytes of each ``(start, end)`` in the order given, neighbours merged into one request.
+
+        Ranges up to ``gap_bytes`` (1 MiB) apart share a request of up to ``request_bytes_max`` (16 MiB). Overlaps and
+        duplicates are served; a range that ends past the end of the object is ``RangeNotSatisfied``, an ``EOFError``;
+        answers of two versions are ``ObjectChanged``.
+        """
+        views = await self.view_ranges(
+            path, ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, if_match=if_match, version=version
+        )
+        return [bytes(view) for view in views]
+
+    async def view_ranges(
+        self,
+        path: str,
+        ranges: Iterable[Sequence[int]],
+        *,
+        gap_bytes: int | None = None,
+        request_bytes_max: int | None = None,
+        if_match: str | None = None,
+        version: str | None = None,
+    ) -> list[memoryview]:
+        """As ``read_ranges``, as views; one that is a small part of its merged answer is a copy, so it pins little."""
+        check_file(path, "read_ranges")
+        arguments = Arguments("read_ranges", path)
+        request = ReadRequest(
+            path=path, if_match=arguments.etag("if_match", if_match), version=arguments.version(version)
+        )
+        return await read_merged(
+            *self._connect(),
+            request,
+            checked_ranges(ranges, operation="read_ranges", path=path),
+            gap_bytes=gap_bytes,
+            request_bytes_max=request_bytes_max,
+        )
+
+    def reader(
+        self,
+        path: str,
+        *,
+        policy: str = "adaptive",
+        size: int | None = None,
+        etag: str | None = None,
+        version: str | None = None,
+        split: Range | None = None,
+        buffer_bytes: int | None = None,
+        footer_cache: bool | int | None = None,
+        block_bytes: int | None = None,
+        prefetch_blocks: int | None = None,
+        prefetch_enabled: bool = True,
+        prefetch_growth: str = "stall",
+        on_progress: ProgressCallback | None = None,
+    ) -> RangeReader:
+        """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.
+
+        ``ConfigInvalid`` names a value that cannot be.
+        """
+        check_file(path, "reader")
+        arguments = Arguments("reader", path)
+        limits = self._family.options
+        options = reader_options(
+            path,
+            policy=policy,
+            size=size,
+            etag=arguments.etag("etag", etag),
+            version=arguments.version(version),
+            split=split,
+            buffer_bytes=buffer_bytes,
+            footer_cache=footer_cache,
+            block_bytes=block_bytes,
+            prefetch_blocks=prefetch_blocks,
+            prefetch_enabled=prefetch_enabled,
+            prefetch_growth=prefetch_growth,
+            on_progress=on_progress,
+            limits=limits,
+        )
+        return RangeReader(path, options, self._connect, url=lambda: f"{self.info.url}/{path}")
+
+    def open_file(self, path: str) -> OpenFileBuilder:
+        """A reader by Hadoop's keys: ``await op.open_file("k").opt(key, value).build()``. See ``OpenFileBuilder``."""
+        return OpenFileBuilder(checked_path(path, "open_file"), self.reader, self.options)
+
+    def _read_request(
+        self,
+        path: str,
+        offset: int,
+        size: int | None,
+        suffix: int | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        version: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> ReadRequest | None:
+        """What to send for a read, ``None`` for an empty range. Every read pays for this: good values go straight."""
+        _check_readable(path) if type(path) is str else check_file(path, "read")
+        if not (type(offset) is type(size) is int and suffix is None and 0 <= offset < offset + size <= OFFSET_MAX):
+            offset, size = checked_range(offset, size, operation="read", path=path)
+            if suffix is not None:
+                if offset or size is not None:
+                    raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
+                _, suffix = checked_range(0, suffix, operation="read", path=path)
+        if not (if_match is if_none_match is version is None and timeout_seconds is None):
+            arguments = Arguments("read", path)
+            if_match = arguments.etag("if_match", if_match)
+            if_none_match = arguments.etag("if_none_match", if_none_match)
+            version = arguments.version(version)
+            if timeout_seconds is not None:
+                timeout_seconds = arguments.seconds("timeout_seconds", timeout_seconds)
+        if size == 0 or suffix == 0:
+            return None
+        return ReadRequest(
+            path=path,
+            deadline=None if timeout_seconds is None else self._connect()[1].now() + timeout_seconds,
+            offset=offset,
+            size=size,
+            suffix=suffix,
+            if_match=if_match,
+            if_none_match=if_none_match,
+            version=version,
+        )
+
+    # --- everything else ----------------------------------------------------------------------------------------
+
+    async def stat(self, path: str, *, version: str | None = None) -> Metadata:
+        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
+        checked_path(path, "stat")
+        return await self.accessor().stat(StatRequest(path=path, version=Arguments("stat", path).version(version)))
+
+    async def exists(self, path: str) -> bool:
+        """Whether an object (or, with a trailing ``/``, a directory) is there."""
+        try:
+            await self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    def list(
+        self, prefix: str = "", *, recursive: bool = False, start_after: str | None = None, glob: str | None = None
+    ) -> Lister:
+        """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
+
+        What lies below the next ``/`` is folded into a directory entry unless ``recursive``; the directory that is
+        listed does not list itself. ``start_after`` is exclusive. A prefix under which there is nothing gives an empty
+        listing.
+
+        ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
+        ``recursive`` where it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
+        of such a prefix that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given (``**`` takes all).
+        """
+        if start_after is not None:
+            checked_path(start_after, "list")
+        checked_path(prefix, "list")
+        request = ListRequest(
+            path=prefix, recursive=Arguments("list", prefix).flag("recursive", recursive), start_after=start_after
+        )
+        pattern = compile_glob(glob) if glob is not None else None
+        is_literal = glob is not None or start_after is not None
+        return Lister(self.accessor, self.runtime, request, pattern, is_literal=is_literal)
+
+    async def write(
+        self,
+        path: str,
+        data: BytesLike | WriteSource,
+        *,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        content_disposition: str | None = None,
+        cache_control: str | None = None,
+        user_metadata: Mapping[str, str] | None = None,
+        if_match: str | None = None,
+        if_not_exists: bool = False,
+    ) -> Metadata:
+        """Write an object from bytes, a binary file or an iterator of bytes; it appears whole or not at all.
+
+        A file is anything with ``read``, from its position on: it is read 8 MiB at a time, on a worker thread unless
+        its ``read`` is asynchronous. Iterators may be asynchronous too; others run on a worker thread. ``InvalidType``
+        for a file open in text mode, and for an item that is not bytes.
+
+        Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
+        cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
+        """
+        check_file(path, "write")
+        arguments = Arguments("write", path)
+        request = WriteRequest(
+            path=path,
+            content_type=arguments.header("content_type", content_type),
+            content_encoding=arguments.header("content_encoding", content_encoding),
+            content_disposition=arguments.header("content_disposition", content_disposition),
+            cache_control=arguments.header("cache_control", cache_control),
+            user_metadata=arguments.user_metadata(user_metadata),
+            if_match=arguments.etag("if_match", if_match),
+            if_not_exists=arguments.flag("if_not_exists", if_not_exists),
+        )
+        return await write_data(self.accessor(), request, data)
+
+    async def copy(self, source: str, target: str) -> Metadata:
+        """Copy an object within the store; within the service where it can, else by reading and writing."""
+        check_file(source, "copy")
+        check_file(target, "copy")
+        if source == target:
+            raise IsSameFile("source and target are the same object", operation="copy", path=source)
+        return await self.accessor().copy(CopyRequest(path=source, target=target))
+
+    async def delete(self, path: str) -> None:
+        """Delete an object (or, with a trailing ``/``, an empty directory). One that is missing is no error.
+
+        What lies below a directory is never deleted, see ``delete_all``: files refuse to let go of a directory that is
+        not empty (``IsADirectory``); elsewhere its marker goes, if there is one, and the objects below it stay.
+        """
+        checked_path(path, "delete")
+        await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
+
+    async def delete_all(self, prefix: str) -> None:
+        """Delete every object below the directory ``prefix``, and the directory. One that is missing is no error."""
+        check_directory(prefix, "delete_all")
+        paths: list[str] = []
+        async for entry in list_literally(self, prefix, recursive=True):
+            paths.append(entry.path)
+            if len(paths) == _DELETE_PATHS:
+                await self._delete(paths)
+                paths.clear()
+        await self._delete(paths)
+        if prefix:  # By itself and last: some stores refuse to delete a directory along with what lies in it.
+            await self._delete([prefix])
+
+    async def _delete(self, paths: Sequence[str]) -> None:
+        if paths:
+            await self.accessor().delete(DeleteRequest(path=paths[0], paths=tuple(paths)))
+
+    async def create_dir(self, path: str) -> None:
+        """Create a directory, its parents too; ``path`` ends with ``/``. One that exists is no error."""
+        check_directory(path, "create_dir")
+        await self.accessor().create_dir(CreateDirRequest(path=path))
+
+    async def presign(
+        self,
+        path: str,
+        *,
+        expires_seconds: float = 900.0,
+        method: PresignMethod = "GET",
+        version: str | None = None,
+    ) -> str:
+        """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
+        check_file(path, "presign")
+        arguments = Arguments("presign", path)
+        request = PresignRequest(
+            path=path,
+            method=arguments.method(method),
+            expires_seconds=arguments.seconds("expires_seconds", expires_seconds),
+            version=arguments.version(version),
+        )
+        return await self.accessor().presign(request)
+
+
+def list_literally(
+    operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
+) -> Lister:
+    """As ``Operator.list``, for a prefix that nobody means as a pattern: one that finds nothing is no error."""
+    request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
+    return Lister(operator.accessor, operator.runtime, request, is_literal=True)

@@ -1,0 +1,214 @@
+"""An object written from a file or an iterator: it appears whole, or nothing of it is left.
+
+Whatever the source is, it arrives in pieces that are worth a step: files are read by the part, and small items are put
+together. A source that blocks is read on a worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import anyio
+
+from aioprefetch.accessor.bodies import WriteBody
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import InvalidType
+from aioprefetch.runtime.events import logger
+from aioprefetch.values import Metadata, WriteRequest
+
+# Cleaning up after a failed or cancelled write may not be cut off, but it may not hang either.
+ABORT_SECONDS_MAX = 10.0
+# A file is asked for so much at a time: a part of an upload.
+FILE_PIECE_BYTES = 8 << 20
+# Smaller items wait for others. A step to another thread, or through the layers, costs more than copying so much.
+PIECE_BYTES_MIN = 1 << 20
+
+T = TypeVar("T")
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+
+
+class ReadableFile(Protocol):
+    """A file open for reading bytes; ``read`` may be asynchronous."""
+
+    def read(self, size: int, /) -> Any:
+        """The next bytes, ``b""`` at the end."""
+
+
+WriteSource: TypeAlias = ReadableFile | Iterable[BytesLike] | AsyncIterable[BytesLike]
+
+
+def bytes_of(data: object, path: str) -> BytesLike | None:
+    """``data`` as bytes, copied only where it is not contiguous; ``None`` for what has no buffer.
+
+    ``InvalidType`` for a buffer that cannot be had, or that holds Python objects: those are addresses in this process.
+    """
+    if isinstance(data, bytes | bytearray):
+        return data
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]
+        kind = view.format
+    except TypeError:
+        return None
+    except (ValueError, BufferError) as error:
+        raise _invalid(f"the buffer of a {type(data).__name__} cannot be read: {error}", path) from None
+    if "O" in kind:
+        raise _invalid(f"the {type(data).__name__} holds Python objects, not bytes", path)
+    if not view.nbytes:
+        return b""
+    return view.cast("B") if view.c_contiguous else view.tobytes()
+
+
+def is_asynchronous(data: object) -> bool:
+    """Whether a source is read on an event loop, and not on a thread."""
+    return hasattr(data, "__aiter__") or inspect.iscoroutinefunction(getattr(data, "read", None))
+
+
+async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike | WriteSource) -> Metadata:
+    """Write bytes at once, a file or what an iterator yields piece by piece.
+
+    ``InvalidType`` for anything else, or for an item that is not bytes; then nothing is left behind.
+    """
+    whole = None if hasattr(data, "read") else bytes_of(data, request.path)
+    if whole is not None:
+        return await accessor.write(request, whole)
+    path = request.path
+    pieces = _pieces_of(data, path)
+    body = await accessor.open_write(request)
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                await body.write(piece)
+        return await body.close()
+    except BaseException:
+        with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True):
+            await _abort(body, path)
+        raise
+
+
+def _pieces_of(data: Any, path: str) -> AsyncGenerator[BytesLike, None]:
+    """The pieces of whatever a user may hand over. Nothing is read before the first is asked for."""
+    read = getattr(data, "read", None)
+    if callable(read):
+        if isinstance(data, io.TextIOBase) or isinstance(getattr(data, "encoding", None), str):
+            raise _invalid("the file is open in text mode: open it with 'rb'", path)
+        return _gathered(_read_here(read, path), path) if is_asynchronous(data) else _read_in_thread(read, path)
+    if hasattr(data, "__aiter__"):
+        return _gathered(data, path)
+    if hasattr(data, "__iter__") and not isinstance(data, str | Mapping):
+        return _iterated_in_thread(data, path)
+    hint = ""
+    if inspect.iscoroutine(data):
+        data.close()
+        hint = ": await it first"
+    elif isinstance(data, str):
+        hint = ": encode the text"
+    elif isinstance(data, os.PathLike):
+        hint = ": open the file with 'rb'"
+    raise _invalid(f"data must be bytes, a binary file or an iterator of bytes, not {type(data).__name__}{hint}", path)
+
+
+async def _gathered(items: AsyncIterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
+    gathered = bytearray()
+    async for item in items:
+        chunk = _checked_chunk(item, path)
+        if len(chunk) >= PIECE_BYTES_MIN:
+            if gathered:
+                yield gathered
+                gathered = bytearray()
+            yield chunk
+            continue
+        gathered += chunk  # A copy: its owner may fill the same buffer again.
+        if len(gathered) >= PIECE_BYTES_MIN:
+            yield gathered
+            gathered = bytearray()
+    if gathered:
+        yield gathered
+
+
+async def _read_here(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
+    while True:
+        chunk = read(FILE_PIECE_BYTES)
+        chunk = _checked_chunk(await chunk if inspect.isawaitable(chunk) else chunk, path)
+        if not chunk:
+            return
+        yield chunk
+
+
+async def _read_in_thread(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
+    ended = False
+    while not ended:
+        piece, ended = await _in_thread(path, _next_of_file, read, path)
+        if piece:
+            yield piece
+
+
+async def _in_thread(path: str, call: Callable[..., T], *args: object) -> T:
+    """Run what belongs to a user on a worker thread. No future can carry ``StopIteration``: it would never be done."""
+
+    def guarded() -> T:
+        try:
+            return call(*args)
+        except StopIteration as error:
+            raise _invalid("the source raised StopIteration: at its end read() returns b''", path) from error
+
+    return await asyncio.to_thread(guarded)
+
+
+def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, bool]:
+    """On a worker thread: the next piece, and whether it is the last. Pipes and sockets give a little at a time."""
+    gathered = bytearray()
+    while len(gathered) < PIECE_BYTES_MIN:
+        chunk = _checked_chunk(read(FILE_PIECE_BYTES), path)
+        if not chunk:
+            return gathered, True
+        if not gathered and len(chunk) >= PIECE_BYTES_MIN:
+            return chunk, False
+        gathered += chunk
+    return gathered, False
+
+
+async def _iterated_in_thread(items: Iterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
+    iterator: Iterator[object] = await _in_thread(path, iter, items)
+    while pieces := await _in_thread(path, _next_items, iterator, path):
+        for piece in pieces:
+            yield piece
+
+
+def _next_items(iterator: Iterator[object], path: str) -> list[BytesLike]:
+    """On a worker thread: one piece, or two where a large item follows small ones; none at the end."""
+    gathered = bytearray()
+    for item in iterator:
+        chunk = _checked_chunk(item, path)
+        if len(chunk) >= PIECE_BYTES_MIN:
+            return [gathered, chunk] if gathered else [chunk]
+        gathered += chunk  # A copy: its owner may fill the same buffer again.
+        if len(gathered) >= PIECE_BYTES_MIN:
+            break
+    return [gathered] if gathered else []
+
+
+def _checked_chunk(chunk: object, path: str) -> BytesLike:
+    found = bytes_of(chunk, path)
+    if found is None:
+        if inspect.iscoroutine(chunk):
+            chunk.close()
+        raise _invalid(f"data must yield bytes, not {type(chunk).__name__}", path)
+    return found
+
+
+def _invalid(message: str, path: str) -> InvalidType:
+    return InvalidType(message, operation="write", path=path)
+
+
+async def _abort(body: WriteBody, path: str) -> None:
+    try:
+        await body.abort()
+    except Exception:  # The failure that led here is the one to tell.
+        logger.warning("what was written of %r could not be removed", path, exc_info=True)

@@ -1,0 +1,136 @@
+"""The options of a runtime, and the checks that options everywhere share. Pure, no I/O."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import KW_ONLY, dataclass
+
+from aioprefetch.errors import ConfigInvalid
+
+
+def check_count(layer: str, name: str, value: object, *, least: int) -> None:
+    """``ConfigInvalid`` unless ``value`` is an integer (no bool) of at least ``least``."""
+    if type(value) is not int or value < least:
+        raise ConfigInvalid(
+            f"{name} of {layer} must be an integer of at least {least}, not {value!r}", operation="configure"
+        )
+
+
+def checked_seconds(name: str, value: object, *, zero_allowed: bool = False, operation: str = "configure") -> float:
+    """A finite number of seconds above zero (or zero, where that is allowed). ``ConfigInvalid`` for anything else."""
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if math.isfinite(number) and (number > 0 or (zero_allowed and number == 0)):
+        return number
+    least = "of at least 0" if zero_allowed else "above 0"
+    raise ConfigInvalid(f"{name} must be a number of seconds {least}, not {value!r}", operation=operation)
+
+
+def checked_file(name: str, value: object) -> str:
+    """The path of a file, as text. ``ConfigInvalid`` for anything else."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(path, str) or not path:
+        raise ConfigInvalid(f"{name} must be the path of a file, not {value!r}", operation="configure")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """Where and how blocks are kept on a local disk: the option ``disk_cache`` of an Operator.
+
+    Raises ``ConfigInvalid`` for values that cannot be. What is wrong with the directory itself shows when it is used:
+    it is left alone then, with a warning, and no read fails.
+
+    Parameters
+    ----------
+    path
+        An absolute path. The blocks lie in a directory of our own below it, which nobody else may enter; what is
+        missing is made.
+    capacity_bytes
+        What the files of all processes that use the path may take together; the least recently used ones go.
+    read_timeout_seconds
+        How long a read waits for the disk before it asks the store.
+    cool_down_seconds
+        How long a disk that is full, broken or too slow is left alone.
+    tenant
+        Blocks are shared by those alone who say the same, beside store and principal.
+    """
+
+    path: str | os.PathLike[str]
+    _: KW_ONLY
+    capacity_bytes: int = 10 << 30
+    read_timeout_seconds: float = 2.0
+    cool_down_seconds: float = 30.0
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", _checked_cache_path(self.path))
+        if type(self.capacity_bytes) is not int or self.capacity_bytes < 1:
+            raise _cache_invalid(f"capacity_bytes must be a positive integer, not {self.capacity_bytes!r}")
+        for name in ("read_timeout_seconds", "cool_down_seconds"):
+            checked_seconds(f"disk_cache: {name}", getattr(self, name))
+        if not isinstance(self.tenant, str):
+            raise _cache_invalid(f"tenant must be text, not {self.tenant!r}")
+
+    @classmethod
+    def of(cls, value: DiskCache | str | os.PathLike[str] | None) -> DiskCache | None:
+        """The options that a value means: themselves, or those of a path."""
+        return value if value is None or isinstance(value, DiskCache) else cls(value)
+
+    @property
+    def directory(self) -> str:
+        """The path as text, without double or trailing slashes."""
+        return os.fspath(self.path)
+
+
+def _checked_cache_path(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise _cache_invalid(f"the path of a directory is needed, or DiskCache(path, ...), not {path!r}")
+    if not text.startswith("/"):
+        raise _cache_invalid(
+            f"the path must be absolute, not {text!r}: a relative one would mean another directory in each process"
+        )
+    if ".." in text.split("/"):
+        raise _cache_invalid(f"the path must not hold '..' segments: {text!r}")
+    return "/" + "/".join(name for name in text.split("/") if name not in ("", "."))
+
+
+def _cache_invalid(message: str) -> ConfigInvalid:
+    return ConfigInvalid(f"disk_cache: {message}", operation="configure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """The limits of a runtime. Sizes in bytes, times in seconds; ``executor_threads`` serves files and hashing."""
+
+    memory_bytes: int = 256 << 20
+    block_bytes: int = 8 << 20
+    prefetch_blocks: int = 8
+    concurrency: int = 64
+    executor_threads: int = 8
+    budget_wait_seconds: float = 60.0
+    random_seed: int | None = None
+    disk_cache: DiskCache | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "block_bytes", "concurrency", "executor_threads"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigInvalid(f"{name} must be a positive integer, not {value!r}", operation="configure")
+        if type(self.prefetch_blocks) is not int or self.prefetch_blocks < 0:
+            raise ConfigInvalid(
+                f"prefetch_blocks must be an integer of at least 0, not {self.prefetch_blocks!r}", operation="configure"
+            )
+        checked_seconds("budget_wait_seconds", self.budget_wait_seconds)
+        if self.memory_bytes < self.block_bytes:
+            raise ConfigInvalid(
+                f"memory_bytes={self.memory_bytes} holds not one block of block_bytes={self.block_bytes}",
+                operation="configure",
+            )
+        if self.disk_cache is not None and self.disk_cache.capacity_bytes <= self.block_bytes:
+            raise ConfigInvalid(
+                f"disk_cache: capacity_bytes={self.disk_cache.capacity_bytes} holds not one block of"
+                f" block_bytes={self.block_bytes} and its header",
+                operation="configure",
+            )

@@ -1,0 +1,259 @@
+"""How counts are kept: for each reader, for each runtime, and summed so that nothing is counted twice.
+
+What is done for a reader is counted in the reader's **account**, by whichever part does it: a fetch runs in the name of
+the account that asked for it, services and layers below it included. Everything else counts for the runtime itself. A
+**ledger** has all counts of a runtime, those of readers that are closed or gone too, so its sum never goes back.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from enum import IntEnum
+from types import TracebackType
+
+from aioprefetch.errors import Closed
+from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
+
+_NAMES = frozenset(COUNTERS) | {f"{name}.failures" for name in DURATIONS}
+
+
+class Tier(IntEnum):
+    """Where the bytes of a read came from: of several, the slowest."""
+
+    MEMORY = 0
+    DISK = 1
+    NETWORK = 2
+
+
+class Statistics(dict[str, int]):
+    """A copy of all counts at one moment, under the names of ``aioprefetch.runtime.events``.
+
+    Each duration has ``name.failures``, ``name.min``, ``name.mean`` and ``name.max`` too, in microseconds.
+    """
+
+    def described(self) -> str:
+        """What is not zero, on one line."""
+        return " ".join(f"{name}={count}" for name, count in self.items() if count)
+
+
+class Timing:
+    """How long things of one kind took that ended well, in microseconds."""
+
+    __slots__ = ("least", "most", "samples", "total")
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.total = 0
+        self.least = 0
+        self.most = 0
+
+    def add(self, taken: int) -> None:
+        """One more."""
+        if not self.samples or taken < self.least:
+            self.least = taken
+        if taken > self.most:
+            self.most = taken
+        self.samples += 1
+        self.total += taken
+
+    def merge(self, other: Timing) -> None:
+        """Count what ``other`` has, as if it had been measured here."""
+        if other.samples:
+            self.least = min(self.least, other.least) if self.samples else other.least
+            self.most = max(self.most, other.most)
+            self.samples += other.samples
+            self.total += other.total
+
+
+class Counters(dict[str, int]):
+    """Counts that grow. What was never counted is 0; an unknown name is a ``KeyError``: the vocabulary stays one.
+
+    ``hits`` and ``hit_bytes`` are reads served from memory at once, which are too many to look a name up for each.
+    """
+
+    __slots__ = ("hit_bytes", "hits", "timings")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits = 0
+        self.hit_bytes = 0
+        self.timings: dict[str, Timing] = {}
+
+    def __missing__(self, name: str) -> int:
+        if name not in _NAMES:
+            raise KeyError(name)
+        return 0
+
+    def succeeded(self, name: str, seconds: float) -> None:
+        """Something of this name ended well after so long."""
+        try:
+            timing = self.timings[name]
+        except KeyError:
+            timing = self.timings[name] = Timing()
+        timing.add(int(seconds * 1e6 + 0.5))
+
+    def failed(self, name: str) -> None:
+        """Something of this name ended in an error."""
+        self[f"{name}.failures"] += 1
+
+    def merge(self, other: Counters) -> None:
+        """Add every count of ``other``, which another thread may be counting on meanwhile."""
+        for name, count in dict(other).items():
+            self[name] += count
+        self.hits += other.hits
+        self.hit_bytes += other.hit_bytes
+        for name, timing in list(other.timings.items()):
+            self.timings.setdefault(name, Timing()).merge(timing)
+
+    def snapshot(self, gauges: Mapping[str, int]) -> Statistics:
+        """Every name of the vocabulary with its value; a gauge that is not given is 0."""
+        found = Statistics({name: self[name] for name in COUNTERS})
+        found["stream_read_operations"] += self.hits
+        found["stream_read_block_hits"] += self.hits
+        found["stream_read_bytes"] += self.hit_bytes
+        found["hits_memory"] = found["stream_read_block_hits"]
+        found["hits_network"] = found["stream_read_block_misses"] - found["hits_disk"]
+        for name in DURATIONS:
+            timing = self.timings.get(name) or Timing()
+            found[f"{name}.failures"] = self[f"{name}.failures"]
+            found[f"{name}.min"] = timing.least
+            found[f"{name}.mean"] = timing.total // (timing.samples or 1)
+            found[f"{name}.max"] = timing.most
+        found.update({name: gauges.get(name, 0) for name in GAUGES})
+        return found
+
+
+class Timer:
+    """Counts something and measures how long it takes.
+
+    An error is a failure of it and has no time; to be broken off, by cancelling or closing, is neither. What comes
+    after the first end does not count. ``sum_name`` is a counter that gets the microseconds however it ends.
+
+    Where it is done for every request, half the time is saved by hand: ``counters[name] += 1`` when it begins, and
+    ``counters.succeeded(name, seconds)`` or ``counters.failed(name)`` when it ends.
+    """
+
+    __slots__ = ("_counters", "_name", "_now", "_running", "_started", "_sum_name")
+
+    def __init__(self, counters: Counters, name: str, now: Callable[[], float], *, sum_name: str = "") -> None:
+        self._counters = counters
+        self._name = name
+        self._now = now
+        self._sum_name = sum_name
+        self._running = False
+        self._started = 0.0
+
+    def begin(self) -> Timer:
+        """It begins."""
+        self._counters[self._name] += 1
+        self._running = True
+        self._started = self._now()
+        return self
+
+    def __enter__(self) -> Timer:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(error)
+
+    def failed(self) -> None:
+        """It ended in a failure that is not raised."""
+        self._running = False
+        self._counters.failed(self._name)
+
+    def end(self, error: BaseException | None) -> None:
+        """It ended, in ``error`` or well."""
+        if not self._running:
+            return
+        self._running = False
+        seconds = self._now() - self._started
+        if error is None:
+            self._counters.succeeded(self._name, seconds)
+        elif isinstance(error, Exception) and not isinstance(error, Closed):
+            self._counters.failed(self._name)
+        if self._sum_name:
+            self._counters[self._sum_name] += round(seconds * 1e6)
+
+
+class Account:
+    """The name in which something is counted: one for each reader, held by it and by the fetches made for it.
+
+    Its counts go to the past of its ledger when the last of these is gone. A reader that was not ``closed`` by then
+    was forgotten.
+    """
+
+    __slots__ = ("__weakref__", "closed", "counters", "gone", "reference")
+
+    def __init__(self, counters: Counters, gone: deque[Counters]) -> None:
+        self.counters = counters
+        self.gone = gone
+        self.closed = False
+        self.reference = weakref.ref(self)
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self.counters["stream_leaks"] += 1
+        self.gone.append(self.counters)  # And no more: this may run on any thread, in the middle of anything.
+
+
+_current: ContextVar[Account | None] = ContextVar("aioprefetch_account", default=None)
+
+
+def count_for(account: Account | None) -> None:
+    """Let the running task count for an account from now on, or for its runtime."""
+    _current.set(account)
+
+
+class Ledger:
+    """All counts of one runtime. It outlives it, as long as a reader of it does."""
+
+    def __init__(self) -> None:
+        self.own = Counters()
+        self._past = Counters()
+        self._open: dict[int, Counters] = {}
+        self._gone: deque[Counters] = deque()
+        self._lock = threading.RLock()  # A collector that runs meanwhile may ask for statistics.
+
+    @property
+    def current(self) -> Counters:
+        """Where the running task counts: in the account it works for, if that is one of this ledger."""
+        account = _current.get()
+        return account.counters if account is not None and account.gone is self._gone else self.own
+
+    def of(self, account: Account | None) -> Counters:
+        """Where something counts that was done for ``account``, if anybody asked for it who is still there."""
+        return self.own if account is None else account.counters
+
+    def open(self, counters: Counters) -> Account:
+        """An account that counts in ``counters``."""
+        with self._lock:
+            self._settle()
+            self._open[id(counters)] = counters
+        return Account(counters, self._gone)
+
+    def total(self) -> Counters:
+        """The sum of all counts so far. From any thread."""
+        total = Counters()
+        with self._lock:
+            self._settle()
+            for counters in (self.own, self._past, *self._open.values()):
+                total.merge(counters)
+        return total
+
+    def is_settled(self) -> bool:
+        """Whether nobody is left who could count anything more."""
+        with self._lock:
+            self._settle()
+            return not self._open
+
+    def _settle(self) -> None:
+        while self._gone:
+            counters = self._gone.popleft()
+            self._past.merge(counters)
+            del self._open[id(counters)]

@@ -1,0 +1,164 @@
+"""The one task of a runtime that owns all its background work, so that nothing outlives it and nothing is lost.
+
+Readers never enter a task group: they hand work over. A piece of work reports to its own waiters; if an exception
+still gets out of it, that is a bug: it is logged and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+
+import anyio
+
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.statistics import count_for
+
+Closer = Callable[[], Awaitable[None]]
+
+# Closing waits for no network answer; a resource that hangs all the same is cut off.
+CLOSE_SECONDS_MAX = 10.0
+
+# A loop holds its tasks weakly: one that waits for a future of its own would vanish with its operator, unclosed.
+_running: set[asyncio.Task[None]] = set()
+
+
+class Work:
+    """A piece of background work that may be cancelled, before it starts too.
+
+    ``on_end`` is called once it is over, however that came about. A coroutine that is cancelled before its first step
+    never runs, not even its ``finally``: what must be given back in any case is given back there.
+    """
+
+    __slots__ = ("_cancelled", "_on_end", "_task", "_work")
+
+    def __init__(self, on_end: Callable[[], None] | None = None) -> None:
+        self._task: asyncio.Task[None] | None = None
+        self._work: Coroutine[object, object, None] | None = None
+        self._cancelled = False
+        self._on_end = on_end
+
+    def cancel(self) -> None:
+        """Stop it as soon as it waits for something; without effect when it has ended."""
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self, group: asyncio.TaskGroup | None, work: Coroutine[object, object, None], name: str) -> None:
+        self._work = work
+        if self._cancelled or group is None:
+            self._ended()
+            return
+        self._task = group.create_task(_guarded(work, name), name=f"aioprefetch {name}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None] | None = None) -> None:
+        if self._work is not None:
+            self._work.close()  # Without effect unless it never began.
+            self._work = None
+        if self._on_end is not None:
+            self._on_end()
+            self._on_end = None
+
+
+class Supervisor:
+    """Runs work in a task group inside one task, and closes resources when that task ends.
+
+    It ends by ``aclose`` or when the loop cancels its tasks at shutdown (``asyncio.run``): both cancel the work, wait
+    for it, and then call the closers in reverse order.
+    """
+
+    def __init__(self) -> None:
+        self._main: asyncio.Task[None] | None = None
+        self._begun = False
+        self._group: asyncio.TaskGroup | None = None
+        self._pending: list[tuple[Work, Coroutine[object, object, None], str]] = []
+        self._closers: list[Closer] = []
+        self.closed = False
+
+    def spawn(
+        self, work: Coroutine[object, object, None], *, name: str, on_end: Callable[[], None] | None = None
+    ) -> Work:
+        """Run ``work`` in the background. Must be called on the loop's thread."""
+        handle = Work(on_end)
+        self._ensure_started()
+        if self._group is None and not self.closed:
+            self._pending.append((handle, work, name))
+        else:
+            handle._start(None if self.closed else self._group, work, name)
+        return handle
+
+    def on_close(self, closer: Closer) -> None:
+        """Call and await ``closer`` when the supervisor ends, after all work has ended."""
+        self._ensure_started()
+        self._closers.append(closer)
+
+    def end(self) -> None:
+        """Cancel all work and close the resources in the background. Must be called on the loop's thread."""
+        ended, self.closed = self.closed, True
+        # Neither twice, which would cut the closers off, nor before the first step, which would skip them.
+        if not ended and self._main is not None and self._begun:
+            self._main.cancel()
+
+    async def aclose(self) -> None:
+        """Cancel all work, wait for it, close the resources. Safe to call twice; if cancelled, closing goes on."""
+        self.end()
+        if self._main is not None and not self._main.done():
+            await asyncio.wait({self._main})
+
+    def _ensure_started(self) -> None:
+        if self._main is None and not self.closed:
+            self._main = asyncio.get_running_loop().create_task(self._run(), name="aioprefetch supervisor")
+            _running.add(self._main)
+            self._main.add_done_callback(self._forget)
+
+    async def _run(self) -> None:
+        self._begun = True
+        try:
+            if not self.closed:
+                await self._run_group()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._start_pending(None)
+            await self._close_resources()
+
+    async def _run_group(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            try:
+                self._group = group
+                self._start_pending(group)
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self.closed = True  # A group that is shutting down takes no more work.
+
+    def _start_pending(self, group: asyncio.TaskGroup | None) -> None:
+        for handle, work, name in self._pending:
+            handle._start(group, work, name)
+        self._pending.clear()
+
+    def _forget(self, main: asyncio.Task[None]) -> None:
+        self.closed = True
+        _running.discard(main)
+        self._start_pending(None)  # Left over when the loop was shut down before the first step.
+
+    async def _close_resources(self) -> None:
+        while self._closers:
+            try:
+                closer = self._closers.pop()
+                with anyio.move_on_after(CLOSE_SECONDS_MAX, shield=True) as bound:
+                    await closer()
+                if bound.cancelled_caught:
+                    logger.warning("closing a resource took longer than %s s and was cut off", CLOSE_SECONDS_MAX)
+            except asyncio.CancelledError:
+                logger.debug("closing a resource was cut off; the others are closed all the same")
+            except Exception:
+                logger.exception("closing a resource failed")
+
+
+async def _guarded(work: Coroutine[object, object, None], name: str) -> None:
+    count_for(None)  # And not for the reader in whose name it was started: who works for one says so.
+    try:
+        await work
+    except Exception:
+        logger.exception("background work failed: %s", name)

@@ -1,0 +1,206 @@
+"""An S3 that runs in this process and counts what it is asked: moto behind a keep-alive WSGI server.
+
+Where moto differs from S3 (measured, moto 5.2.5), so that a service is not fitted to its quirks:
+
+* 416 carries no `Content-Range: bytes */N`; the size is in the XML body as ActualObjectSize.
+* A suffix range of an empty object is 200 with no bytes (S3: 416); `bytes=0-9` of it is 416.
+* `bytes=5-4`, several ranges and nonsense are answered 200 with the whole object, as S3 does for the first.
+* `If-Match: *` is 412 even for an object that exists. An unquoted ETag matches.
+* HEAD with a false If-Match is 412 with the object's Content-Length; HEAD of a missing key is 404 text/html, no code.
+* `PartNumber` in a GET is ignored: 200 with the whole object. CopySourceIfMatch is ignored: 200.
+* Neither signature nor expiry of a presigned URL is checked. A HEAD with a URL signed for GET is 200 (S3: 403).
+  A request without any signature is 403 with an empty text/html body (the object's ACL is private).
+* A key with a newline is 404 on PUT; a key of 1025 bytes is accepted (S3: KeyTooLongError).
+* x-amzn-requestid instead of x-amz-request-id. A GET costs about 1.9 ms of CPU in this process.
+* A quiet DeleteObjects reports the deleted keys all the same.
+
+As S3 has it: 206 with Content-Range, a range that crosses the end is cut, a suffix longer than the object is the whole
+of it with 206, 412 comes before 416, 304 has an ETag, 404 for a key is NoSuchKey and for a bucket NoSuchBucket,
+multipart ETags end in -N, pages of list-objects-v2 with tokens, delimiter and start-after, keys with space + % # ?
+// unicode and 1024 bytes, keys that start or end with a slash.
+
+moto keeps its state per process: two servers in one process see the same buckets.
+
+The demo reads from it, and `aioprefetch.testing` offers it to tests. May import moto (extra `testing-server`).
+"""
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
+
+from aioprefetch.testing.keep_alive_server import KeepAliveServer, WSGIApp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRequest:
+    """One request that the server answered.
+
+    `target` is the request target as it came over the wire; `path` and `query` are its parts, the path decoded.
+    `body_bytes` counts the body of the reply as handed to the socket; zero for HEAD.
+    """
+
+    method: str
+    target: str
+    path: str
+    query: str
+    range: str | None
+    if_match: str | None
+    status: int
+    body_bytes: int
+
+
+class CountingS3Server:
+    """moto's S3 on a free loopback port, with a record of each request.
+
+    Any access key and secret are accepted, and requests without a signature too. Use as a context manager, or call
+    `start` and `stop`. Safe to use from any thread.
+    """
+
+    region = "us-east-1"
+    access_key_id = "testing"
+    secret_access_key = "testing"
+
+    _running = 0
+    _running_lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recorded: list[RecordedRequest] = []
+        self._server: KeepAliveServer | None = None
+        self._connections = 0
+
+    def __repr__(self) -> str:
+        state = self.endpoint_url if self._server else "stopped"
+        return f"<CountingS3Server {state} requests={len(self.requests)}>"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint_url(self) -> str:
+        """The address to give to a client."""
+        if self._server is None:
+            raise RuntimeError("the server is not running")
+        return self._server.url
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """A copy of the record, oldest first. A request is in it before its reply leaves."""
+        with self._lock:
+            return list(self._recorded)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of reply bodies since the last `reset`."""
+        return sum(request.body_bytes for request in self.requests)
+
+    @property
+    def connections(self) -> int:
+        """Connections that clients have opened since the last `reset`. One is counted before its first request is."""
+        with self._lock:
+            return self._connections
+
+    def count(self, method: str | None = None) -> int:
+        """Number of requests since the last `reset`, of one method or of all."""
+        return sum(method is None or request.method == method for request in self.requests)
+
+    def reset(self) -> None:
+        """Forget the recorded requests and the connections they came on. Buckets and objects stay."""
+        with self._lock:
+            self._recorded.clear()
+            self._connections = 0
+
+    def create_bucket(self, name: str) -> None:
+        """Make a bucket; leaves no trace in the record."""
+        # moto looks at the scope of a signature and not at the signature, so that of nobody will do.
+        scope = f"{self.access_key_id}/20260101/{self.region}/s3/aws4_request"
+        signature = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=none"
+        host = self.endpoint_url.removeprefix("http://")
+        with contextlib.closing(http.client.HTTPConnection(host)) as connection:
+            connection.request("PUT", f"/{name}", headers={"Authorization": signature})
+            answer = connection.getresponse()
+            answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"moto did not create the bucket {name!r}: {answer.status}")
+        with self._lock:
+            del self._recorded[-1]
+            self._connections -= 1
+
+    def start(self) -> Self:
+        """Serve until `stop`."""
+        if self._server is not None:
+            raise RuntimeError("the server is already running")
+        app = DomainDispatcherApplication(create_backend_app)
+        self._server = KeepAliveServer(
+            self._recording(app), name="aioprefetch-s3", on_connection=self._count_connection
+        )
+        self._server.start()
+        with self._running_lock:
+            CountingS3Server._running += 1
+        return self
+
+    def stop(self) -> None:
+        """Stop serving. The last server of the process to stop drops all buckets. Does nothing when stopped."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.stop()
+        with self._running_lock:
+            CountingS3Server._running -= 1
+            if CountingS3Server._running == 0:
+                _drop_buckets()
+
+    def _count_connection(self) -> None:
+        with self._lock:
+            self._connections += 1
+
+    def _recording(self, app: Any) -> WSGIApp:
+        def recording(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            status = 500
+
+            def start(line: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+                nonlocal status
+                status = int(line.split(" ", 1)[0])
+                return start_response(line, headers, exc_info)
+
+            body = b"".join(app(environ, start))
+            self._record(environ, status, body)
+            return [body]
+
+        return recording
+
+    def _record(self, environ: dict[str, Any], status: int, body: bytes) -> None:
+        # WSGI carries the target as latin-1 text; the path comes from it since PATH_INFO loses what was escaped.
+        target = environ["RAW_URI"].encode("latin-1").decode("utf-8", "replace")
+        path, _, query = target.partition("?")
+        method = environ["REQUEST_METHOD"]
+        request = RecordedRequest(
+            method=method,
+            target=target,
+            path=unquote(path),
+            query=query,
+            range=environ.get("HTTP_RANGE"),
+            if_match=environ.get("HTTP_IF_MATCH"),
+            status=status,
+            body_bytes=0 if method == "HEAD" else len(body),
+        )
+        with self._lock:
+            self._recorded.append(request)
+
+
+def _drop_buckets() -> None:
+    for _account, _region, backend in s3_backends.iter_backends():
+        backend.reset()

@@ -1,0 +1,166 @@
+"""Sinks: memory by the head's size, attempts that continue one another, bodies that end early or never close."""
+
+import asyncio
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.accessor import sink as sink_module
+from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, drain
+from aioprefetch.errors import ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.values import ReadHead
+
+
+def head(start: int, size: int, total: int | None = 100, etag: str | None = "e") -> ReadHead:
+    """A checked head."""
+    return ReadHead(start=start, size=size, total=total, etag=etag)
+
+
+class Body:
+    """A body of given chunks that counts how often it was closed."""
+
+    def __init__(self, answer: ReadHead, *chunks: bytes, error: BaseException | None = None) -> None:
+        self.head = answer
+        self.closed = 0
+        self._chunks = list(chunks)
+        self._error = error
+
+    async def read_chunk(self) -> bytes:
+        if self._chunks:
+            return self._chunks.pop(0)
+        if self._error is not None:
+            raise self._error
+        return b""
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 7))
+def test_collects_every_split_of_a_body(chunks: list[bytes], piece_bytes: int) -> None:
+    data = b"".join(chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sink_module, "PIECE_BYTES_MAX", piece_bytes)
+        sink = CollectSink()
+        sink.begin(head(0, len(data)))
+        assert [sink.feed(chunk) for chunk in chunks] == [len(chunk) for chunk in chunks]
+        assert sink.complete
+        assert sink.to_bytes() == data == bytes(sink.to_view())
+        assert sink.to_view().readonly
+
+
+def test_takes_no_more_than_the_head_says() -> None:
+    sink = CollectSink()
+    sink.begin(head(0, 3))
+    assert sink.feed(b"abcdef") == 3
+    assert sink.feed(b"x") == 0
+    assert sink.to_bytes() == b"abc"
+
+
+def test_a_claimed_size_allocates_as_bytes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that claims terabytes costs one piece, not terabytes."""
+    monkeypatch.setattr(sink_module, "PIECE_BYTES_MAX", 64)
+    sink = CollectSink()
+    sink.begin(head(0, 1 << 50, total=1 << 50))
+    sink.feed(b"x" * 65)
+    assert sink.to_bytes() == b"x" * 65
+
+
+def test_what_has_arrived_before_a_failure_stands() -> None:
+    sink = CollectSink()
+    sink.begin(head(10, 6))
+    sink.feed(b"abc")
+    assert not sink.complete
+    assert sink.to_bytes() == b"abc"
+    sink.begin(head(13, 3))
+    sink.feed(b"def")
+    assert sink.to_bytes() == b"abcdef"
+    assert sink.head == head(10, 6)
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        (head(13, 3, etag="other"), ObjectChanged),
+        (head(13, 3, etag=None), ObjectChanged),
+        (head(13, 3, total=101), ObjectChanged),
+        (head(10, 6), ProtocolError),
+        (head(12, 4), ProtocolError),
+        (head(13, 2), ProtocolError),
+        (head(14, 2), ProtocolError),
+    ],
+)
+def test_a_later_attempt_must_continue_the_first(second: ReadHead, error: type[Exception]) -> None:
+    """S21 and S14: never bytes of two versions, never a byte twice or missing."""
+    sink = CollectSink()
+    sink.begin(head(10, 6))
+    sink.feed(b"abc")
+    with pytest.raises(error) as caught:
+        sink.begin(second, path="k")
+    if isinstance(caught.value, ObjectChanged):
+        assert (caught.value.expected_etag, caught.value.actual_etag) == ("e", second.etag)
+    assert sink.to_bytes() == b"abc"
+
+
+def test_an_unknown_total_may_stay_unknown() -> None:
+    sink = CollectSink()
+    sink.begin(head(10, 6))
+    sink.feed(b"abc")
+    sink.begin(head(13, 3, total=None))
+    assert sink.received == 3
+
+
+def test_fills_the_callers_buffer() -> None:
+    for target in (bytearray(8), array("H", [0] * 4), memoryview(bytearray(12))[2:10]):
+        view = memoryview(target).cast("B")
+        sink: Sink = BufferSink(view)
+        sink.begin(head(0, 5))
+        sink.feed(b"ab")
+        sink.feed(b"cde")
+        assert sink.complete
+        assert bytes(view) == b"abcde\0\0\0"
+
+
+def test_an_empty_answer_needs_no_memory() -> None:
+    sink = CollectSink()
+    sink.begin(head(0, 0, total=0))
+    assert sink.complete
+    assert sink.feed(b"") == 0
+    assert sink.to_bytes() == b""
+    assert bytes(sink.to_view()) == b""
+
+
+async def test_drain_closes_a_complete_body() -> None:
+    body, sink = Body(head(0, 5), b"ab", b"cde", error=RuntimeError("after the last byte")), CollectSink()
+    await drain(body, sink, path="k")
+    assert sink.to_bytes() == b"abcde"
+    assert body.closed == 1
+
+
+async def test_drain_says_how_far_it_came() -> None:
+    """S15: a body that ends early is no end of file."""
+    body, sink = Body(head(0, 5), b"ab"), CollectSink()
+    with pytest.raises(Unavailable, match="2 of 5"):
+        await drain(body, sink, path="k")
+    assert sink.received == 2
+    assert body.closed == 1
+
+
+@pytest.mark.parametrize("error", [Unavailable("broke"), asyncio.CancelledError(), ObjectChanged("x")])
+async def test_drain_closes_a_failing_body(error: BaseException) -> None:
+    body, sink = Body(head(0, 5), b"ab", error=error), CollectSink()
+    with pytest.raises(type(error)) as caught:
+        await drain(body, sink, path="k")
+    assert caught.value is error
+    assert body.closed == 1
+
+
+async def test_drain_closes_a_body_that_does_not_continue() -> None:
+    sink = CollectSink()
+    sink.begin(head(0, 5))
+    body = Body(head(0, 5, etag="other"), b"abcde")
+    with pytest.raises(ObjectChanged):
+        await drain(body, sink, path="k")
+    assert body.closed == 1
