@@ -14,7 +14,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 JAVA_STAMP  := $(VENV)/.installed-java
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-spark-crash lint types docs bench bench-spark examples clean
+.PHONY: help demo demo-spark test test-full test-spark-crash lint types docs bench bench-spark examples clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo-spark: $(SPARK_STAMP) $(JAVA_STAMP) ## Kill a pipeline on Spark, start it a
 test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not spark" $(ARGS) $(OR_NONE)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m spark tests/spark tests/examples $(ARGS) $(OR_NONE)
+
+test-full: export AIOPREFETCH_TESTS = full
+test-full: test ## Run the tests with every combination, seed and example, as CI does
 
 test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step, then thousands without a JVM (half an hour)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)

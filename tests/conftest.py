@@ -1,7 +1,7 @@
 """What all tests share: hygiene checks, real S3 servers, random names, the virtual clock.
 
 A test that fails says how it is run again in the same order and with the same examples: `--virtual-seed`,
-`--hypothesis-profile`, and what Hypothesis prints.
+`AIOPREFETCH_TESTS`, and what Hypothesis prints.
 
 Where a test goes: `unit/` one module, no network; `tidy/` rules about the source; everything that needs a server asks
 for the fixture `s3_server` or `rclone_server`. A test marked `virtual` runs on the virtual clock.
@@ -22,6 +22,7 @@ import pytest
 from hypothesis import settings
 
 from aioprefetch.testing import CountingS3Server, LoopLag, RcloneS3Server, VirtualClockLoop
+from tests.profile import PROFILE
 
 THREADS_ALLOWED = (
     "aioprefetch-",  # the servers of aioprefetch.testing and the one loop thread of ap.sync live on purpose
@@ -35,11 +36,14 @@ HELD_SECONDS_MAX = 0.1
 # A JVM that lives for a minute is not worth compiling well: it takes half the CPU so. All of them inherit this.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# `quick` draws the same examples in each run; `full` draws others each time, and more of them.
+# `quick` draws a fifth of the examples that a test asks for, `full` all of them: the same ones in each run. `search`
+# draws others each time, and ten times as many.
 settings.register_profile("quick", derandomize=True, database=None, deadline=None, print_blob=True)
-settings.register_profile("full", derandomize=False, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("AIOPREFETCH_HYPOTHESIS", "quick"))
-FULL_EXAMPLES_FACTOR = 10
+settings.register_profile("full", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile("search", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile(PROFILE)
+EXAMPLES_FACTOR = {"quick": 0.2, "full": 1.0, "search": 10.0}
+EXAMPLES_MIN = 20
 
 # With AIOPREFETCH_NO_SKIPS set any other skip fails: a machine that lacks something must not pass with fewer tests.
 SKIPS_EXPECTED = re.compile(
@@ -75,14 +79,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Draw more examples under the profile `full`, also where a test says how many it wants."""
-    if settings.get_current_profile_name() != "full":
-        return
+    """Draw as many examples as the profile wants, also where a test says how many it wants."""
     for test in {id(test): test for item in items if (test := _hypothesis_test(item)) is not None}.values():
         own: Any = test._hypothesis_internal_use_settings or settings.default
         test._hypothesis_internal_use_settings = settings(
-            own, max_examples=FULL_EXAMPLES_FACTOR * own.max_examples, derandomize=False
+            own, max_examples=examples_of(own.max_examples), derandomize=settings.get_current_profile_name() != "search"
         )
+
+
+def examples_of(written: int) -> int:
+    """How many examples the profile draws where a test asks for a number of them."""
+    return max(min(written, EXAMPLES_MIN), round(EXAMPLES_FACTOR[settings.get_current_profile_name()] * written))
 
 
 def _hypothesis_test(item: pytest.Item) -> Any:

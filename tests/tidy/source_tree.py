@@ -13,12 +13,13 @@ PACKAGE = ROOT / "aioprefetch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """One imported module: by which file, at which line, and whether inside a function."""
+    """One imported module: by which file, at which line, whether inside a function, whether for type checkers alone."""
 
     module: str
     path: Path
     line: int
     in_function: bool
+    for_typing: bool = False
 
     @property
     def where(self) -> str:
@@ -54,32 +55,48 @@ def project_files() -> list[Path]:
 
 
 def imports_of(path: Path) -> list[Import]:
-    """The modules a file imports at run time; what stands under TYPE_CHECKING is left out."""
-    return list(_walk(parse(path), path, in_function=False))
+    """The modules a file imports when it runs."""
+    return [found for found in all_imports_of(path) if not found.for_typing]
 
 
-def _walk(node: ast.AST, path: Path, *, in_function: bool) -> Iterator[Import]:
+def all_imports_of(path: Path) -> list[Import]:
+    """The modules a file imports, under TYPE_CHECKING too."""
+    return list(_walk(parse(path), path, in_function=False, for_typing=False))
+
+
+def _walk(node: ast.AST, path: Path, *, in_function: bool, for_typing: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for statement in child.orelse:
-                yield from _walk(statement, path, in_function=in_function)
+            typed = ast.Module(body=child.body, type_ignores=[])
+            yield from _walk(typed, path, in_function=in_function, for_typing=True)
+            otherwise = ast.Module(body=child.orelse, type_ignores=[])
+            yield from _walk(otherwise, path, in_function=in_function, for_typing=for_typing)
         elif isinstance(child, ast.Import | ast.ImportFrom):
             for module in _modules(child):
-                yield Import(module=module, path=path, line=child.lineno, in_function=in_function)
+                yield Import(
+                    module=module, path=path, line=child.lineno, in_function=in_function, for_typing=for_typing
+                )
         else:
             inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _walk(child, path, in_function=inside)
+            yield from _walk(child, path, in_function=inside, for_typing=for_typing)
 
 
 def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     base = "." * node.level + (node.module or "")
-    if base == "aioprefetch":
-        # `from aioprefetch import errors` means the submodule; a name that is no module means the front door.
-        return [f"{base}.{alias.name}" if _is_module(alias.name) else base for alias in node.names]
-    return [base]
+    # `from aioprefetch import errors` means the submodule; a name that is no module means the package.
+    return [f"{base}.{alias.name}" if _is_module(f"{base}.{alias.name}") else base for alias in node.names]
 
 
 def _is_module(name: str) -> bool:
-    return (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()
+    path = ROOT / name.replace(".", "/")
+    return name.startswith("aioprefetch.") and (path.is_dir() or path.with_suffix(".py").is_file())
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of the package, ``None`` for any other."""
+    path = ROOT / module.replace(".", "/")
+    if module.partition(".")[0] != "aioprefetch":
+        return None
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -7,6 +7,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
+from tests.profile import pairwise
+
 ROOT = Path(__file__).parents[3]
 
 TESTS = {
@@ -43,7 +47,7 @@ TESTS = {
 
         drawn = []
 
-        @settings(max_examples=7)
+        @settings(max_examples=150)
         @given(st.integers())
         def test_numbers(number):
             drawn.append(number)
@@ -95,11 +99,26 @@ def test_a_schedule_that_fails_says_how_to_replay_it(tmp_path: Path) -> None:
     assert "test_plain' --virtual-seed" not in found
 
 
-def test_the_examples_of_hypothesis(tmp_path: Path) -> None:
-    """Ten times as many with `full`, also where a test says how many; a failure says how to replay it."""
-    quick = run(tmp_path, "examples")
-    assert "\ndrawn 7 " in quick
-    assert "reproduce_failure" in quick
-    full = run(tmp_path, "examples", "--hypothesis-profile=full")
-    assert "\ndrawn 70 " in full
-    assert "reproduce_failure" in full
+@pytest.mark.parametrize(("profile", "examples"), [("quick", 30), ("full", 150), ("search", 1500)])
+def test_the_profile_chooses_how_many_examples_are_drawn(tmp_path: Path, profile: str, examples: int) -> None:
+    """Also where a test says how many; a failure prints what replays it."""
+    found = run(tmp_path, "examples", AIOPREFETCH_TESTS=profile)
+    assert f"\ndrawn {examples} " in found
+    assert "reproduce_failure" in found
+
+
+def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
+    """With those that there are."""
+    assert "AIOPREFETCH_TESTS='most' must be one of quick, full, search" in run(
+        tmp_path, "examples", AIOPREFETCH_TESTS="most"
+    )
+
+
+def test_pairs_of_parameters_are_all_kept() -> None:
+    """With far fewer combinations; pairs that no combination has are not made up."""
+    product = [(a, b, c) for a in range(4) for b in "xyz" for c in (True, False) if not (a == 0 and c)]
+    kept = pairwise(product)
+    assert len(kept) < len(product)
+    assert set(kept) <= set(product)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert {(row[i], row[j]) for row in kept} == {(row[i], row[j]) for row in product}

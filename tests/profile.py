@@ -1,0 +1,45 @@
+"""How much the tests try: `quick` by default, `full` in CI and by `make test-full`, `search` for new examples.
+
+`AIOPREFETCH_TESTS` chooses. `quick` checks every rule; `full` checks it in every combination and with every seed;
+`search` draws random examples, ten times as many, and never the same ones twice.
+"""
+
+import itertools
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+PROFILES = ("quick", "full", "search")
+PROFILE = os.environ.get("AIOPREFETCH_TESTS", "quick")
+if PROFILE not in PROFILES:
+    raise ValueError(f"AIOPREFETCH_TESTS={PROFILE!r} must be one of {', '.join(PROFILES)}")
+IS_FULL = PROFILE != "quick"
+
+
+def chosen(*, quick: T, full: T) -> T:
+    """A size, or a list of parameters, for the profile at hand."""
+    return full if IS_FULL else quick
+
+
+def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Every combination of the axes; under `quick` only so many that each pair of values of two axes occurs."""
+    product = list(itertools.product(*axes))
+    return product if IS_FULL else pairwise(product)
+
+
+def pairwise(product: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A few of the combinations, in their order, that together have every pair of values that all of them have."""
+    missing = {pair for row in product for pair in _pairs(row)}
+    kept = []
+    while missing:
+        best = max(range(len(product)), key=lambda index: len(missing.intersection(_pairs(product[index]))))
+        missing.difference_update(_pairs(product[best]))
+        kept.append(best)
+    return [product[index] for index in sorted(kept)]
+
+
+def _pairs(row: tuple[Any, ...]) -> set[tuple[int, int, str, str]]:
+    named = [repr(value) for value in row]
+    return {(i, j, named[i], named[j]) for i, j in itertools.combinations(range(len(row)), 2)}

@@ -1,0 +1,71 @@
+"""Plain English: what we write of the code can be believed without the code beside it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.source_tree import PACKAGE, ROOT, project_files, python_files
+
+# Habits of our own that a reader had to translate. On the right: what the field says.
+HABITS: dict[str, str] = {
+    r"whoever": "say who: the caller, a reader, a waiter",
+    r"so (?:many|much)(?! (?:as|that|more|less|faster|slower))": "a number: 'at most N', or the name of the limit",
+    r"told": "passed, given, configured, reported",
+    r"cannot be meant": "invalid",
+    r"of late": "recently",
+    r"anew": "again",
+    r"for good": "permanently",
+    r"as ever": "as before",
+    r"nobody": "no caller, no reader, nothing",
+    r"somebody": "a caller, a reader",
+    r"everybody": "all callers, all readers",
+    r"is none of": "must be one of",
+    r"the wall's clock": "wall-clock time",
+    r"does not answer": "does not respond",
+    r"an? answer": "a response",
+}
+HABIT = re.compile("|".join(rf"\b(?P<h{index}>{habit})\b" for index, habit in enumerate(HABITS)), re.IGNORECASE)
+# A docstring of a pronoun says nothing where it is read alone.
+BARE = re.compile(r'"""(?:The same|Both|Nothing|It is gone|As many \w+|They were \w+ there|See ``\w+``)\.?"""')
+
+PAGES = [path for path in project_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
+SOURCES = [path for path in (*python_files(PACKAGE), *python_files(ROOT / "tests")) if path != Path(__file__)]
+
+
+def habits_in(path: Path) -> list[str]:
+    """Where a file has a habit, and what to say instead."""
+    lines = path.read_text("utf-8").splitlines()
+    found = []
+    for number, line in enumerate(lines, 1):
+        if match := HABIT.search(line):
+            said = HABITS[list(HABITS)[int(str(match.lastgroup)[1:])]]
+            found.append(f"{path.relative_to(ROOT)}:{number}: {match[0]!r}; say: {said}")
+        if match := BARE.search(line):
+            found.append(f"{path.relative_to(ROOT)}:{number}: {match[0]} says nothing")
+    return found
+
+
+@pytest.mark.parametrize("paths", [pytest.param(SOURCES, id="sources"), pytest.param(PAGES, id="pages")])
+def test_what_is_written_is_plain(paths: list[Path]) -> None:
+    """Comments, docstrings, errors and pages say what the field says."""
+    assert [habit for path in paths for habit in habits_in(path)] == []
+
+
+def test_names_of_tests_are_plain() -> None:
+    """The same habits, in names."""
+    names = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in python_files(ROOT / "tests")
+        for name in re.findall(r"def (test_\w+)", path.read_text("utf-8"))
+        if HABIT.search(name.replace("_", " "))
+    ]
+    assert names == []
+
+
+def test_the_check_bites(tmp_path: Path) -> None:
+    """What must be refused is refused."""
+    for text in ("whoever reads", "at most so many bytes", "it was told", "An answer", '"""The same."""'):
+        assert HABIT.search(text) or BARE.search(text), text
+    for text in ("as many as there are", "so much more", "so many that", "retold", "answers"):
+        assert not HABIT.search(text), text
