@@ -27,7 +27,7 @@ FileNotFoundError`` keeps working::
     ├── TimedOut                  TimeoutError
     │   └── Stalled                              a body that stopped, or drips
     ├── BudgetExhausted           OSError        no memory, slot or retry token within the allowed time
-    ├── ProtocolError             OSError        an answer that HTTP or the store's protocol does not allow
+    ├── ProtocolError             OSError        a response that HTTP or the store's protocol does not allow
     │   └── RedirectRefused
     ├── UntrustedMetadata         ValueError
     ├── StateConflict             OSError        a source's state that is another writer's, or another source's
@@ -74,7 +74,7 @@ class Error(Exception):
     context
         Further facts in order: ``range``, ``received``, ``service``, ``request_id``, ``attempts``, ...
     head
-        The head of the answer during whose body it failed, if one had come.
+        The head of the response during whose body it failed, if one had come.
     received
         Bytes of the body that had been delivered before the failure.
     retry_after_seconds
@@ -294,7 +294,7 @@ class Unavailable(Error, ConnectionError):
 
 
 class TimedOut(Error, TimeoutError):
-    """No answer, no byte or no slot within the time allowed."""
+    """No response, no byte or no slot within the time allowed."""
 
     status_default: ClassVar[Status] = "temporary"
     errno_default = errno_codes.ETIMEDOUT
@@ -311,7 +311,7 @@ class BudgetExhausted(Error, OSError):
 
 
 class ProtocolError(Error, OSError):
-    """An answer that the protocol does not allow: none of its bytes were delivered."""
+    """A response that the protocol does not allow: none of its bytes were delivered."""
 
     status_default: ClassVar[Status] = "temporary"
     errno_default = errno_codes.EPROTO
@@ -342,7 +342,7 @@ class Closed(Error, ValueError):
 
 
 class SizeUnknown(Error, OSError):
-    """The position depends on the object's size, and no answer has told it yet."""
+    """The position depends on the object's size, and no response has told it yet."""
 
     errno_default = errno_codes.EAGAIN
 

@@ -144,7 +144,7 @@ class ServiceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What every request carries. ``deadline`` is a time of the loop's clock after which the answer is of no use."""
+    """What every request carries. ``deadline`` is a time of the loop's clock after which the response is of no use."""
 
     operation: ClassVar[str] = ""
 
@@ -183,7 +183,7 @@ class ReadRequest(Request):
         return f"[{self.offset}, {'end' if self.size is None else self.offset + self.size})"
 
     def resume(self, head: ReadHead, received: int) -> ReadRequest:
-        """The request for what is still missing of an answer, pinned to the version that has begun to arrive."""
+        """The request for what is still missing of a response, pinned to the version that has begun to arrive."""
         return replace(
             self,
             offset=head.start + received,
@@ -198,7 +198,7 @@ class ReadRequest(Request):
 @_filled_fast
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHead:
-    """The head of an answer, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
+    """The head of a response, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
 
     ``total`` is ``None`` where a server sends ``Content-Range: bytes a-b/*``.
     """

@@ -1,4 +1,4 @@
-"""The two streams of a store: an answer read piece by piece, and an object written piece by piece."""
+"""The two streams of a store: a response read piece by piece, and an object written piece by piece."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aioprefetch.values import Metadata, ReadHead
 
 
 class ReadBody(Protocol):
-    """An answer whose head has come and been checked, and whose body is read piece by piece."""
+    """A response whose head has come and been checked, and whose body is read piece by piece."""
 
     @property
     def head(self) -> ReadHead:

@@ -91,7 +91,7 @@ def parse_http_date(text: str | None) -> datetime | None:
     """``Last-Modified`` or ``Date`` with its time zone, ``None`` when it is missing or no date."""
     if not text or len(text) > _DATE_LENGTH_MAX:
         return None
-    # The answers for one object all say the same.
+    # The responses for one object all say the same.
     return _known_date(text) if len(text) <= _KEPT_LENGTH_MAX else _parsed_date(text)
 
 

@@ -65,8 +65,8 @@ def stall_seconds_of(accessor: Accessor) -> float | None:
 
     A service whose transport watches its connections says so by an attribute ``stall_seconds`` of its live accessor,
     and layers that wait for nothing else pass it on. ``read``, ``open_read``, ``read_chunk`` and ``stat`` then raise
-    ``TimedOut`` or ``Stalled`` by themselves, whatever they wait for: an answer, a connection, credentials. ``Timeout``
-    puts no second watch on a read that is watched closely enough.
+    ``TimedOut`` or ``Stalled`` by themselves, whatever they wait for: a response, a connection, credentials.
+    ``Timeout`` puts no second watch on a read that is watched closely enough.
     """
     seconds = getattr(accessor, "stall_seconds", None)
     return float(seconds) if isinstance(seconds, int | float) else None

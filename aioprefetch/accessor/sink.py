@@ -1,6 +1,6 @@
-"""Where the body of an answer goes: the reader of a range offers memory, the service fills it.
+"""Where the body of a response goes: the reader of a range offers memory, the service fills it.
 
-A sink gets its memory only when the checked head of the answer is there, so nothing is allocated by a size that was
+A sink gets its memory only when the checked head of the response is there, so nothing is allocated by a size that was
 merely hoped for. It outlives attempts: a retry goes on at ``received``. It may scatter over several buffers.
 """
 
@@ -22,7 +22,7 @@ _NOTHING = memoryview(b"")
 
 
 class Sink:
-    """Collects one answer. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
+    """Collects one response. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
 
     __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_urgent", "on_urgent", "received")
 
@@ -36,7 +36,7 @@ class Sink:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte of the answer has been delivered."""
+        """Whether every byte of the response has been delivered."""
         return self.head is not None and self.received >= self.head.size
 
     def hurry(self) -> None:
@@ -49,7 +49,7 @@ class Sink:
             self.on_urgent()
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:
-        """The head of the answer. At a later attempt it must continue the first one: same version, next byte."""
+        """The head of the response. At a later attempt it must continue the first one: same version, next byte."""
         first = self.head
         if first is None:
             self.head = head
@@ -127,7 +127,7 @@ def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
 
 
 class CollectSink(Sink):
-    """Collects the answer into memory of its own, which an ``owner`` may keep for the next one."""
+    """Collects the response into memory of its own, which an ``owner`` may keep for the next one."""
 
     __slots__ = ("_owner", "_pieces")
 
@@ -161,7 +161,7 @@ class CollectSink(Sink):
 
 
 class BufferSink(Sink):
-    """Puts the answer into the caller's buffer, which must have room for all of it."""
+    """Puts the response into the caller's buffer, which must have room for all of it."""
 
     __slots__ = ("_buffer",)
 
@@ -176,7 +176,7 @@ class BufferSink(Sink):
 async def drain(body: ReadBody, sink: Sink, *, path: str) -> None:
     """Read a body into a sink and close it.
 
-    What comes after the last expected byte, even an error, does not matter: the answer is complete. A body that ends
+    What comes after the last expected byte, even an error, does not matter: the response is complete. A body that ends
     early is ``Unavailable`` (temporary): the caller may go on at ``sink.received``.
     """
     try:

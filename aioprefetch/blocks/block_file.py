@@ -157,7 +157,7 @@ class BlockFile:
     ) -> Fetch:
         """Start a request for ``[start, end)``, none of which may be resident or on its way.
 
-        ``check`` sees the head of the answer before anything is placed, and raises if it is of another object.
+        ``check`` sees the head of the response before anything is placed, and raises if it is of another object.
         ``owner`` may break it off by ``cancel_prefetches``. What it does counts for ``account``.
         """
 
@@ -186,7 +186,7 @@ class BlockFile:
         return [fetch.join(min(end, fetch.end)) for fetch in joined]
 
     def place(self, fetch: Fetch, head: ReadHead) -> None:
-        """Make the segments that the answer fills: those parts of it that are not resident already."""
+        """Make the segments that the response fills: those parts of it that are not resident already."""
         for index in self.grid.indices(head.start, head.end):
             block = self.blocks.get(index)
             if block is None:

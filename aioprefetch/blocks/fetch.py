@@ -241,12 +241,12 @@ class Fetch(Sink):
                 self._settle(wait)
 
     def _begun(self, head: ReadHead) -> None:
-        if self.finished:  # It was broken off, and the answer comes all the same.
+        if self.finished:  # It was broken off, and the response comes all the same.
             raise Closed("the request was broken off", operation="read")
         try:
             self._place(self, head)
         except Exception:
-            self.head = None  # An answer that is refused has served nobody, not even who waits for its head.
+            self.head = None  # A response that is refused has served nobody, not even who waits for its head.
             raise
         self._wake()
 

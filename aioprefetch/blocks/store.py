@@ -156,7 +156,7 @@ class BlockStore:
         label: str = "",
         account: Account | None = None,
     ) -> Fetch:
-        """Start a request whose file may be known only when the head of its answer has come.
+        """Start a request whose file may be known only when the head of its response has come.
 
         Memory is reserved before ``call`` is made; ``call(fetch)`` sends the request with the fetch as its sink.
         """

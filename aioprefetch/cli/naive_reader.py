@@ -76,10 +76,10 @@ class HttpRanges:
     def fetch(self, start: int, end: int) -> bytes:
         """The bytes ``[start, end)``."""
         self._connection.request("GET", self._target, headers={"Range": f"bytes={start}-{end - 1}"})
-        with contextlib.closing(self._connection.getresponse()) as answer:
-            body = answer.read()
-        if answer.status != 206 or len(body) != end - start:
-            raise ProtocolError(f"status {answer.status} with {len(body)} bytes for a range of {end - start}")
+        with contextlib.closing(self._connection.getresponse()) as response:
+            body = response.read()
+        if response.status != 206 or len(body) != end - start:
+            raise ProtocolError(f"status {response.status} with {len(body)} bytes for a range of {end - start}")
         return body
 
     def close(self) -> None:

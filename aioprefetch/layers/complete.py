@@ -1,9 +1,10 @@
 """Complete: a read that ends well has exactly its bytes, and every service can do what the others can.
 
 It refuses options that the service would ignore, checks lengths, and fills in what a service lacks: suffix ranges (by
-``stat``), ``if_match`` (by comparing the answer's ETag), the ``stat`` of directories (by listing one entry), recursive
-listing (directory by directory), copy (by reading and writing), streaming writes (by collecting). Each costs requests
-of its own, which the counters show. After OpenDAL's CompleteLayer, SimulateLayer and CorrectnessCheckLayer.
+``stat``), ``if_match`` (by comparing the response's ETag), the ``stat`` of directories (by listing one entry),
+recursive listing (directory by directory), copy (by reading and writing), streaming writes (by collecting). Each
+costs requests of its own, which the counters show. After OpenDAL's CompleteLayer, SimulateLayer and
+CorrectnessCheckLayer.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """ConcurrentLimit: at most so many requests in flight, fewer while the store asks for that, demand before prefetch.
 
-A slot is taken just before a request goes to the layer below, and given back when its answer has been read: by
+A slot is taken just before a request goes to the layer below, and given back when its response has been read: by
 ``read`` when it ends, by a stream at the end of its body or when it is closed. Nothing queues for anything else while
 it holds a slot, so a reader of many blocks finishes with any limit, also 1. A stream that its user has opened and does
 not read does hold its slot: with as many of these as the limit, the next request fails after ``wait_seconds`` and says
 so. A streaming write holds a slot during each call only, because between two calls nothing is in flight.
 
 **Throttling.** ``Throttled`` halves the slots that may be in use, at most once a second and never below one. Each full
-round of answers, as many as there are slots and none of them ``Throttled``, gives one back, until all are there again.
-That nothing is there, or nothing has changed, is an answer too; other errors say nothing about the load.
+round of responses, as many as there are slots and none of them ``Throttled``, gives one back, until all are there
+again. That nothing is there, or nothing has changed, is a response too; other errors say nothing about the load.
 
 Retry belongs outside of this layer, so that no slot is held during its pauses, and Timeout inside, so that waiting for
-a slot does not count as waiting for an answer.
+a slot does not count as waiting for a response.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
                 # While slots turn over the queue gets shorter: only one that stands still is given up.
                 stands_still = slots.releases == releases
                 if stands_still and not (ticket.granted or beyond_deadline):
-                    # Streams that nobody reads may hold all that throttling has left: then no answer could raise it.
+                    # Streams that nobody reads may hold all that throttling has left: then no response could raise it.
                     self._restore()
                 if not ticket.granted and (beyond_deadline or stands_still):
                     raise self._no_slot(request, beyond_deadline=beyond_deadline)

@@ -1,7 +1,7 @@
 """Retry: what may succeed at another attempt is tried again, within bounds; a read goes on where it broke off.
 
 Only errors whose status is ``temporary`` are tried again, after a pause with full jitter below an exponential bound
-(``Throttled`` has a longer base), or as long as the store asked for. An answer that breaks off in its body is gone on
+(``Throttled`` has a longer base), or as long as the store asked for. A response that breaks off in its body is gone on
 with at once. Four things bound it: the attempts, the time, the request's ``deadline``, and a bucket of tokens that all
 operations of a runtime share: when a store is down, retries end soon and do not multiply its load.
 
@@ -177,7 +177,7 @@ class RetryAccessor(WrappedAccessor):
         return RetryReadBody(self, await self.around(request, self.inner.open_read), request)
 
     async def reopen(self, request: ReadRequest, progress: Sink) -> ReadBody:
-        """A body with the rest of an answer, checked to go on where ``progress`` stands."""
+        """A body with the rest of a response, checked to go on where ``progress`` stands."""
         first = progress.head
         assert first is not None
         body = await self.inner.open_read(request.resume(first, progress.received))
@@ -200,7 +200,7 @@ class RetryAccessor(WrappedAccessor):
         if not error.is_temporary:
             raise error
         if head is not None and progress.received and not _is_verifiable(head):
-            raise attempts.give_up(error, "nothing in the answer tells one version of the object from another")
+            raise attempts.give_up(error, "nothing in the response tells one version of the object from another")
         if progress.complete:
             # Nothing is left to ask for: an empty range would bring the whole object.
             raise attempts.give_up(error, "all bytes were delivered")

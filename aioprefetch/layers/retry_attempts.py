@@ -118,7 +118,7 @@ class Attempts:
             self.succeeded()
             self.count, self._mark, self.started = 1, received, now
             self._name_failures, self._next_start_max = 0, float("inf")
-        # An answer that had begun, at its first break; later ones only as far as they brought something.
+        # A response that had begun, at its first break; later ones only as far as they brought something.
         got_on = received > self._received or (self.count == 1 and error.head is not None)
         self._received = received
         pause = self._pause_seconds(error, got_on=got_on)
@@ -161,7 +161,7 @@ class Attempts:
     def _pause_seconds(self, error: Error, *, got_on: bool) -> float:
         layer = self._layer
         if got_on and isinstance(error, Unavailable) and error.retry_after_seconds is None:
-            return 0.0  # A connection broke on which an answer came: the store is there, another one will do.
+            return 0.0  # A connection broke on which a response came: the store is there, another one will do.
         base = layer.throttle_base_seconds if isinstance(error, Throttled) else layer.base_seconds
         pause = backoff_seconds(self._runtime.random, self.count, base, layer.cap_seconds)
         return max(pause, error.retry_after_seconds or 0.0)

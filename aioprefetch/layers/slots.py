@@ -1,7 +1,7 @@
 """A bounded number of slots in two lanes: the queue behind ConcurrentLimit. Pure: no loop, no clock, no I/O.
 
 Where the store asks for fewer requests there are fewer slots: the half, at most once a second, and one more again for
-each full round of answers (additive increase, multiplicative decrease, as TCP does it).
+each full round of responses (additive increase, multiplicative decrease, as TCP does it).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class SlotQueue:
     """
 
     __slots__ = (
-        "_answers",
         "_demand",
         "_halved_seconds",
         "_prefetch",
+        "_responses",
         "in_flight",
         "limit",
         "limit_max",
@@ -61,7 +61,7 @@ class SlotQueue:
     def __init__(self, limit_max: int) -> None:
         self.limit = self.limit_max = limit_max
         self.prefetch_max = max(1, limit_max - 1)
-        self._answers = 0
+        self._responses = 0
         self._halved_seconds = float("-inf")
         self.in_flight = 0
         self.prefetch_in_flight = 0
@@ -122,9 +122,9 @@ class SlotQueue:
     def refused(self, now: float) -> bool:
         """The store asked for fewer requests, at ``now`` in seconds. Whether there are fewer slots because of it.
 
-        A round of answers begins anew: one with a refusal in it is not full.
+        A round of responses begins anew: one with a refusal in it is not full.
         """
-        self._answers = 0
+        self._responses = 0
         if self.limit == 1 or now < self._halved_seconds + HALVING_SECONDS:
             return False
         self._halved_seconds = now
@@ -135,8 +135,8 @@ class SlotQueue:
         """The store answered a request. Whether this brought the last slot back."""
         if self.limit == self.limit_max:
             return False
-        self._answers += 1
-        if self._answers < self.limit:
+        self._responses += 1
+        if self._responses < self.limit:
             return False
         self._set_limit(self.limit + 1)
         return self.limit == self.limit_max
@@ -148,7 +148,7 @@ class SlotQueue:
     def _set_limit(self, limit: int) -> None:
         self.limit = limit
         self.prefetch_max = max(1, limit - 1)
-        self._answers = 0
+        self._responses = 0
         self._grant()
 
     def _line(self, lane: Lane) -> deque[SlotTicket]:

@@ -1,7 +1,7 @@
 """Timeout: no single attempt waits for ever.
 
 Two limits for two kinds of waiting. A control operation (``stat``, ``list``, ``delete``, ...) has ``timeout_seconds``
-for its answer. A read has ``stall_seconds`` **without progress**: until the head and then from byte to byte, however
+for its response. A read has ``stall_seconds`` **without progress**: until the head and then from byte to byte, however
 long the whole body takes. That means the same for ``read`` (bytes that reached the sink) and for a body (each
 ``read_chunk``; the time between two calls is the caller's). Besides, a request's own ``deadline`` bounds every wait.
 
@@ -173,7 +173,7 @@ class TimeoutAccessor(WrappedAccessor):
         operation, path = request.operation, request.path
         if head is None:
             return TimedOut(
-                f"no answer within {limit_seconds:g} seconds", operation=operation, path=path, context=facts
+                f"no response within {limit_seconds:g} seconds", operation=operation, path=path, context=facts
             )
         return Stalled(
             f"the body stopped after {received} of {head.size} bytes: no more came for {limit_seconds:g} seconds",

@@ -112,7 +112,7 @@ class Operator(OperatorRecipe):
         version: str | None = None,
         timeout_seconds: float | None = None,
     ) -> memoryview:
-        """As ``read``, as a read-only view on the memory that the answer was received into."""
+        """As ``read``, as a read-only view on the memory that the response was received into."""
         request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
         if request is None:
             return memoryview(b"")
@@ -319,7 +319,7 @@ class Operator(OperatorRecipe):
         for a file open in text mode, and for an item that is not bytes.
 
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
-        cancelled nothing is left behind (an attempt whose answer was lost may have succeeded).
+        cancelled nothing is left behind (an attempt whose response was lost may have succeeded).
         """
         check_file(path, "write")
         arguments = Arguments("write", path)

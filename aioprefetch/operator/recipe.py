@@ -142,7 +142,7 @@ class OperatorRecipe:
     async def aclose(self) -> None:
         """Close connections and end background work on the running loop; open readers fail with ``Closed``.
 
-        Needs no answer from the network. The next use starts anew.
+        Needs no response from the network. The next use starts anew.
         """
         self._live = None
         runtime = self._family.existing()

@@ -1,7 +1,7 @@
-"""Which version of an object a reader reads: pinned by its first answer, held to in every later one.
+"""Which version of an object a reader reads: pinned by its first response, held to in every later one.
 
 Nothing is sent until bytes are wanted. The first request brings size, ETag and bytes together; whoever comes
-meanwhile waits for its head alone. Afterwards every request carries the ETag, and every answer is compared with it.
+meanwhile waits for its head alone. Afterwards every request carries the ETag, and every response is compared with it.
 
 Readers that open one object at once share that request as long as it was not sent. Who comes later waits for its head
 and then asks whether the object is still that version: what was written before a reader was opened is always seen.
@@ -62,7 +62,7 @@ class Opening:
         return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
 
     def found(self, etag: str | None, version: str | None, total: int) -> BlockFile:
-        """The answer names the version: every reader that may share it has pinned it from now on."""
+        """The response names the version: every reader that may share it has pinned it from now on."""
         first, *others = self.readers
         file = first._pin(etag, version, total)
         for reader in others:
@@ -83,7 +83,7 @@ class Opening:
 class PinnedVersion:
     """Which version of an object a reader reads, found out by its first request. Bound to one runtime.
 
-    ``size`` is what reads may reach: the declared size if there is one, as long as no answer tells that the object is
+    ``size`` is what reads may reach: the declared size if there is one, as long as no response tells that the object is
     shorter, else the real size, ``None`` until known.
     """
 
@@ -118,7 +118,7 @@ class PinnedVersion:
         self._waits: set[Wait] = set()
         self._end_error: Callable[[], Error] = self._was_closed
         self._opening_timer: Timer | None = None
-        # A size that the caller declares together with an ETag is believed until an answer contradicts it.
+        # A size that the caller declares together with an ETag is believed until a response contradicts it.
         self._is_size_confirmed = size is None or etag is None
         if size is not None and etag is not None:
             self._set_file(size, is_current=False)
@@ -169,7 +169,7 @@ class PinnedVersion:
         return found
 
     def _sent_opening(self, offset: int | None, size: int) -> Opening | None:
-        """The request of another reader that brings what is wanted, was sent already and has no answer yet."""
+        """The request of another reader that brings what is wanted, was sent already and has no response yet."""
         found = self._opening_of_others(offset, size)
         return None if found is None or found.fetch.head is not None or not self._may_ask_after else found
 
@@ -484,7 +484,7 @@ class PinnedVersion:
         return self.file
 
     def close(self, reason: Callable[[], Error] | None = None) -> None:
-        """Fail the reads under way, break off the requests nobody else needs. Needs no answer from the network.
+        """Fail the reads under way, break off the requests nobody else needs. Needs no response from the network.
 
         ``reason`` makes the error of these reads, ``Closed`` by default.
         """

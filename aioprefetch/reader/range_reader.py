@@ -261,7 +261,7 @@ class RangeReader(ReaderState):
     def will_need(self, ranges: Iterable[Sequence[int]]) -> None:
         """These ranges will be read soon: fetch what is missing of them in the prefetch lane. A hint, without result.
 
-        Before the first answer, and with prefetching switched off, it does nothing.
+        Before the first response, and with prefetching switched off, it does nothing.
         """
         self._check_open("will_need")
         listed = checked_ranges(ranges, operation="will_need", path=self.path)

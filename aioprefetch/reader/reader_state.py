@@ -21,7 +21,7 @@ from aioprefetch.runtime.statistics import Account, Counters, Statistics, Tier
 
 T = TypeVar("T")
 
-# An answer may tell the size alone, where there is nothing at the place that was asked for; then the next request asks
+# A response may tell the size alone, where there is nothing at the place that was asked for; then the next request asks
 # within it. An object that shrinks meanwhile does so again; one whose size stays refuses what it has.
 _OPENINGS_MAX = 4
 
@@ -49,7 +49,7 @@ class ReaderState:
     def size(self) -> int | None:
         """Bytes that reads can reach: the declared size until the object turns out to be shorter, else the object's.
 
-        ``None`` until an answer told it.
+        ``None`` until a response told it.
         """
         return self._options.size if self._object is None else self._object.size
 

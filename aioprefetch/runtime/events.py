@@ -79,9 +79,9 @@ COUNTERS: Mapping[str, str] = {
     "scan_waits": "reads that a decoder waited for before they had arrived",
     "retries": "attempts after the first",
     "retries_throttled": "those because the store asked for fewer requests",
-    "retries_timed_out": "those because an answer took too long",
+    "retries_timed_out": "those because a response took too long",
     "retries_unavailable": "those because a connection or the store failed",
-    "retries_protocol": "those because an answer contradicted its request",
+    "retries_protocol": "those because a response contradicted its request",
     "retries_other": "those for any other cause",
     "retries_resumed": "retries that went on in the middle of a body",
     "retries_exhausted": "operations given up after their last attempt",
@@ -103,11 +103,11 @@ COUNTERS: Mapping[str, str] = {
 
 # What takes time. Each is a counter too: how often it began.
 DURATIONS: Mapping[str, str] = {
-    "action_http_get_request": "from the request to the head of its answer",
-    "action_http_head_request": "from the request to its answer",
+    "action_http_get_request": "from the request to the head of its response",
+    "action_http_head_request": "from the request to its response",
     "object_list_request": "from the request for a page to the page",
     "action_executor_acquired": "in the queue of ConcurrentLimit",
-    "action_file_opened": "from a reader's first request to the head of its answer",
+    "action_file_opened": "from a reader's first request to the head of its response",
     "stream_read_block_read": "one fetch from the store: all attempts, to the last byte",
     "stream_read_block_acquire_read": "one wait of a read for bytes",
     "memory_waits": "one wait of a fetch for the budget",

@@ -164,7 +164,7 @@ class Runtime:
         self._finishers.append(finish)
 
     async def aclose(self) -> None:
-        """End all background work and close every connection. Needs no answer from the network."""
+        """End all background work and close every connection. Needs no response from the network."""
         with anyio.move_on_after(FINISH_SECONDS_MAX):
             while self._finishers and not self.closed:
                 await self._finishers.pop()()

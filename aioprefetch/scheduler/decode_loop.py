@@ -122,7 +122,7 @@ class DecodeLoop:
             await asyncio.wait(running)
 
     def close(self) -> list[asyncio.Future[pa.RecordBatch | None]]:
-        """Stop both loops and give back every page. Needs no answer; safe to call twice.
+        """Stop both loops and give back every page. Needs no response; safe to call twice.
 
         Returns what threads are still decoding. Pages go back when they are done with them.
         """

@@ -78,7 +78,7 @@ class PageRequest(Sink):
         return self._pinned.path
 
     async def run(self) -> None:
-        """Send it and receive the answer, unless the bytes are in memory already."""
+        """Send it and receive the response, unless the bytes are in memory already."""
         lane: Lane = "demand" if any(reader.is_wanted for reader in self._readers) else "prefetch"
         start, end = self.taken.start, self.taken.end
         try:

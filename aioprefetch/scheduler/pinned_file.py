@@ -1,7 +1,7 @@
 """A file of which one version is read: opened by one request for its tail, held to by every later one.
 
 Column formats keep their metadata at the end, so the first request asks for the last bytes and brings size and ETag
-along: no HEAD. Every later request carries the ETag, and every answer is compared with it, because some stores ignore
+along: no HEAD. Every later request carries the ETag, and every response is compared with it, because some stores ignore
 the condition.
 """
 
@@ -250,12 +250,12 @@ class PinnedFile:
         self.check_head(reply.head, start, end)
 
     def check_head(self, head: ReadHead, start: int, end: int) -> None:
-        """``ObjectChanged`` unless an answer holds ``[start, end)`` of this version."""
+        """``ObjectChanged`` unless a response holds ``[start, end)`` of this version."""
         if head.etag == self.etag and head.total in (None, self.size) and (head.start, head.end) == (start, end):
             return
         self._runtime.counters["stream_read_version_mismatches"] += 1
         raise ObjectChanged(
-            f"the answer holds [{head.start}, {head.end}) of an object of {head.total} bytes, where [{start}, {end})"
+            f"the response holds [{head.start}, {head.end}) of an object of {head.total} bytes, where [{start}, {end})"
             f" of {self.size} was due: it was overwritten",
             expected_etag=self.etag,
             actual_etag=head.etag,

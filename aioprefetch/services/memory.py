@@ -186,7 +186,7 @@ class MemoryAccessor(ServiceAccessor):
             if not is_unmodified(request, error):
                 counters.failed("action_http_get_request")
             raise
-        counters.succeeded("action_http_get_request", 0.0)  # The answer is there at once.
+        counters.succeeded("action_http_get_request", 0.0)  # The response is there at once.
         counters["stream_read_total_bytes"] += head.size
         return head, view
 

@@ -1,4 +1,4 @@
-"""The body of an answer that is read piece by piece, as the transport brings it."""
+"""The body of a response that is read piece by piece, as the transport brings it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from aioprefetch.values import ReadHead, ReadRequest
 
 
 class StreamedBody:
-    """The body of one answer: ``skip_bytes`` are thrown away first, and after ``head.size`` nothing more is read.
+    """The body of one response: ``skip_bytes`` are thrown away first, and after ``head.size`` nothing more is read.
 
     Closing it before its end breaks the connection off and frees its place at once.
     """
 
     def __init__(
-        self, runtime: Runtime, request: ReadRequest, answer: StreamedAnswer, head: ReadHead, *, skip_bytes: int = 0
+        self, runtime: Runtime, request: ReadRequest, response: StreamedAnswer, head: ReadHead, *, skip_bytes: int = 0
     ) -> None:
         self.head = head
         self._runtime = runtime
         self._request = request
-        self._answer = answer
+        self._response = response
         self._skip_bytes = skip_bytes
         self._left_bytes = head.size
         self._closed = False
@@ -29,7 +29,7 @@ class StreamedBody:
     def abort(self) -> None:
         """Break off; a waiting ``read_chunk`` raises ``Closed``."""
         self._closed = True
-        self._answer.close()
+        self._response.close()
 
     async def read_chunk(self) -> memoryview:
         """What has arrived, at least one byte; nothing after the last byte that the head promised."""
@@ -49,7 +49,7 @@ class StreamedBody:
         if self._closed:
             raise self._was_closed()
         try:
-            chunk = await self._answer.read_chunk()
+            chunk = await self._response.read_chunk()
             if not chunk:
                 raise Unavailable(f"the body ended after {received} of {self.head.size} bytes")
         except Error as error:
@@ -64,7 +64,7 @@ class StreamedBody:
     async def aclose(self) -> None:
         """Give the connection back, or break it off. Twice is fine."""
         self._closed = True
-        self._answer.close()
+        self._response.close()
 
     def _was_closed(self) -> Closed:
         return Closed("the body or its operator is closed", operation="read", path=self._request.path)

@@ -19,7 +19,7 @@ from aioprefetch.errors import MissingDependency
 
 JAVA_VERSION_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_ANSWER_SECONDS_MAX = 30.0
+_RESPONSE_SECONDS_MAX = 30.0
 
 _LAUNCHER = """#!/bin/sh
 for argument do
@@ -52,7 +52,7 @@ def java_version(java: str) -> int:
     """The major version of a ``java`` command, 0 where it does not run."""
     try:
         run = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS_MAX, check=False
+            [java, "-version"], capture_output=True, text=True, timeout=_RESPONSE_SECONDS_MAX, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0

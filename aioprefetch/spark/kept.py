@@ -58,7 +58,7 @@ async def keep(store: Operator, name: str, body: dict[str, Any]) -> dict[str, An
     except (AlreadyExists, ConditionNotMatch):
         pass
     except Error as error:
-        # The answer was lost, perhaps not the file.
+        # The response was lost, perhaps not the file.
         if error.status == "permanent" or await read_kept(store, name, frozenset(body)) is None:
             raise
     return await read_kept(store, name, frozenset(body)) or body

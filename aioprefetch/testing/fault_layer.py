@@ -39,8 +39,8 @@ class Injection:
     Which calls: ``operation`` and ``path`` (``None``: any); of the calls that fit, the one numbered ``occurrence`` from
     0 (``None``: from the first on), and ``times`` of them (``None``: all further ones).
 
-    When: ``at="call"`` before anything was sent, ``"head"`` after the answer's head (of a read), ``"reply"`` after a
-    control operation has taken effect, or an integer: after so many bytes of this answer's body.
+    When: ``at="call"`` before anything was sent, ``"head"`` after the response's head (of a read), ``"reply"`` after a
+    control operation has taken effect, or an integer: after so many bytes of this response's body.
 
     What: a pause of ``delay_seconds``; then, if ``hang``, nothing ever again; or ``error`` is raised, with
     ``retry_after_seconds``; or, if ``truncate``, the body ends there as if it were whole.
@@ -111,9 +111,9 @@ class FaultAccessor(WrappedAccessor):
         try:
             await asyncio.sleep(0)
             await self.strike(chosen, "call", request)
-            answer = await forward(request)
+            response = await forward(request)
             await self.strike(chosen, "reply", request)
-            return answer
+            return response
         finally:
             self.in_flight -= 1
 

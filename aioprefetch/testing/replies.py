@@ -1,4 +1,4 @@
-"""The answer that a :class:`FaultServer` plans for a request: HTTP ranges and conditions, bent by a fault.
+"""The response that a :class:`FaultServer` plans for a request: HTTP ranges and conditions, bent by a fault.
 
 Pure: bytes in, bytes out; no sockets. The rules of HTTP are written down here a second time on purpose: the server
 that checks the library shares no code with it.
@@ -45,7 +45,7 @@ def etag_of(data: bytes) -> str:
 
 def plan_reply(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> Reply:
     """Answer a request from `objects`, with the head and body bent as `fault` says."""
-    status, headers, body = _answer(request, objects, fault)
+    status, headers, body = _response(request, objects, fault)
     if fault.body is not None:
         body = fault.body
     if fault.short_by_bytes:
@@ -59,7 +59,9 @@ def plan_reply(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fa
     return Reply(status=status, headers=headers, body=b"" if bodiless else body, lines=fault.header_lines)
 
 
-def _answer(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> tuple[int, dict[str, str], bytes]:
+def _response(
+    request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault
+) -> tuple[int, dict[str, str], bytes]:
     if fault.status is not None:
         body = _error_body(fault.code, request.path) if fault.status >= 400 else b""
         return fault.status, {"Content-Type": "application/xml"}, body

@@ -131,10 +131,10 @@ class CountingS3Server:
         host = self.endpoint_url.removeprefix("http://")
         with contextlib.closing(http.client.HTTPConnection(host)) as connection:
             connection.request("PUT", f"/{name}", headers={"Authorization": signature})
-            answer = connection.getresponse()
-            answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"moto did not create the bucket {name!r}: {answer.status}")
+            response = connection.getresponse()
+            response.read()
+        if response.status != 200:
+            raise RuntimeError(f"moto did not create the bucket {name!r}: {response.status}")
         with self._lock:
             del self._recorded[-1]
             self._connections -= 1

@@ -14,7 +14,7 @@ class HttpClient:
     """One pool of connections within a runtime, which closes it.
 
     Redirects are not followed, bodies are not inflated, nothing is retried, with one exception: a connection that was
-    kept from an earlier request, and turns out to be closed before a byte of an answer came, is replaced once.
+    kept from an earlier request, and turns out to be closed before a byte of a response came, is replaced once.
     """
 
     def __init__(self, runtime: Runtime, options: ClientOptions | None = None) -> None:
@@ -33,7 +33,7 @@ class HttpClient:
         return {"transport_connections_open": pool.open_count, "transport_connections_idle": pool.idle_count}
 
     async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
-        """Send a request; ``receiver`` gets the answer. Returns how many seconds its head took.
+        """Send a request; ``receiver`` gets the response. Returns how many seconds its head took.
 
         ``fields`` are the headers of this request alone, each with its CRLF (``encoded_fields``). Raises
         ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
@@ -56,25 +56,25 @@ class HttpClient:
             pool.release(connection)
 
     def stream(self, connection: Connection) -> StreamedAnswer:
-        """For a receiver whose answer is better read piece by piece: it returns what ``take_over`` of this returns.
+        """For a receiver whose response is better read piece by piece: it returns what ``take_over`` of this returns.
 
-        ``fetch`` then returns at once, and whoever reads the answer closes it.
+        ``fetch`` then returns at once, and whoever reads the response closes it.
         """
         return StreamedAnswer(connection, self._pool.release)
 
     async def open(self, target: Target, fields: bytes) -> StreamedAnswer:
-        """Send a request and return when the head of its answer is there; the caller reads the body, and closes it."""
+        """Send a request and return with the head of its response; the caller reads the body, and closes it."""
         pool = self._pool
         is_fresh = False
         while True:
             connection = await pool.connect(target.route, is_fresh=is_fresh)
-            answer = StreamedAnswer(connection, pool.release)
+            response = StreamedAnswer(connection, pool.release)
             try:
-                await answer.begin(target.head + fields + b"\r\n", is_head=target.is_head)
-                return answer
+                await response.begin(target.head + fields + b"\r\n", is_head=target.is_head)
+                return response
             except StaleConnection:
                 self._runtime.counters["transport_stale_connections"] += 1
                 is_fresh = True
             except BaseException:
-                answer.close()
+                response.close()
                 raise

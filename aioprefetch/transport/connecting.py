@@ -151,7 +151,7 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 
 
 async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
-    """Let the proxy connect us with the origin (RFC 9110, 9.3.6). Its answer is read before TLS begins."""
+    """Let the proxy connect us with the origin (RFC 9110, 9.3.6). Its response is read before TLS begins."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     address = f"{host}:{origin.port}"
     fields = {"Host": address}

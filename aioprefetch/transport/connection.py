@@ -1,4 +1,4 @@
-"""One connection: a request goes out, its answer is received straight into the memory of whoever asked.
+"""One connection: a request goes out, its response is received straight into the memory of whoever asked.
 
 The head and whatever comes along with it land in a small buffer of the connection's own. From then on a body whose
 length is known is received into its destination, across as many buffers as that has; what has no length (chunks, or
@@ -23,7 +23,7 @@ from aioprefetch.transport.pace import Pace
 from aioprefetch.transport.response_head import HEAD_BYTES_MAX, ResponseHead, parse_head
 from aioprefetch.transport.secured import Secured
 
-# The head of an answer and a small body come in one piece into this; what is larger is received in place.
+# The head of a response and a small body come in one piece into this; what is larger is received in place.
 SCRATCH_BYTES = 16 << 10
 # Answers are announced once or twice (100, 103), if at all.
 INTERIM_HEADS_MAX = 16
@@ -50,7 +50,7 @@ class Receiver(Protocol):
     """Who asked. It is called as soon as the head is here, before any byte of the body is taken."""
 
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
-        """Where the body goes. ``None``: it is not wanted, and the connection is closed. An error refuses the answer.
+        """Where the body goes. ``None``: it is not wanted, and the connection is closed. An error refuses the response.
 
         A destination takes as many bytes as the head promises; without a promised length, as many as come.
         """
@@ -58,7 +58,7 @@ class Receiver(Protocol):
 
 
 class StaleConnection(Unavailable):
-    """A connection that was kept had been closed by the server, before a byte of this answer came."""
+    """A connection that was kept had been closed by the server, before a byte of this response came."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -104,10 +104,10 @@ class Connection(asyncio.BufferedProtocol):
         self._sent_seconds = self._head_seconds = 0.0
 
     def send(self, request: bytes, receiver: Receiver, *, is_head: bool = False) -> asyncio.Future[float]:
-        """Send a request. The future ends with its answer; its result is how many seconds the answer's head took.
+        """Send a request. The future ends with its response; its result is how many seconds the response's head took.
 
         It fails with an error of ours, or with what the receiver raised; the connection is closed then. Who waits no
-        longer must ``close`` the connection: until then the answer goes on being received.
+        longer must ``close`` the connection: until then the response goes on being received.
         """
         assert self._transport is not None
         assert self._done is None
@@ -121,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         return done
 
     def hand_over(self) -> asyncio.Future[float]:
-        """End the wait for this answer, whose body is read by somebody else: by whom the new future is waited for.
+        """End the wait for this response, whose body is read by somebody else: by whom the new future is waited for.
 
         For a receiver, in its ``begin``.
         """
@@ -139,13 +139,13 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing has come that nobody asked for, nor the end. The loop may not have seen that yet.
 
         Only what is here already can be told. Over TLS that may be a message of TLS itself, which is not worth finding
-        out: servers send those before their first answer.
+        out: servers send those before their first response.
         """
         return not self._has_more()
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is awaited on it."""
+        """Whether a response is awaited on it."""
         return self._done is not None
 
     def close(self, error: Exception | None = None) -> None:
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error or Closed("the connection was closed"))
 
     def stop(self) -> None:
-        """Nothing more of this answer is wanted: it ends here, and the connection with it."""
+        """Nothing more of this response is wanted: it ends here, and the connection with it."""
         self._finish(is_clean=False)
 
     def pause(self) -> None:
@@ -174,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
             self._below.resume_reading()
 
     def look(self, now: float, options: ClientOptions) -> None:
-        """Break it off if its answer comes too slowly."""
+        """Break it off if its response comes too slowly."""
         if self._done is None or self._paused:
             return
         first_byte_seconds, stall_seconds = options.first_byte_timeout_seconds, options.stall_timeout_seconds
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._pace.is_body:
             self.close(Stalled(f"the body stopped: next to nothing came within read_timeout_seconds={stall_seconds:g}"))
         else:
-            self.close(TimedOut(f"no answer came within read_timeout_seconds={first_byte_seconds:g}"))
+            self.close(TimedOut(f"no response came within read_timeout_seconds={first_byte_seconds:g}"))
 
     # --- what the loop calls ------------------------------------------------------------------------------------
 
@@ -283,10 +283,10 @@ class Connection(asyncio.BufferedProtocol):
             self._skip_interim(head, end + 4)
             searched, known, filled = 0, 0, self._filled
         if filled >= HEAD_BYTES_MAX:
-            raise ProtocolError(f"the head of the answer has more than {HEAD_BYTES_MAX} bytes")
+            raise ProtocolError(f"the head of the response has more than {HEAD_BYTES_MAX} bytes")
         scratch = self._scratch
         if scratch.count(b"\n", known, filled) != scratch.count(b"\r\n", max(0, known - 1), filled):
-            raise ProtocolError("a line of the answer's head does not end with CRLF")  # Its end would never come.
+            raise ProtocolError("a line of the response's head does not end with CRLF")  # Its end would never come.
         if filled == len(self._scratch):
             self._scratch = self._scratch + bytes(HEAD_BYTES_MAX - filled)
             self._view = memoryview(self._scratch)
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         if head.status == 101:
             raise ProtocolError("the server changes to another protocol, which nobody asked for")
         if self._interim_heads > INTERIM_HEADS_MAX:
-            raise ProtocolError(f"more than {INTERIM_HEADS_MAX} interim answers came before the answer")
+            raise ProtocolError(f"more than {INTERIM_HEADS_MAX} interim answers came before the response")
         self.is_reused = False  # It is alive: whatever happens to it from now on, it was not closed before.
         rest = bytes(self._view[count : self._filled])
         self._view[: len(rest)] = rest
@@ -307,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pace.begin_window(now, 0)
         self._keeps_alive = head.keeps_alive
         length = head.length
-        receiver, self._receiver = self._receiver, None  # Who drops an answer is not held by its connection.
+        receiver, self._receiver = self._receiver, None  # Who drops a response is not held by its connection.
         assert receiver is not None
         destination = receiver.begin(head, self)
         if length == 0:
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             return broken_off(exc, f"in the middle of the body, after {self._received_bytes()} bytes")
         if self.is_reused and not self._filled:
             return StaleConnection("the server had closed the connection")
-        return broken_off(exc, "before the head of an answer came")
+        return broken_off(exc, "before the head of a response came")
 
     def _has_more(self) -> bool:
         """Whether something was received, or can be, that nobody has taken; or the server has hung up."""

@@ -14,7 +14,7 @@ class ClientOptions:
     connect_timeout_seconds
         For name resolution, connecting, the proxy and TLS together.
     first_byte_timeout_seconds
-        From the request to the head of its answer.
+        From the request to the head of its response.
     stall_timeout_seconds, stall_bytes_per_second
         A body that brings less than this rate for so long has stalled. Time in which its reader pauses it is not
         counted.

@@ -1,4 +1,4 @@
-"""Whether an answer comes too slowly: the rule behind the first-byte and the stall timeout. Pure, no I/O.
+"""Whether a response comes too slowly: the rule behind the first-byte and the stall timeout. Pure, no I/O.
 
 A connection that is dead and one that drips a byte now and then are the same to who waits, so what counts is not the
 last byte but the bytes within a window.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Pace:
-    """Watches one answer at a time; somebody looks at it every now and then. Times are those of the loop's clock."""
+    """Watches one response at a time; somebody looks at it every now and then. Times are those of the loop's clock."""
 
     __slots__ = ("_mark_bytes", "_mark_seconds", "is_body")
 

@@ -76,7 +76,7 @@ class Pool:
             if connection.is_quiet():
                 connection.is_reused = True
                 return connection
-            connection.close()  # What came unasked must not be taken for the answer to the next request.
+            connection.close()  # What came unasked must not be taken for the response to the next request.
         return None
 
     async def connect(self, route: Route, *, is_fresh: bool = False) -> Connection:
@@ -95,7 +95,7 @@ class Pool:
         return idle or await self._make(route)
 
     def release(self, connection: Connection) -> None:
-        """Its answer has come to its end, or was broken off."""
+        """Its response has come to its end, or was broken off."""
         if connection.is_idle or not connection.is_usable:
             return
         connection.idle_seconds = now = self._loop.time()

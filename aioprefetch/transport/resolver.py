@@ -22,7 +22,7 @@ THREADS_MAX = 8
 
 
 class Resolver:
-    """Resolves names on threads of its own. Who asks for a name that is being resolved waits for the same answer."""
+    """Resolves names on threads of its own. Who asks for a name that is being resolved waits for the same response."""
 
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         self._runtime = runtime
@@ -76,7 +76,7 @@ class Resolver:
                 return _getaddrinfo(host, port)
             self._asking[host, port] = asking
             asking.add_done_callback(lambda done: self._answered((host, port), done))
-        # Who gives up takes the answer from nobody else.
+        # Who gives up takes the response from nobody else.
         return await asyncio.shield(asking)
 
     def _answered(self, key: tuple[str, int], done: asyncio.Future[list[AddressInfo]]) -> None:

@@ -1,4 +1,4 @@
-"""The head of an answer, strictly: what two parsers could read in two ways is refused. Pure, no I/O.
+"""The head of a response, strictly: what two parsers could read in two ways is refused. Pure, no I/O.
 
 llhttp (by ``httptools``) parses the fields; it refuses folded lines, bare line ends, a second length, and a length
 beside chunks, which is how answers are smuggled into others. What it leaves open is decided here, after RFC 9112.
@@ -47,7 +47,7 @@ class ResponseHead:
 
     def on_body(self, body: bytes) -> None:
         """The parser saw the end of the head sooner than we did."""
-        raise ProtocolError("the answer is no valid HTTP/1.1")
+        raise ProtocolError("the response is no valid HTTP/1.1")
 
     def index(self) -> dict[bytes, bytes]:
         """Make ``fields`` of what was parsed."""
@@ -73,16 +73,16 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
     head = ResponseHead()
     parser = httptools.HttpResponseParser(head)
     if data[:7] != b"HTTP/1.":  # llhttp would take other protocols, and empty lines before.
-        raise ProtocolError("the answer is no valid HTTP/1.1")
+        raise ProtocolError("the response is no valid HTTP/1.1")
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
         raise ProtocolError("the server changes to another protocol, which nobody asked for") from None
     except httptools.HttpParserError:
-        raise ProtocolError("the answer is no valid HTTP/1.1") from None
+        raise ProtocolError("the response is no valid HTTP/1.1") from None
     head.status = status = parser.get_status_code()
     if not 100 <= status < 600 or len(head._lines) > FIELDS_MAX:
-        raise ProtocolError(f"the answer has status {status} and {len(head._lines)} headers, which cannot be")
+        raise ProtocolError(f"the response has status {status} and {len(head._lines)} headers, which cannot be")
     fields = head.index()  # After the check: joining fields of one name takes the square of their number.
     connection = fields.get(b"connection")
     is_old = parser.get_http_version() == "1.0"
@@ -98,11 +98,11 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
         # The parser lets zeros in front pass, without end.
         head.length = int(length) if len(length) <= LENGTH_DIGITS_MAX else OFFSET_MAX + 1
         if head.length > OFFSET_MAX:
-            raise ProtocolError("the answer's Content-Length is no length")
+            raise ProtocolError("the response's Content-Length is no length")
     elif b"transfer-encoding" in fields:
         head.is_chunked = True
         if is_old or fields[b"transfer-encoding"].strip().lower() != b"chunked":
-            raise ProtocolError("the answer's Transfer-Encoding is not 'chunked' alone")
+            raise ProtocolError("the response's Transfer-Encoding is not 'chunked' alone")
     else:
         head.keeps_alive = False
     return head

@@ -1,4 +1,4 @@
-"""An answer whose body its reader takes piece by piece, and which is not received faster than it is read."""
+"""A response whose body its reader takes piece by piece, and which is not received faster than it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioprefetch.errors import Closed
 from aioprefetch.transport.connection import Connection, Destination
 from aioprefetch.transport.response_head import ResponseHead
 
-# What an answer that nobody reads may hold in memory, and what is received into at once.
+# What a response that nobody reads may hold in memory, and what is received into at once.
 UNREAD_BYTES_MAX = 256 << 10
 
 
@@ -40,14 +40,14 @@ class _Pieces:
         return self
 
     def ended(self, done: asyncio.Future[float]) -> None:
-        """The answer has come to its end, one way or the other."""
+        """The response has come to its end, one way or the other."""
         if not done.cancelled():
             done.exception()  # Whoever reads on gets it; nobody may.
         self.give_back()
         self.notify()
 
     def give_back(self) -> None:
-        """Let the connection serve others, as soon as its answer has come to its end; once."""
+        """Let the connection serve others, as soon as its response has come to its end; once."""
         if not self._released:
             self._released = True
             self._release(self._connection)
@@ -58,7 +58,7 @@ class _Pieces:
             self._connection.close()
 
     async def wait(self, done: asyncio.Future[float]) -> None:
-        """Until something has arrived, or the answer is ``done``."""
+        """Until something has arrived, or the response is ``done``."""
         if done.done():
             return
         self._waiter = done.get_loop().create_future()
@@ -131,7 +131,7 @@ class StreamedAnswer:
         # Any thread may collect it. A loop that is closed has closed its connections.
         with contextlib.suppress(RuntimeError):
             done.get_loop().call_soon_threadsafe(self._pieces.abandon)
-        _warn(f"an answer was not closed: {self!r}", ResourceWarning, source=self)
+        _warn(f"a response was not closed: {self!r}", ResourceWarning, source=self)
 
     async def begin(self, request: bytes, *, is_head: bool) -> None:
         """Send the request and wait for the head. If it fails or is cancelled, the caller closes."""
@@ -159,7 +159,7 @@ class StreamedAnswer:
         assert self._done is not None
         while True:
             if self._closed:
-                raise Closed("the answer was closed")
+                raise Closed("the response was closed")
             piece = self._pieces.take()
             if piece:
                 return piece

@@ -177,8 +177,8 @@ def aiobotocore(place: Place) -> Iterator[Any]:
             aws_access_key_id=place.key_id,
             aws_secret_access_key=place.secret,
         ) as client:
-            answer = await client.get_object(Bucket=place.bucket, Key=place.key, Range=f"bytes=0-{READ_BYTES - 1}")
-            return bytes(await answer["Body"].read())
+            response = await client.get_object(Bucket=place.bucket, Key=place.key, Range=f"bytes=0-{READ_BYTES - 1}")
+            return bytes(await response["Body"].read())
 
     yield asyncio.run(read())
 
@@ -194,8 +194,8 @@ def aiohttp(place: Place) -> Iterator[Any]:
     async def read() -> bytes:
         url = f"{place.endpoint_url}/{place.bucket}/{place.key}"
         headers = {"Range": f"bytes=0-{READ_BYTES - 1}"}
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-            return await answer.read()
+        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
+            return await response.read()
 
     yield asyncio.run(read())
 

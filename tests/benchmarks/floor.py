@@ -37,7 +37,7 @@ class FloorConnection(asyncio.BufferedProtocol):
         self._transport = transport
 
     def get(self, request: bytes, body: memoryview) -> asyncio.Future[None]:
-        """Send ``request`` and fill ``body`` with the answer's. The future is done at its last byte."""
+        """Send ``request`` and fill ``body`` with the response's. The future is done at its last byte."""
         self._body = body
         self._filled = 0
         self._done = done = self._loop.create_future()
@@ -72,7 +72,7 @@ class FloorConnection(asyncio.BufferedProtocol):
         at = scratch.find(LENGTH, 0, end) + len(LENGTH)
         length = int(scratch[at : scratch.index(b"\r", at)])
         if not scratch.startswith(STATUS) or length != len(body):
-            raise ValueError(f"not the answer that was asked for: {scratch[:end]!r}")
+            raise ValueError(f"not the response that was asked for: {scratch[:end]!r}")
         start = end + len(END)
         came = self._filled - start
         body[:came] = self._scratch_view[start : self._filled]

@@ -46,7 +46,7 @@ class Question:
     name: str
     title: str
     what: Callable[[int], Mapping[str, Any]]
-    answer: Callable[[pa.Table], pa.Table]
+    response: Callable[[pa.Table], pa.Table]
 
 
 def rows_in_the_middle(rows: int) -> tuple[int, int]:
@@ -65,24 +65,24 @@ def slice_in_the_middle(table: pa.Table) -> pa.Table:
 
 
 QUESTIONS = (
-    Question(name="scan", title="the whole file", what=lambda rows: {}, answer=lambda table: table),
+    Question(name="scan", title="the whole file", what=lambda rows: {}, response=lambda table: table),
     Question(
         name="range",
         title="1000 rows from the middle",
         what=lambda rows: {"rows": rows_in_the_middle(rows)},
-        answer=slice_in_the_middle,
+        response=slice_in_the_middle,
     ),
     Question(
         name="take",
         title="1000 rows at random",
         what=lambda rows: {"take": rows_at_random(rows)},
-        answer=lambda table: table.take(rows_at_random(table.num_rows)),
+        response=lambda table: table.take(rows_at_random(table.num_rows)),
     ),
     Question(
         name="columns",
         title="one of four columns",
         what=lambda rows: {"columns": [COLUMN]},
-        answer=lambda table: table.select([COLUMN]),
+        response=lambda table: table.select([COLUMN]),
     ),
 )
 # Of pylance's wall time, where something is wanted: of version 2.0, whole and a range. Without delay of everything.
@@ -97,7 +97,7 @@ def lance_job(question: Question, version: str) -> Job:
         return question.what(rows_of(target.size_bytes, version))
 
     def check(table: pa.Table, target: Target) -> None:
-        check_lance(table, question.answer(lance_table(rows_of(target.size_bytes, version))))
+        check_lance(table, question.response(lance_table(rows_of(target.size_bytes, version))))
 
     return Job(
         name=f"lance-{question.name}-{version}",

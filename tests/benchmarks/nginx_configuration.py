@@ -1,4 +1,4 @@
-"""The configuration of the simulator's nginx, and its Lua: the delay of answers, and bodies that are cut."""
+"""The configuration of the simulator's nginx, and its Lua: the delay of responses, and bodies that are cut."""
 
 from __future__ import annotations
 

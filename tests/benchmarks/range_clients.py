@@ -51,7 +51,7 @@ async def floor(target: Target, in_flight: int, range_bytes: int) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def aioprefetch_view(target: Target, in_flight: int, range_bytes: int) -> AsyncIterator[Get]:
-    """``Operator.view``: the memory that the answer was received into."""
+    """``Operator.view``: the memory that the response was received into."""
     async with aioprefetch_operator(target, concurrency=max(in_flight, CONCURRENCY)) as operator:
         yield lambda key, start, end: operator.view(key, offset=start, size=end - start)
 

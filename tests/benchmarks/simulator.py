@@ -2,7 +2,7 @@
 
 It serves GET and HEAD of objects in one bucket, path style, any keys: ranges, strong ETags, If-Match (412) and the
 XML of a missing key, all by nginx's own static files, sent by ``sendfile``. The delay is ``ngx.sleep`` of the Lua
-module, before each answer. The bandwidth is one of two:
+module, before each response. The bandwidth is one of two:
 
 * ``kernel`` (the default): SO_MAX_PACING_RATE on the listening socket, which every accepted connection inherits. The
   kernel spaces the packets, to within 1 % of the rate at one connection and at nine.
@@ -223,7 +223,7 @@ class Simulator:
     def _wait_until_idle(self) -> None:
         """Wait until no connection but this one is open, so that every request is in the log.
 
-        The port listens before nginx runs: the first answer takes as long as nginx takes to start.
+        The port listens before nginx runs: the first response takes as long as nginx takes to start.
         """
         deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
@@ -231,9 +231,9 @@ class Simulator:
                 raise Unavailable(f"nginx ended at once:\n{self._complaints.read_text()}")
             with (
                 contextlib.suppress(OSError),
-                DIRECTLY.open(f"{self._control_url}/active", timeout=WAIT_SECONDS) as answer,
+                DIRECTLY.open(f"{self._control_url}/active", timeout=WAIT_SECONDS) as response,
             ):
-                if re.search(rb"Active connections: 1\b", answer.read()):
+                if re.search(rb"Active connections: 1\b", response.read()):
                     return
         raise Unavailable(f"connections to nginx are still open after {WAIT_SECONDS:g} s")
 

@@ -45,7 +45,7 @@ Row = Callable[[], Awaitable[object]]
 
 
 class FixedSink(Sink):
-    """The least that can take an answer: memory that is there already."""
+    """The least that can take a response: memory that is there already."""
 
     __slots__ = ()
     memory = memoryview(bytearray(READ_BYTES))
@@ -160,7 +160,7 @@ def collect() -> memoryview:
 
 
 def answer_head() -> UncheckedHead:
-    """The head of an answer as a service makes it."""
+    """The head of a response as a service makes it."""
     return UncheckedHead(
         status=206,
         content_range=CONTENT_RANGE,
@@ -173,7 +173,7 @@ def answer_head() -> UncheckedHead:
 
 def pieces_of(runtime: Runtime) -> dict[str, Piece]:
     """What a read is made of."""
-    answer = answer_head()
+    response = answer_head()
 
     def timed() -> None:
         with runtime.timer("action_http_get_request"):
@@ -200,7 +200,7 @@ def pieces_of(runtime: Runtime) -> dict[str, Piece]:
         "parse_http_date": lambda: parse_http_date(DATE),
         "unquote_etag": lambda: unquote_etag('"0123456789abcdef"'),
         "UncheckedHead from headers": answer_head,
-        "check_reply": lambda: check_reply(REQUEST, answer),
+        "check_reply": lambda: check_reply(REQUEST, response),
         "a Timer, begun and ended": timed,
         "the same by hand": timed_by_hand,
         "a counter": counted,

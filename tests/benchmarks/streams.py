@@ -97,8 +97,8 @@ async def obstore_stream(target: Target) -> Stream:
     store = obstore_store(target)
     await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
     yield b""
-    answer = await obstore.get_async(store, target.key)
-    async for chunk in answer.stream(min_chunk_size=MIB):
+    response = await obstore.get_async(store, target.key)
+    async for chunk in response.stream(min_chunk_size=MIB):
         yield chunk
 
 
@@ -171,11 +171,11 @@ async def aiohttp_body(target: Target) -> Stream:
     from aiohttp import ClientSession
 
     async with ClientSession(f"{target.endpoint_url}/{target.bucket}/", auto_decompress=False) as session:
-        async with session.get(WARM_OBJECT) as answer:
-            await answer.read()
+        async with session.get(WARM_OBJECT) as response:
+            await response.read()
         yield b""
-        async with session.get(target.key) as answer:
-            async for chunk in answer.content.iter_any():
+        async with session.get(target.key) as response:
+            async for chunk in response.content.iter_any():
                 yield chunk
 
 

@@ -252,8 +252,8 @@ async def test_nobody_else_trusts_the_certificate(encrypted: Simulator) -> None:
         await asyncio.open_connection(host, int(port), ssl=True)
 
 
-def answer_of(simulator: Simulator) -> tuple[bytes, bytes]:
-    """Head and body of an answer to a plain request, as far as they come."""
+def response_of(simulator: Simulator) -> tuple[bytes, bytes]:
+    """Head and body of a response to a plain request, as far as they come."""
     host, _, port = simulator.endpoint_url.removeprefix("http://").partition(":")
     received = b""
     with socket.create_connection((host, int(port))) as connection:
@@ -271,10 +271,10 @@ def answer_of(simulator: Simulator) -> tuple[bytes, bytes]:
 
 def test_so_many_bodies_are_cut_as_the_key_says(plain: Simulator) -> None:
     plain.take_requests()
-    answers = [answer_of(plain) for _ in range(12)]
-    assert [len(body) < 65536 for _, body in answers] == [False, False, False, True] * 3
+    responses = [response_of(plain) for _ in range(12)]
+    assert [len(body) < 65536 for _, body in responses] == [False, False, False, True] * 3
     etags = set()
-    for head, body in answers:
+    for head, body in responses:
         assert body == expected(100, 100 + len(body))
         # A reset may also take the head; what comes of one must be right.
         if head:

@@ -342,13 +342,13 @@ def test_without_a_way_to_be_root_the_message_says_what_to_install(monkeypatch: 
         install_nginx()
 
 
-@pytest.mark.parametrize(("answers", "terminal", "found"), [(0, False, True), (1, True, True), (1, False, False)])
+@pytest.mark.parametrize(("responses", "terminal", "found"), [(0, False, True), (1, True, True), (1, False, False)])
 def test_sudo_is_used_when_it_or_somebody_answers(
-    monkeypatch: pytest.MonkeyPatch, answers: int, terminal: bool, found: bool
+    monkeypatch: pytest.MonkeyPatch, responses: int, terminal: bool, found: bool
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/sudo")
-    monkeypatch.setattr("subprocess.run", lambda *a, **k: subprocess.CompletedProcess([], answers))
+    monkeypatch.setattr("subprocess.run", lambda *a, **k: subprocess.CompletedProcess([], responses))
     monkeypatch.setattr("sys.stdin", type("Input", (), {"isatty": lambda self: terminal})())
     assert as_root() == (["/usr/bin/sudo"] if found else None)
 

@@ -214,7 +214,7 @@ def test_pylance_answers_each_question_as_expected(
         lambda target, key, columns=None: LanceFileReader(str(path), columns=columns),
     )
     found = pylance_results(Target(), question.what(rows), 1000).to_table()
-    check_lance(found, question.answer(lance_table(rows)))
+    check_lance(found, question.response(lance_table(rows)))
 
 
 def test_questions_ask_for_a_thousand_rows() -> None:

@@ -25,7 +25,7 @@ class Slot:
         self._filled = 0
 
     def begin(self, head: ResponseHead, connection: Connection) -> Slot:
-        """The answer must be the whole range."""
+        """The response must be the whole range."""
         assert head.status == 206, head.status
         assert head.length == len(self.view), head.length
         self._filled = 0

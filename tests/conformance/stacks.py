@@ -21,7 +21,7 @@ STACKS = ("bare", "default", "cached")
 async def stacked(service: Any, stack: str) -> AsyncIterator[Operator]:
     """An Operator over a service: bare, with the default layers, or with a cache in memory around these.
 
-    The cache asks the store at each read whether its entry is fresh, so that it is held to the same answers.
+    The cache asks the store at each read whether its entry is fresh, so that it is held to the same responses.
     """
     if stack != "cached":
         async with Operator.bare(service) if stack == "bare" else Operator(service) as operator:

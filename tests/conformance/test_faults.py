@@ -63,7 +63,7 @@ async def test_a_failed_body_says_how_far_it_came(serve: Serve) -> None:
 
 @checks("opendal:E4")
 async def test_no_layer_changes_the_kind_of_an_error(serve: Serve) -> None:
-    """Bare, default and cached stacks raise the same class for the same answer."""
+    """Bare, default and cached stacks raise the same class for the same response."""
     faults: dict[type[Error], Fault] = {
         PermissionDenied: Fault(status=403, code="AccessDenied"),
         NotFound: Fault(status=404, code="NoSuchKey"),

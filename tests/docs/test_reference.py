@@ -21,7 +21,7 @@ from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.events import COUNTERS
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services.fs.failures import TABLE as FS_TABLE
-from aioprefetch.services.http.answers import STATUSES
+from aioprefetch.services.http.responses import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
 from aioprefetch.values import Capability
@@ -183,14 +183,14 @@ def test_capabilities_are_those_of_the_services(column: int, service: Any) -> No
     assert list(documented) == [field.name for field in dataclasses.fields(Capability)]
 
 
-def test_the_answers_of_s3_mean_what_the_page_says() -> None:
+def test_the_responses_of_s3_mean_what_the_page_says() -> None:
     """Each code and status of the table, and no other."""
     documented: dict[object, str] = {}
-    for answers, kind, _ in rows_under(DOCS / "services.md", "### What S3 answers"):
-        for answer in answers.split(", "):
-            text = code(answer)
+    for responses, kind, _ in rows_under(DOCS / "services.md", "### What S3 answers"):
+        for response in responses.split(", "):
+            text = code(response)
             documented[int(text) if text.isdigit() else text] = code(kind)
-    actual = {answer: row.kind.__name__ for table in (BY_CODE, BY_STATUS) for answer, row in table.items()}
+    actual = {response: row.kind.__name__ for table in (BY_CODE, BY_STATUS) for response, row in table.items()}
     assert documented == actual
 
 
@@ -201,8 +201,8 @@ def test_what_files_and_http_answer_means_what_the_page_says() -> None:
         ("### What an HTTP server answers", {str(status): row[0] for status, row in STATUSES.items()}),
     ):
         rows = rows_under(DOCS / "services.md", heading)
-        documented = {code(answer): code(kind) for answers, kind in rows for answer in answers.split(", ")}
-        assert documented == {answer: kind.__name__ for answer, kind in table.items()}
+        documented = {code(response): code(kind) for responses, kind in rows for response in responses.split(", ")}
+        assert documented == {response: kind.__name__ for response, kind in table.items()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

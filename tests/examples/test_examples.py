@@ -141,7 +141,7 @@ class DownAccessor(WrappedAccessor):
 
 
 class TestService:
-    """The answers of asyncio_service.py to what clients send."""
+    """The responses of asyncio_service.py to what clients send."""
 
     @pytest.fixture
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -169,23 +169,23 @@ class TestService:
     )
     async def test_a_range_is_206(self, client: httpx.AsyncClient, header: str, start: int, end: int) -> None:
         """With exactly its bytes."""
-        answer = await client.get("a/b c.bin", headers={"Range": header})
-        assert (answer.status_code, answer.headers["content-range"]) == (206, f"bytes {start}-{end - 1}/262144")
-        assert answer.content == self.data[start:end]
-        assert int(answer.headers["content-length"]) == end - start
+        response = await client.get("a/b c.bin", headers={"Range": header})
+        assert (response.status_code, response.headers["content-range"]) == (206, f"bytes {start}-{end - 1}/262144")
+        assert response.content == self.data[start:end]
+        assert int(response.headers["content-length"]) == end - start
 
     @pytest.mark.parametrize("header", ["bytes=262144-", "bytes=-0", "bytes=99999999999999999999-"])
     async def test_a_range_beyond_the_end_is_416(self, client: httpx.AsyncClient, header: str) -> None:
         """And tells the size."""
-        answer = await client.get("a/b c.bin", headers={"Range": header})
-        assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */262144")
+        response = await client.get("a/b c.bin", headers={"Range": header})
+        assert (response.status_code, response.headers["content-range"]) == (416, "bytes */262144")
 
     @pytest.mark.parametrize("header", [None, "bytes=3-2", "bytes=0-1,5-6", "lines=1-2", "bytes=-"])
     async def test_without_one_good_range_all_of_it_is_200(self, client: httpx.AsyncClient, header: str | None) -> None:
         """As RFC 9110 allows for what a server does not understand."""
-        answer = await client.get("a/b c.bin", headers={"Range": header} if header else None)
-        assert (answer.status_code, answer.content, answer.headers["etag"]) == (200, self.data, self.etag)
-        assert answer.headers["accept-ranges"] == "bytes"
+        response = await client.get("a/b c.bin", headers={"Range": header} if header else None)
+        assert (response.status_code, response.content, response.headers["etag"]) == (200, self.data, self.etag)
+        assert response.headers["accept-ranges"] == "bytes"
 
     async def test_conditions(self, client: httpx.AsyncClient) -> None:
         """304 for a version that the client has; all of it where If-Range names another one."""
@@ -205,7 +205,7 @@ class TestService:
         assert (missing.status_code, "NotFound" in missing.text) == (404, True)
 
     async def test_readers_are_closed(self, client: httpx.AsyncClient) -> None:
-        """Whatever the answer was."""
+        """Whatever the response was."""
         for header in ("bytes=0-9", "bytes=999999-", "bytes=-1"):
             await client.get("a/b c.bin", headers={"Range": header})
         await client.head("a/b c.bin")
@@ -225,8 +225,8 @@ class TestService:
                 for number in range(20):
                     start = number * 700_001
                     header = f"bytes={start}-{start + 499}" if number % 2 else "bytes=-500"
-                    answer = await client.get("k", headers={"Range": header})
-                    assert answer.content == (data[start : start + 500] if number % 2 else data[-500:])
+                    response = await client.get("k", headers={"Range": header})
+                    assert response.content == (data[start : start + 500] if number % 2 else data[-500:])
             assert server.connections == 1
             assert server.bytes_sent <= 20 * 500
             assert len(server.requests) == 20
@@ -234,8 +234,8 @@ class TestService:
     async def test_a_store_that_is_down_is_503(self, client: httpx.AsyncClient) -> None:
         """With the advice to come again."""
         self.app.state.operator = self.operator.layer(DownLayer())
-        answer = await client.get("a/b c.bin")
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        response = await client.get("a/b c.bin")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
 
 async def test_the_layer_records_what_passes() -> None:

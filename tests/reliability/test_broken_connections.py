@@ -192,7 +192,7 @@ async def test_s66_a_slow_consumer_of_a_body_whose_server_has_gone(serve: Serve)
         scripted.server.assert_requests("GET")
 
 
-async def test_s67_a_server_that_closes_after_every_answer(serve: Serve) -> None:
+async def test_s67_a_server_that_closes_after_every_response(serve: Serve) -> None:
     async with serve(always(Fault(connection_close=True))) as scripted:
         for number in range(20):
             await scripted.read(number, 100)

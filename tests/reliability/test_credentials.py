@@ -28,7 +28,7 @@ BOUND_SECONDS = 0.3
 
 
 def keys_of(number: int, *, seconds: int = 3600) -> bytes:
-    """The answer of a credential endpoint: the keys of a generation, which end in so many seconds."""
+    """The response of a credential endpoint: the keys of a generation, which end in so many seconds."""
     end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
     told = {"AccessKeyId": f"key{number}", "SecretAccessKey": "secret", "Token": f"token{number}"}
     return json.dumps({**told, "Expiration": end.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode()

@@ -27,7 +27,7 @@ def list_page(*keys: str, token: str | None = None, truncated: bool | None = Non
     ).encode()
 
 
-def answers(pages: Sequence[bytes], *, repeated: bool = False) -> list[Rule]:
+def responses(pages: Sequence[bytes], *, repeated: bool = False) -> list[Rule]:
     """The pages one after the other; the last one, or all of them, for ever."""
 
     def turn_of(number: int) -> Callable[[ReceivedRequest], bool]:
@@ -53,7 +53,7 @@ async def names(scripted: Scripted, prefix: str = "") -> list[str]:
 async def test_s61_pages_follow_each_other(serve_s3: Serve) -> None:
     """What the others are compared with: two pages and an empty one between them."""
     pages = [list_page("a", token="1"), list_page(token="2"), list_page("b")]
-    async with serve_s3(*answers(pages)) as scripted:
+    async with serve_s3(*responses(pages)) as scripted:
         assert await names(scripted) == ["a", "b"]
         assert scripted.server.count() == 3
 
@@ -62,7 +62,7 @@ async def test_s61_pages_follow_each_other(serve_s3: Serve) -> None:
 async def test_s61_a_token_that_comes_again_is_a_loop(serve_s3: Serve, period: int) -> None:
     """At once, or after a way round."""
     pages = [list_page(token=f"t{number}") for number in range(period)]
-    async with serve_s3(*answers(pages, repeated=True)) as scripted:
+    async with serve_s3(*responses(pages, repeated=True)) as scripted:
         with pytest.raises(ProtocolError) as caught:
             await names(scripted)
         assert caught.value.operation == "list"
@@ -71,7 +71,7 @@ async def test_s61_a_token_that_comes_again_is_a_loop(serve_s3: Serve, period: i
 
 async def test_s61_a_page_that_is_not_the_last_and_names_no_next(serve_s3: Serve) -> None:
     """The rest of the listing is not silently left out."""
-    async with serve_s3(*answers([list_page("a", truncated=True)])) as scripted:
+    async with serve_s3(*responses([list_page("a", truncated=True)])) as scripted:
         with pytest.raises(ProtocolError):
             await names(scripted)
         assert scripted.server.count() <= 2
@@ -79,7 +79,7 @@ async def test_s61_a_page_that_is_not_the_last_and_names_no_next(serve_s3: Serve
 
 async def test_s61_a_key_in_two_pages_comes_once(serve_s3: Serve) -> None:
     pages = [list_page("a", "b", token="1"), list_page("b", "c", token="2"), list_page("c", "d")]
-    async with serve_s3(*answers(pages)) as scripted:
+    async with serve_s3(*responses(pages)) as scripted:
         assert await names(scripted) == ["a", "b", "c", "d"]
         assert scripted.operator.statistics["list_duplicates"] == 2
 
@@ -87,7 +87,7 @@ async def test_s61_a_key_in_two_pages_comes_once(serve_s3: Serve) -> None:
 async def test_s61_pages_that_are_no_pages(serve_s3: Serve) -> None:
     """Neither a page of a portal nor half of a document is an empty listing."""
     for body in (b"<html>Welcome</html>", list_page("a")[:-40], b""):
-        async with serve_s3(*answers([body])) as scripted:
+        async with serve_s3(*responses([body])) as scripted:
             with pytest.raises(Error):
                 await names(scripted)
             assert scripted.server.count() <= 4
@@ -95,7 +95,7 @@ async def test_s61_pages_that_are_no_pages(serve_s3: Serve) -> None:
 
 @pytest.mark.parametrize("stranger", ["other/x", "di", "d/../secret", "/etc/passwd"])
 async def test_s62_a_key_outside_of_the_prefix_is_rejected(serve_s3: Serve, stranger: str) -> None:
-    async with serve_s3(*answers([list_page("dir/a", stranger)])) as scripted:
+    async with serve_s3(*responses([list_page("dir/a", stranger)])) as scripted:
         with pytest.raises(ProtocolError, match="holds") as caught:
             await names(scripted, "dir/")
         assert caught.value.context["strangers"] == scripted.operator.statistics["list_strangers"] == 1
@@ -104,7 +104,7 @@ async def test_s62_a_key_outside_of_the_prefix_is_rejected(serve_s3: Serve, stra
 async def test_s62_strangers_are_counted_once_for_each_listing(serve_s3: Serve) -> None:
     """Not for each attempt. What came before them has been given out, and what comes beside them has not."""
     pages = [list_page("dir/a", token="1"), list_page("dir/b", "x", "y")]
-    async with serve_s3(*answers(pages)) as scripted:
+    async with serve_s3(*responses(pages)) as scripted:
         listing = scripted.operator.list("dir/", recursive=True)
         assert (await anext(listing)).path == "dir/a"
         with pytest.raises(ProtocolError, match="holds"):
@@ -115,7 +115,7 @@ async def test_s62_strangers_are_counted_once_for_each_listing(serve_s3: Serve) 
 
 async def test_s62_a_key_outside_of_the_root_is_rejected(serve_s3: Serve) -> None:
     """The prefix of the operator is a border of its own."""
-    async with serve_s3(*answers([list_page("root/a", "rooted/b")]), prefix="root") as scripted:
+    async with serve_s3(*responses([list_page("root/a", "rooted/b")]), prefix="root") as scripted:
         scripted.server.objects["bucket/root/k"] = scripted.data
         with pytest.raises(ProtocolError, match="holds"):
             await names(scripted)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 OUTAGE_SECONDS = 30.0
 READS = 1000
 READS_PER_SECOND = 10
-ANSWER_SECONDS = 0.1
+RESPONSE_SECONDS = 0.1
 READERS = 64
 DATA = content(1000)
 
@@ -40,7 +40,7 @@ class SlowDown(Layer):
 
     until_seconds: float
     sent: list[float]
-    answer_seconds: float = 0.0
+    response_seconds: float = 0.0
     in_flight: list[int] = field(default_factory=list)
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
@@ -62,7 +62,7 @@ class ThrottlingAccessor(WrappedAccessor):
         self._layer.in_flight.append(self._in_flight)
         refuses = self._now() < self._layer.until_seconds
         try:
-            await asyncio.sleep(self._layer.answer_seconds)
+            await asyncio.sleep(self._layer.response_seconds)
             if refuses:
                 raise Throttled("SlowDown", operation="read", path=request.path)
             return await self.inner.read(request, sink)
@@ -74,11 +74,13 @@ class ThrottlingAccessor(WrappedAccessor):
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("answer_seconds", [0.0, ANSWER_SECONDS, 3 * ANSWER_SECONDS], ids=["at-once", "soon", "late"])
-async def test_s04_half_a_minute_of_slow_down(answer_seconds: float) -> None:
+@pytest.mark.parametrize(
+    "response_seconds", [0.0, RESPONSE_SECONDS, 3 * RESPONSE_SECONDS], ids=["at-once", "soon", "late"]
+)
+async def test_s04_half_a_minute_of_slow_down(response_seconds: float) -> None:
     """The load does not grow by more than a fifth, pauses are long, and what comes afterwards is as before."""
     sent: list[float] = []
-    store = SlowDown(OUTAGE_SECONDS, sent, answer_seconds)
+    store = SlowDown(OUTAGE_SECONDS, sent, response_seconds)
     bare = Operator.bare(Memory()).layer(store)
     # The default stack, with the store that throttles in its place as the innermost.
     operator = bare.layer(TimeoutLayer()).layer(ConcurrentLimitLayer()).layer(RetryLayer())
@@ -100,7 +102,7 @@ async def test_s04_half_a_minute_of_slow_down(answer_seconds: float) -> None:
                 await asyncio.sleep(1 / READS_PER_SECOND)
         during = [time for time in sent if time < OUTAGE_SECONDS]
         # What so few reads send in the outage is bounded by the tokens, and where the store is slow by the slots.
-        bound = 0.8 if answer_seconds > ANSWER_SECONDS else 1.4
+        bound = 0.8 if response_seconds > RESPONSE_SECONDS else 1.4
         assert len(during) <= bound * OUTAGE_SECONDS * READS_PER_SECOND
         assert len(sent) <= 1.2 * READS
         assert {type(error) for error in failed.values()} <= {Throttled, BudgetExhausted}
@@ -117,7 +119,7 @@ async def test_s04_half_a_minute_of_slow_down(answer_seconds: float) -> None:
 async def test_s04_fewer_requests_at_once_while_it_lasts_and_all_of_them_afterwards() -> None:
     """Readers that never pause: half as many in flight with every second, down to one; then one more each round."""
     sent: list[float] = []
-    store = SlowDown(OUTAGE_SECONDS, sent, ANSWER_SECONDS)
+    store = SlowDown(OUTAGE_SECONDS, sent, RESPONSE_SECONDS)
     operator = Operator.bare(Memory()).layer(store).layer(TimeoutLayer()).layer(ConcurrentLimitLayer())
     operator = operator.layer(RetryLayer())
     loop = asyncio.get_running_loop()
@@ -135,8 +137,8 @@ async def test_s04_fewer_requests_at_once_while_it_lasts_and_all_of_them_afterwa
         operator.runtime().events.subscribe(
             lambda event: lowered.append(event.facts["limit"]) if event.name == "limit.lowered" else None
         )
-        # A round takes as long as an answer.
-        recovered = OUTAGE_SECONDS + READERS * ANSWER_SECONDS + 1
+        # A round takes as long as a response.
+        recovered = OUTAGE_SECONDS + READERS * RESPONSE_SECONDS + 1
         async with asyncio.TaskGroup() as group:
             for _ in range(READERS):
                 group.create_task(read_on(OUTAGE_SECONDS - 1))
@@ -151,7 +153,7 @@ async def test_s04_fewer_requests_at_once_while_it_lasts_and_all_of_them_afterwa
     for second in range(6):
         assert max(count for time, count in at_once if second + 0.5 < time < second + 1) <= READERS >> (second + 1)
     assert {count for time, count in at_once if 7 < time < OUTAGE_SECONDS} == {1}
-    assert len([time for time in sent if 7 < time < OUTAGE_SECONDS]) <= (OUTAGE_SECONDS - 7) / ANSWER_SECONDS
+    assert len([time for time in sent if 7 < time < OUTAGE_SECONDS]) <= (OUTAGE_SECONDS - 7) / RESPONSE_SECONDS
     assert max(count for time, count in at_once if time > recovered) == READERS == max(store.in_flight)
 
 

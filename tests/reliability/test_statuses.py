@@ -29,7 +29,7 @@ HTML: dict[str, Any] = {"headers": {"Content-Type": "text/html"}, "body": PAGE}
 
 
 def status_of(error: Error) -> object:
-    """The status of the answer that an error tells of."""
+    """The status of the response that an error tells of."""
     return error.context.get("http_status", error.context.get("status"))
 
 
@@ -167,7 +167,7 @@ async def test_s24_every_range_is_refused_from_the_first_on(serve: Serve) -> Non
 
 
 @checks("opendal:E3")
-async def test_s28_a_404_is_an_answer(serve: Serve) -> None:
+async def test_s28_a_404_is_a_response(serve: Serve) -> None:
     """A store that lags behind is not waited for."""
     async with serve(once(Fault(status=404, code="NoSuchKey"))) as scripted:
         error = await scripted.fail(NotFound, requests=1)
@@ -228,7 +228,7 @@ FIRST_ANSWERS = [
 
 
 @pytest.mark.parametrize("at_once", [8, 64])
-async def test_s70_every_first_answer_of_a_long_read_fails(serve: Serve, at_once: int) -> None:
+async def test_s70_every_first_response_of_a_long_read_fails(serve: Serve, at_once: int) -> None:
     """64 blocks by the default policy, each asked for twice; the tokens last, and come back with every success."""
     failed: set[int] = set()
 

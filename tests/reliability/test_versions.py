@@ -26,7 +26,7 @@ BLOCKS = {"operator_options": {"concurrency": 1, "block_bytes": BLOCK_BYTES}}
 
 
 def before_request(index: int, act: Callable[[], object]) -> Rule:
-    """A rule that changes the store when a request arrives, and the answer not at all. It goes before others."""
+    """A rule that changes the store when a request arrives, and the response not at all. It goes before others."""
 
     def matches(request: ReceivedRequest) -> bool:
         if request.index == index:
@@ -42,7 +42,7 @@ def overwrite(scripted: Scripted, data: bytes = NEW) -> None:
 
 
 async def test_s21_another_total_than_that_of_the_pinned_version(serve: Serve) -> None:
-    """The first answer tells the size; a later one that tells another is of another object, whatever its ETag."""
+    """The first response tells the size; a later one that tells another is of another object, whatever its ETag."""
     async with serve(**BLOCKS) as scripted, scripted.operator.reader("k", policy="random") as reader:
         await reader.read_at(0, 10)
         scripted.server.add(always(Fault(content_range=f"bytes {OFFSET}-{LAST}/{SIZE + 1}")))
@@ -71,7 +71,7 @@ async def test_s63_a_head_that_tells_too_large_a_size(serve: Serve, size: int) -
         scripted.server.assert_requests("HEAD", "GET")
 
 
-async def test_s63_a_head_that_tells_another_size_than_the_answers(serve: Serve) -> None:
+async def test_s63_a_head_that_tells_another_size_than_the_responses(serve: Serve) -> None:
     """Where a reader learns the size by itself it comes from the bytes' own answer, and no HEAD is believed."""
     lie = Rule(fault=Fault(headers={"Content-Length": "10"}), times=None, method="HEAD")
     async with serve(lie) as scripted, scripted.operator.reader("k") as reader:
@@ -123,7 +123,7 @@ async def test_s27_s29_the_rest_of_a_body_is_gone(serve: Serve, status: int) -> 
 
 @checks("opendal:R32")
 async def test_s30_the_rest_of_a_body_is_of_another_version(serve: Serve) -> None:
-    """The server ignores If-Match: the ETag of its answer is compared."""
+    """The server ignores If-Match: the ETag of its response is compared."""
     async with serve() as scripted:
         replaced = before_request(1, lambda: overwrite(scripted))
         scripted.server.add(replaced, once(Fault(close_after_bytes=CUT)), once(Fault(ignore_if_match=True), 1))
@@ -152,7 +152,7 @@ async def test_s29_s30_an_object_overwritten_between_two_blocks(serve: Serve, ig
 
 @pytest.mark.parametrize("fields", [{}, {"Last-Modified": None}], ids=["with time", "without time"])
 async def test_s31_no_etag_over_s3(serve_s3: Serve, fields: dict[str, None]) -> None:
-    """Every object of S3 has one, and so an answer without is none."""
+    """Every object of S3 has one, and so a response without is none."""
     async with serve_s3(always(Fault(headers={"ETag": None, **fields}))) as scripted:
         await scripted.fail(ProtocolError, requests=2)
 
@@ -172,7 +172,7 @@ async def test_s31_no_etag_over_http(serve_http: Serve) -> None:
 
 
 async def test_s31_neither_etag_nor_time_over_http(serve_http: Serve) -> None:
-    """One answer is read; one that broke off is not gone on with, since it could be of another version."""
+    """One response is read; one that broke off is not gone on with, since it could be of another version."""
     nothing = {"ETag": None, "Last-Modified": None}
     async with serve_http(always(Fault(headers=nothing))) as scripted:
         await scripted.read()
@@ -224,7 +224,7 @@ async def test_s33_replicas_that_do_not_agree_between_blocks(serve: Serve) -> No
 
 
 async def test_s29_a_condition_of_the_caller_stays_one(serve: Serve) -> None:
-    """It did not hold before the first byte: that is an answer, and not a change."""
+    """It did not hold before the first byte: that is a response, and not a change."""
     async with serve() as scripted:
         await scripted.fail(ConditionNotMatch, requests=1, if_match="other")
 

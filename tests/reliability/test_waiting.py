@@ -1,4 +1,4 @@
-"""Servers that let one wait: silence before and within an answer, bytes that drip, connections never made, TLS."""
+"""Servers that let one wait: silence before and within a response, bytes that drip, connections never made, TLS."""
 
 import asyncio
 import socket
@@ -44,7 +44,7 @@ def operator_for(kind: Service, url: str, **options: Any) -> Operator:
     return Operator(service_for(kind, url, **{**PATIENT, **options}), concurrency=1).layer(NO_PAUSES)
 
 
-async def test_s35_an_answer_that_does_not_begin_is_asked_for_again(serve: Serve) -> None:
+async def test_s35_a_response_that_does_not_begin_is_asked_for_again(serve: Serve) -> None:
     async with serve(once(Fault(hang_before_head=True)), **PATIENT) as scripted:
         await scripted.read()
         first, second = scripted.server.requests
@@ -202,7 +202,7 @@ async def test_s44_certificates_are_checked(kind: Service, name: str, tmp_path: 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     options = {"ca_bundle": str(certificate)} if trusted else {}
-    # A handshake takes longer than an answer.
+    # A handshake takes longer than a response.
     limits = {"read_timeout_seconds": 5.0, "connect_timeout_seconds": 5.0}
     async with FaultServer({"bucket/k": content(1000)}, tls=context) as server:
         async with operator_for(kind, server.url, **options, **limits) as operator:

@@ -12,7 +12,7 @@ from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import content
 from tests.reliability.scripted import ATTEMPTS, LENGTH, OFFSET, PAGE, SIZE, Serve, always, once
 
-# An answer against the protocol is given one more chance, on another connection.
+# A response against the protocol is given one more chance, on another connection.
 PROTOCOL_TRIES = 2
 ERROR_DOCUMENT = b'<?xml version="1.0"?><Error><Code>InternalError</Code><Message>We are sorry</Message></Error>'
 LAST = OFFSET + LENGTH - 1
@@ -54,7 +54,7 @@ async def test_s08_s55_a_page_instead_of_the_pinned_version(serve: Serve, fault:
 
 @pytest.mark.parametrize("fault", PAGES.values(), ids=PAGES)
 async def test_s08_s55_a_page_instead_of_the_rest(serve: Serve, fault: Fault) -> None:
-    """It is no answer of S3, and of plain HTTP it is another version than the one that has begun to arrive."""
+    """It is no response of S3, and of plain HTTP it is another version than the one that has begun to arrive."""
     async with serve(once(Fault(close_after_bytes=100)), once(fault, 1)) as scripted:
         if scripted.service == "s3":
             await scripted.read()

@@ -1,6 +1,6 @@
 """The block files of one directory: written whole or not at all, checked when read, the least used ones removed.
 
-Everything here blocks and belongs in a thread; any number of threads and processes may use one directory. No answer
+Everything here blocks and belongs in a thread; any number of threads and processes may use one directory. No response
 is ever wrong: whatever does not fit is a miss, and its file is removed.
 """
 

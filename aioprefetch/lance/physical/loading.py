@@ -170,8 +170,8 @@ class LoadingPage(Generic[DecodedT]):
             read.release()
 
     def _decode(self) -> None:
-        answers = Answers([read.views() for read in self._reads])
-        self._decoder = self._scheduler.decoder(self._ranges, answers)
+        responses = Answers([read.views() for read in self._reads])
+        self._decoder = self._scheduler.decoder(self._ranges, responses)
 
     async def _follow_up(self, io: PageIo, row: int) -> None:
         await self._reads[0].arrive()

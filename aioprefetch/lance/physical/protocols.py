@@ -120,7 +120,7 @@ class EncodedPage(Protocol):
 class PhysicalPageScheduler(Protocol[DecodedT_co]):
     """One page of a column: which bytes of the file some of its rows need, and what to make of them.
 
-    All ranges are checked against the page's buffers. ``ranges`` are rows of the page, ``reads`` the answers to
+    All ranges are checked against the page's buffers. ``ranges`` are rows of the page, ``reads`` the responses to
     ``plan`` and, if there is one, to ``follow_up``; who planned several takes as many.
     """
 

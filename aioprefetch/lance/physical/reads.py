@@ -1,4 +1,4 @@
-"""The answers to a plan, put together."""
+"""The responses to a plan, put together."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Gathered(Sequence[memoryview]):
 
 
 class Answers(Iterator[memoryview]):
-    """The answers to several plans one after the other, or some of them together."""
+    """The responses to several plans one after the other, or some of them together."""
 
     def __init__(self, plans: Sequence[Sequence[memoryview]]) -> None:
         self._plans = plans
@@ -76,7 +76,7 @@ class Answers(Iterator[memoryview]):
 
 
 def gathered(ranges: Sequence[Range], stretches: Sequence[Stretch]) -> Gathered | None:
-    """The answers to ``ranges`` (which may be empty), put together; ``None`` where a view of each is better."""
+    """The responses to ``ranges`` (which may be empty), put together; ``None`` where a view of each is better."""
     counted = sum(len(starts) for starts, _, _, _ in stretches)
     bounds = np.zeros(len(ranges) + 1, np.int64)
     if counted < _GATHERED_MIN:

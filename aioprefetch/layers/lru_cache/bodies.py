@@ -1,4 +1,4 @@
-"""What a read gets from the layer: a part of an object in memory, of a fill, or of an answer that had begun."""
+"""What a read gets from the layer: a part of an object in memory, of a fill, or of a response that had begun."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FillBody:
 
 
 class BegunBody:
-    """A part of an object that is not cached, out of the answer with its beginning; one more request brings the rest.
+    """A part of an object that is not cached, out of the response with its beginning; one more request brings the rest.
 
     ``head`` is that of the part. What comes before it is read and thrown away.
     """
@@ -118,10 +118,10 @@ class BegunBody:
             path=self._request.path,
         )
 
-    async def _within_deadline(self, answer: Awaitable[T]) -> T:
+    async def _within_deadline(self, response: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout_at(self._request.deadline):
-                return await answer
+                return await response
         except TimeoutError:
             raise TimedOut(
                 "the object did not arrive before the deadline", operation="read", path=self._request.path

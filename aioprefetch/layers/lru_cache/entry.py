@@ -66,7 +66,7 @@ def slot_in(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryHeader:
-    """What an entry says of itself. ``asked_version`` is the version id in the request, ``version`` in the answer."""
+    """What an entry says of itself. ``asked_version`` is the version id in the request, ``version`` in the response."""
 
     namespace: tuple[str, ...]
     path: str
@@ -100,7 +100,7 @@ class EntryHeader:
         return f"{FOLDER}{slot[:2]}/{slot}-{identity}"
 
     def head(self, start: int, end: int) -> ReadHead:
-        """The head of the answer that holds ``[start, end)`` of the object."""
+        """The head of the response that holds ``[start, end)`` of the object."""
         return ReadHead(
             start=start,
             size=end - start,

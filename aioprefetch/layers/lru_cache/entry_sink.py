@@ -9,7 +9,7 @@ from aioprefetch.values import ReadHead
 
 
 class EntrySink(Sink):
-    """``size`` bytes at ``start`` of an entry's file; any other answer is ``UntrustedMetadata``.
+    """``size`` bytes at ``start`` of an entry's file; any other response is ``UntrustedMetadata``.
 
     So is one of a file that is not the one that was read before, by what the store says of it.
     """

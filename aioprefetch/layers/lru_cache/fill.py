@@ -33,7 +33,7 @@ class Fill:
     """One object on its way from its store into the cache.
 
     ``opening``: the head has not come. Then ``fresh`` (``known`` is still the current version), ``passed_by`` (the
-    object is too large or has no ETag: one reader gets the answer that has begun, others read without the cache) or
+    object is too large or has no ETag: one reader gets the response that has begun, others read without the cache) or
     ``receiving``; ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
     """
 
@@ -103,7 +103,7 @@ class Fill:
         self._free()
 
     def take_begun(self) -> ReadBody | None:
-        """The answer with the beginning of an object that is passed by, for the first reader who comes for it.
+        """The response with the beginning of an object that is passed by, for the first reader who comes for it.
 
         It is the caller's to close.
         """
@@ -170,7 +170,7 @@ class Fill:
             self.buffer = bytearray()
         begun = self.take_begun() if not self._readers else None
         if begun is not None:
-            self._runtime.supervisor.spawn(begun.aclose(), name="end of an answer that nobody wants")
+            self._runtime.supervisor.spawn(begun.aclose(), name="end of a response that nobody wants")
 
     async def _run(self) -> None:
         try:

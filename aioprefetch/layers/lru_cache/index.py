@@ -142,7 +142,7 @@ class PassedBy:
             self._known.popitem(last=False)
 
     def check(self, slot: str, total: int | None, etag: str | None) -> None:
-        """Forget the slot when an answer shows another object than the one that was remembered."""
+        """Forget the slot when a response shows another object than the one that was remembered."""
         if self._known.get(slot, (total, etag)) != (total, etag):
             self.forget(slot)
 

@@ -6,7 +6,7 @@ The outermost layer. What a read may be served from:
   the entry of that version as it is. One that is not pinned first asks the store whether the entry is still current
   (a conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
 * a **fill** that is on its way, whose bytes are taken as they arrive.
-* an answer that has begun: of an object that turns out too large or has no ETag, as far as it goes.
+* a response that has begun: of an object that turns out too large or has no ETag, as far as it goes.
 * the store itself: objects that are too large or have no ETag, and everything while the cache keeps failing.
 
 No failure of the cache fails a read: nothing is delivered before all of its part is there and checked, so the store
@@ -62,7 +62,7 @@ class LruCacheLayer(Layer):
         Larger objects are not cached; their reads go to the store as they are.
     revalidate_seconds
         How long an entry is taken for current without asking the store: 0 asks at every read that is not pinned (a
-        reader pins after its first answer, so once for each reader), ``None`` never asks.
+        reader pins after its first response, so once for each reader), ``None`` never asks.
     cache_timeout_seconds
         How long one call of the cache's store may take. After three failures in a row the cache is bypassed for
         thirty seconds.
@@ -143,7 +143,7 @@ class LruCacheAccessor(InvalidatingAccessor):
             self._count(counter, request.path)
 
     async def _open_cached(self, request: ReadRequest) -> ReadBody | None:
-        """The answer out of the cache or out of a fill; ``None`` when the store has to serve this read."""
+        """The response out of the cache or out of a fill; ``None`` when the store has to serve this read."""
         for _ in range(2):  # A bad entry is dropped: the second time the object comes by a fill.
             source = await self._lookup.source(request)
             if source is None:
@@ -171,7 +171,7 @@ class LruCacheAccessor(InvalidatingAccessor):
         try:
             part = self._part(request, fill.head, counter)
         except (RangeNotSatisfied, ConditionNotMatch):
-            fill.leave(served=True)  # This is the answer, and others want the object.
+            fill.leave(served=True)  # This is the response, and others want the object.
             raise
         self._count(counter, request.path)
         return FillBody(fill, part, deadline=request.deadline)

@@ -23,7 +23,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An answer with the beginning of an object that is not cached, which has just begun: close it."""
+    """A response with the beginning of an object that is not cached, which has just begun: close it."""
 
     body: ReadBody
 
@@ -57,7 +57,7 @@ class Lookup:
         return slot_of(self._namespace, request.path, request.version), current
 
     async def source(self, request: ReadRequest) -> Source:
-        """The fill, the answer or the entry to read from; ``None`` for the store itself.
+        """The fill, the response or the entry to read from; ``None`` for the store itself.
 
         Raises what the store says when the object cannot be opened.
         """

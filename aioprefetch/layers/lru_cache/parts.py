@@ -12,13 +12,13 @@ from aioprefetch.values import ReadHead, ReadRequest
 
 
 def whole_of(entry: IndexEntry) -> ReadHead:
-    """The head of an answer with all of an entry, whose header is known."""
+    """The head of a response with all of an entry, whose header is known."""
     assert entry.header is not None
     return entry.header.head(0, entry.header.total)
 
 
 def part_of(request: ReadRequest, whole: ReadHead) -> ReadHead:
-    """The head of the answer to a read of an object whose head for all of it is ``whole``.
+    """The head of the response to a read of an object whose head for all of it is ``whole``.
 
     Raises ``ConditionNotMatch`` and ``RangeNotSatisfied`` as the object's own store would.
     """

@@ -28,7 +28,7 @@ READAHEAD_RANGE = "fs.s3a.readahead.range"
 ASYNC_DRAIN_THRESHOLD = "fs.s3a.input.async.drain.threshold"
 BUFFERED_PREAD_DISABLE = "fs.azure.buffered.pread.disable"
 
-# Every key below it asks for S3 Select: an answer to a query, not the bytes of the object.
+# Every key below it asks for S3 Select: a response to a query, not the bytes of the object.
 SELECT_PREFIX = "fs.s3a.select."
 
 Treatment = Literal["honoured", "aliased", "ignored"]

@@ -197,7 +197,7 @@ class FsAccessor(ServiceAccessor):
 
 
 def _head_of(request: ReadRequest, file: OpenedFile) -> ReadHead:
-    """The head of the answer to a request, or the condition or range that does not hold."""
+    """The head of the response to a request, or the condition or range that does not hold."""
     etag, total = file.etag, file.status.st_size
     facts: dict[str, object] = {"etag": etag}
     if request.if_match not in (None, "*", etag):

@@ -13,7 +13,10 @@ from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http.answers import (
+from aioprefetch.services.http.bodies import BufferedBody, UnsizedBytes
+from aioprefetch.services.http.exchange import Exchange, Response, ServerTraits
+from aioprefetch.services.http.fields import field_of
+from aioprefetch.services.http.responses import (
     answer_head,
     content_length,
     etag_of,
@@ -21,9 +24,6 @@ from aioprefetch.services.http.answers import (
     is_synthetic,
     metadata_of,
 )
-from aioprefetch.services.http.bodies import BufferedBody, UnsizedBytes
-from aioprefetch.services.http.exchange import Answer, Exchange, ServerTraits
-from aioprefetch.services.http.fields import field_of
 from aioprefetch.services.streamed_body import StreamedBody
 from aioprefetch.transport import HttpClient, ResponseHead, StreamedAnswer, encoded_fields
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
@@ -53,7 +53,7 @@ class HttpAccessor(ServiceAccessor):
         counters["transport_requests"] += 1
         direct = _DirectRead(request, sink, self._traits)
         try:
-            answer = await self._send(request, direct)
+            response = await self._send(request, direct)
         except Error as error:
             if direct.head is not None:
                 error.head, error.received = direct.head, direct.received
@@ -63,7 +63,7 @@ class HttpAccessor(ServiceAccessor):
                 counters["stream_read_total_bytes"] += direct.received
         if direct.head is not None:
             return ReadReply(head=direct.head, received=direct.head.size)
-        body = await self._body_of(request, answer)
+        body = await self._body_of(request, response)
         await drain(body, sink, path=request.path)
         return ReadReply(head=body.head, received=body.head.size)
 
@@ -71,40 +71,40 @@ class HttpAccessor(ServiceAccessor):
         self.runtime.counters["transport_requests"] += 1
         return await self._body_of(request, await self._send(request))
 
-    async def _send(self, request: ReadRequest, direct: _DirectRead | None = None) -> Answer:
+    async def _send(self, request: ReadRequest, direct: _DirectRead | None = None) -> Response:
         if request.version is not None:
             self._unsupported(request, "versions")
         take = None if direct is None else direct.take
         return await self._exchange.send(request, "GET", _request_fields(request), take)
 
-    async def _body_of(self, request: ReadRequest, answer: Answer) -> ReadBody:
-        """The body of an answer that is read piece by piece. Closes the answer if it is not what was asked for."""
-        stream = answer.stream
+    async def _body_of(self, request: ReadRequest, response: Response) -> ReadBody:
+        """The body of a response that is read piece by piece. Closes the response if it is not what was asked for."""
+        stream = response.stream
         assert stream is not None
         try:
-            if answer.status not in (200, 206):
-                raise await failure_of(request, answer, self._recipe.identity)
-            if _is_ranged(answer.head):
-                head = check_reply(request, answer_head(answer.head))
+            if response.status not in (200, 206):
+                raise await failure_of(request, response, self._recipe.identity)
+            if _is_ranged(response.head):
+                head = check_reply(request, answer_head(response.head))
                 self._traits.obeys_range = True
                 return StreamedBody(self.runtime, request, stream, head)
-            if answer.head.length is None:
-                return await self._unsized(request, answer.head, stream)
+            if response.head.length is None:
+                return await self._unsized(request, response.head, stream)
             if request.is_whole:
-                return StreamedBody(self.runtime, request, stream, check_reply(request, answer_head(answer.head)))
-            return await self._unranged(request, answer.head, stream, answer.head.length)
+                return StreamedBody(self.runtime, request, stream, check_reply(request, answer_head(response.head)))
+            return await self._unranged(request, response.head, stream, response.head.length)
         except BaseException as error:
-            answer.close()
+            response.close()
             if isinstance(error, Error):
                 error.add_context(operation="read", path=request.path)
             raise
 
     async def _unranged(
-        self, request: ReadRequest, answer: ResponseHead, stream: StreamedAnswer, total: int
+        self, request: ReadRequest, response: ResponseHead, stream: StreamedAnswer, total: int
     ) -> ReadBody:
         """The whole object came although a range was asked for: take from it what is wanted, if that is near."""
         bounds = _bounds(request, total)
-        head = _checked_part(request, answer_head(answer), bounds, total)
+        head = _checked_part(request, answer_head(response), bounds, total)
         start, end = bounds
         if start <= self._recipe.skip_bytes_max:
             self._note_ignored_range(request)
@@ -133,7 +133,7 @@ class HttpAccessor(ServiceAccessor):
             self._traits.obeys_range = False
             self.runtime.events.publish("http.range_ignored", request.path, service=self.info.url)
 
-    async def _unsized(self, request: ReadRequest, answer: ResponseHead, stream: StreamedAnswer) -> BufferedBody:
+    async def _unsized(self, request: ReadRequest, response: ResponseHead, stream: StreamedAnswer) -> BufferedBody:
         """No length was told (a chunked body, or one that ends with the connection): read ahead to know it."""
         collected = UnsizedBytes(self.runtime, request)
         complete = False
@@ -145,8 +145,8 @@ class HttpAccessor(ServiceAccessor):
                 complete = not chunk
             stream.close()
             bounds = _bounds(request, collected.received)
-            # Without a total on every answer no ETag can be made up that is the same on each: only a real one counts.
-            described = replace(answer_head(answer), etag=etag_of(answer, None))
+            # Without a total on every response no ETag can be made up that is the same on each: only a real one counts.
+            described = replace(answer_head(response), etag=etag_of(response, None))
             head = _checked_part(request, described, bounds, collected.received if complete else None)
             return BufferedBody(head, collected)
         except BaseException:
@@ -159,41 +159,41 @@ class HttpAccessor(ServiceAccessor):
         method = self._recipe.stat_method
         if method == "get" or (method == "auto" and self._traits.refuses_head):
             return await self._stat_by_get(request)
-        answer = await self._exchange.send(request, "HEAD", b"")
-        answer.close()
-        if answer.status == 200:
-            size = content_length(answer.head)
-            return await self._stat_by_get(request) if size is None else metadata_of(request.path, answer.head, size)
-        if answer.status not in HEAD_REFUSED or method == "head":
-            raise await failure_of(request, answer, self._recipe.identity)
+        response = await self._exchange.send(request, "HEAD", b"")
+        response.close()
+        if response.status == 200:
+            size = content_length(response.head)
+            return await self._stat_by_get(request) if size is None else metadata_of(request.path, response.head, size)
+        if response.status not in HEAD_REFUSED or method == "head":
+            raise await failure_of(request, response, self._recipe.identity)
         found = await self._stat_by_get(request)
         self._traits.refuses_head = True
         return found
 
     async def _stat_by_get(self, request: StatRequest) -> Metadata:
-        answer = await self._exchange.send(request, "GET", ONE_BYTE)
+        response = await self._exchange.send(request, "GET", ONE_BYTE)
         try:
             size: int | None
-            if answer.status == 206:
-                parsed = parse_content_range(field_of(answer.head, b"content-range") or "")
+            if response.status == 206:
+                parsed = parse_content_range(field_of(response.head, b"content-range") or "")
                 if parsed is None or parsed[0] != (0, 1):
                     raise ProtocolError(
-                        "the answer to a range of one byte holds something else", operation="stat", path=request.path
+                        "the response to a range of one byte holds something else", operation="stat", path=request.path
                     )
                 size = parsed[1]
-            elif answer.status == 200:
-                size = content_length(answer.head)
-            elif answer.status == 416:  # Only an empty object has no first byte.
+            elif response.status == 200:
+                size = content_length(response.head)
+            elif response.status == 416:  # Only an empty object has no first byte.
                 size = 0
             else:
-                raise await failure_of(request, answer, self._recipe.identity)
-            return metadata_of(request.path, answer.head, size)
+                raise await failure_of(request, response, self._recipe.identity)
+            return metadata_of(request.path, response.head, size)
         finally:
-            answer.close()
+            response.close()
 
 
 class _DirectRead:
-    """Takes an answer straight into a sink, if it is the range that was asked for. ``head`` is set once it does."""
+    """Takes a response straight into a sink, if it is the range that was asked for. ``head`` is set once it does."""
 
     __slots__ = ("_before", "_request", "_sink", "_traits", "head")
 
@@ -206,18 +206,18 @@ class _DirectRead:
 
     @property
     def received(self) -> int:
-        """Bytes of this answer."""
+        """Bytes of this response."""
         return self._sink.received - self._before
 
-    def take(self, answer: ResponseHead) -> Sink | None:
+    def take(self, response: ResponseHead) -> Sink | None:
         """The sink, begun with the checked head; ``None`` for what takes more than receiving it."""
         request = self._request
-        if answer.length is None or answer.status not in (200, 206):
+        if response.length is None or response.status not in (200, 206):
             return None
-        is_ranged = _is_ranged(answer)
+        is_ranged = _is_ranged(response)
         if not is_ranged and not request.is_whole:
             return None
-        head = check_reply(request, answer_head(answer))
+        head = check_reply(request, answer_head(response))
         if is_ranged:
             self._traits.obeys_range = True
         self._sink.begin(head, path=request.path)
@@ -225,9 +225,9 @@ class _DirectRead:
         return self._sink
 
 
-def _is_ranged(answer: ResponseHead) -> bool:
+def _is_ranged(response: ResponseHead) -> bool:
     """Whether a 200 or 206 claims to hold a range. Some servers answer 200 with a correct Content-Range."""
-    return answer.status == 206 or b"content-range" in answer.fields
+    return response.status == 206 or b"content-range" in response.fields
 
 
 def _request_fields(request: ReadRequest) -> bytes:
@@ -242,16 +242,18 @@ def _request_fields(request: ReadRequest) -> bytes:
     return fields
 
 
-def _checked_part(request: ReadRequest, answer: UncheckedHead, bounds: tuple[int, int], total: int | None) -> ReadHead:
+def _checked_part(
+    request: ReadRequest, response: UncheckedHead, bounds: tuple[int, int], total: int | None
+) -> ReadHead:
     """The checked head of a part that we cut out of a whole object ourselves."""
     start, end = bounds
     if start == end:
         head = check_reply(
-            replace(request, offset=0, size=None, suffix=None), replace(answer, status=200, content_length=0)
+            replace(request, offset=0, size=None, suffix=None), replace(response, status=200, content_length=0)
         )
         return replace(head, start=start, total=total)
     whole = "*" if total is None else total
-    part = replace(answer, status=206, content_range=f"bytes {start}-{end - 1}/{whole}", content_length=end - start)
+    part = replace(response, status=206, content_range=f"bytes {start}-{end - 1}/{whole}", content_length=end - start)
     return check_reply(request, part)
 
 

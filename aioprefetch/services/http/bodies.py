@@ -1,4 +1,4 @@
-"""The body of an answer that does not tell its length: read ahead, into memory that the budget knows of."""
+"""The body of a response without a length: read ahead, into memory that the budget knows of."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class UnsizedBytes:
                     await self._alone.acquire()
         except TimeoutError:
             raise BudgetExhausted(
-                f"memory for an answer without a length was not free within {limit_seconds} s; read fewer such objects "
+                f"memory for a response without a length was not free within {limit_seconds} s; read fewer of them "
                 "at once, release views, close readers or raise memory_bytes",
                 operation="read",
                 path=self._request.path,

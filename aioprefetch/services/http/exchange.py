@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aioprefetch.services.http.recipe import Http
 
 Method = Literal["GET", "HEAD"]
-# Called with the head of an answer: where its body goes, or ``None`` for a body that is read piece by piece.
+# Called with the head of a response: where its body goes, or ``None`` for a body that is read piece by piece.
 Take = Callable[[ResponseHead], Destination | None]
 
 # The headers and the query by which a request says who we are.
@@ -52,11 +52,11 @@ class ServerTraits:
     refuses_head: bool = False
 
 
-class Answer:
-    """An answer whose head is there.
+class Response:
+    """A response whose head is there.
 
     ``redirected_to`` is the origin that sent it, if that is not the base's. ``stream`` is its body, to be closed by
-    whoever has the answer; ``None``: ``Take`` has said where it goes, and it is there.
+    whoever has the response; ``None``: ``Take`` has said where it goes, and it is there.
     """
 
     __slots__ = ("head", "redirected_to", "stream")
@@ -92,10 +92,10 @@ class Exchange:
         self._targets: dict[tuple[Method, str], tuple[Said, str, Target]] = {}
         self.traits = runtime.shared(("http traits", recipe.origin), ServerTraits)
 
-    async def send(self, request: Request, method: Method, fields: bytes, take: Take | None = None) -> Answer:
-        """The answer at the end of the redirects, whatever its status. The caller closes it.
+    async def send(self, request: Request, method: Method, fields: bytes, take: Take | None = None) -> Response:
+        """The response at the end of the redirects, whatever its status. The caller closes it.
 
-        ``fields`` are the headers of this request alone, encoded. What ``take`` raises refuses the answer; it is not
+        ``fields`` are the headers of this request alone, encoded. What ``take`` raises refuses the response; it is not
         asked about redirects.
         """
         try:
@@ -105,14 +105,14 @@ class Exchange:
             failed = error.add_context(operation=request.operation, path=request.path).with_traceback(None)
             raise failed from failed.__cause__
 
-    async def _send(self, request: Request, method: Method, fields: bytes, take: Take | None) -> Answer:
+    async def _send(self, request: Request, method: Method, fields: bytes, take: Take | None) -> Response:
         recipe = self._recipe
         origin, ours = recipe.origin, recipe.identity.request_headers()
         url, target = self._target(request, method, ours)
         for _ in range(REDIRECTS_MAX + 1):
             head, stream = await self._fetch(target, fields, take)
             if head.status not in REDIRECT_STATUSES:
-                return Answer(head, stream, None if origin == recipe.origin else origin)
+                return Response(head, stream, None if origin == recipe.origin else origin)
             origin, url = redirect_target(url, location_of(head), recipe.origin)
             if not recipe.follow_redirects:
                 raise RedirectRefused(f"the server redirects to {excerpt(url)}, and follow_redirects is False")
@@ -163,7 +163,7 @@ class Exchange:
 
 
 class _Receiver:
-    """Sends the body of an answer to where ``take`` says, or makes a stream of it. That of a redirect is not wanted."""
+    """Send the body of a response to where ``take`` says, or make a stream of it; drop the body of a redirect."""
 
     __slots__ = ("_client", "_counters", "_name", "_now", "_started", "_take", "head", "stream")
 

@@ -1,4 +1,4 @@
-"""The fields of an answer's head, as text. Pure, no I/O."""
+"""The fields of a response's head, as text. Pure, no I/O."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _OURS = {
     *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),
     *("transfer-encoding", "upgrade"),
 }
-# A shorter text may stand in an answer by chance, and is no secret worth the name.
+# A shorter text may stand in a response by chance, and is no secret worth the name.
 _SCRUB_LENGTH_MIN = 4
 
 

@@ -56,7 +56,7 @@ class Http:
         URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
         ``{}``: none.
     connect_timeout_seconds, read_timeout_seconds
-        For name resolution, connecting, proxy and TLS together; and for the head of an answer, and for the next of its
+        For name resolution, connecting, proxy and TLS together; and for the head of a response, and for the next of its
         body: one that brings less than 1 KiB a second for so long has stalled.
     skip_bytes_max
         From a server that ignores ranges, so many bytes at most are read and thrown away to reach an offset.

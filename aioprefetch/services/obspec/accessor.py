@@ -1,4 +1,4 @@
-"""The live service over a store: each operation as calls of obspec's methods, each answer checked."""
+"""The live service over a store: each operation as calls of obspec's methods, each response checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
-from aioprefetch.services.obspec import answers
+from aioprefetch.services.obspec import responses
 from aioprefetch.services.obspec.body import ObspecBody, is_cancelled
 from aioprefetch.services.obspec.errors import Explainer
 from aioprefetch.services.obspec.identity import known_secrets
@@ -65,7 +65,7 @@ class ObspecAccessor(ServiceAccessor):
         self._part_bytes = service.part_bytes
         self._explainer = Explainer(lambda: known_secrets(store))
         self._pages = Pages(store, self._root, self._called)
-        # obstore gives ETags in quotes and wants them so; of other stores the first answer tells.
+        # obstore gives ETags in quotes and wants them so; of other stores the first response tells.
         self._etags_quoted: bool | None = True if self._kind else None
 
     def _key(self, path: str, request: Request) -> str:
@@ -127,7 +127,7 @@ class ObspecAccessor(ServiceAccessor):
         key = self._key(request.path, request)
         with self.runtime.timer("action_http_head_request"):
             if has(self._store, "head_async") and not self._kind and request.version is None:
-                return answers.metadata_of(
+                return responses.metadata_of(
                     await self._called(request, lambda: self._store.head_async(key)), {}, request
                 )
             options: dict[str, Any] = {"head": True}
@@ -136,11 +136,11 @@ class ObspecAccessor(ServiceAccessor):
             # Unlike ``head_async`` this brings the content type and the metadata of the user.
             get = self._method(request, "get_async")
             result = await self._called(request, lambda: get(key, options=options))
-            return answers.metadata_of(result.meta, answers.attributes_of(result), request)
+            return responses.metadata_of(result.meta, responses.attributes_of(result), request)
 
     async def open_read(self, request: ReadRequest) -> ReadBody:
         key, get = self._key(request.path, request), self._method(request, "get_async")
-        options = answers.read_options(request) | self._conditions(request)
+        options = responses.read_options(request) | self._conditions(request)
         try:
             return await self._open_read(request, lambda: get(key, options=options or None))
         except RangeNotSatisfied as error:
@@ -156,14 +156,14 @@ class ObspecAccessor(ServiceAccessor):
             raise RangeNotSatisfied("the object is empty", total=0, operation="read", path=request.path) from None
 
     def _conditions(self, request: ReadRequest) -> dict[str, str]:
-        """The conditions that can be sent. All are compared again when the answer is here."""
+        """The conditions that can be sent. All are compared again when the response is here."""
         conditions = {}
         if self._etags_quoted is not None:
             pinned, known = request.if_match, request.if_none_match
             if pinned not in (None, "*") and not is_weak(pinned or ""):
-                conditions["if_match"] = answers.sent_etag(pinned or "", quoted=self._etags_quoted)
+                conditions["if_match"] = responses.sent_etag(pinned or "", quoted=self._etags_quoted)
             if known is not None and not is_weak(known):
-                conditions["if_none_match"] = answers.sent_etag(known, quoted=self._etags_quoted)
+                conditions["if_none_match"] = responses.sent_etag(known, quoted=self._etags_quoted)
         return conditions
 
     async def _open_read(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> ObspecBody:
@@ -185,13 +185,13 @@ class ObspecAccessor(ServiceAccessor):
         try:
             meta = result.meta
             self._note_etag(meta)
-            head = answers.head_of(meta, result.range, answers.attributes_of(result), request)
+            head = responses.head_of(meta, result.range, responses.attributes_of(result), request)
             return ObspecBody(result, head, self.runtime, self._explainer, request)
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, Error):
                 raise
             raise ProtocolError(
-                f"the answer of the store cannot be understood: {type(error).__name__}",
+                f"the response of the store cannot be understood: {type(error).__name__}",
                 operation="read",
                 path=request.path,
             ) from error
@@ -199,7 +199,7 @@ class ObspecAccessor(ServiceAccessor):
             del result
 
     def _note_etag(self, meta: Any) -> None:
-        etag = None if self._kind else answers.raw_etag(meta)
+        etag = None if self._kind else responses.raw_etag(meta)
         if etag is not None:
             self._etags_quoted = etag.startswith('"')
 
@@ -218,21 +218,21 @@ class ObspecAccessor(ServiceAccessor):
     async def _put_parts(self, request: WriteRequest, parts: Parts) -> Metadata:
         written = await self._put(request, parts, part_options(self._kind, self._part_bytes), None)
         self.runtime.counters["stream_write_bytes"] += parts.sent_bytes
-        return answers.sized(written, parts.sent_bytes)
+        return responses.sized(written, parts.sent_bytes)
 
     async def _put(self, request: WriteRequest, data: Any, options: dict[str, Any], size: int | None) -> Metadata:
         key, put = self._key(request.path, request), self._method(request, "put_async")
-        attributes = answers.write_attributes(request, self.capability)
+        attributes = responses.write_attributes(request, self.capability)
         if attributes:
             options["attributes"] = attributes
         if request.if_not_exists:
             options["mode"] = "create"
         elif request.if_match is not None:
-            options["mode"] = {"e_tag": answers.sent_etag(request.if_match, quoted=self._etags_quoted is not False)}
+            options["mode"] = {"e_tag": responses.sent_etag(request.if_match, quoted=self._etags_quoted is not False)}
         self.runtime.counters["object_put_request"] += 1
         result = await self._called(request, lambda: put(key, data, **options))
         self.runtime.counters["stream_write_bytes"] += size or 0
-        return answers.written(request, result, size)
+        return responses.written(request, result, size)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         self._key(request.path, request)

@@ -1,4 +1,4 @@
-"""The body of an answer, as it comes from a store."""
+"""The body of a response, as it comes from a store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a store raised, as one of our errors.
 
 obspec defines its errors by their names alone, so the tables go by the names of classes. obstore's ``GenericError``
-says in its text what happened: the status of the answer, the kind of the failure, the error of the system. What is in
+says in its text what happened: the status of the response, the kind of the failure, the error of the system. What is in
 no table is ``Unexpected``, which nothing tries again.
 """
 
@@ -41,7 +41,7 @@ BY_CLASS: Mapping[str, type[Error]] = {
     "ConnectionError": errors.Unavailable,
     "JoinError": errors.Unavailable,
 }
-# The status of an answer, where the text names it.
+# The status of a response, where the text names it.
 BY_STATUS: Mapping[int, type[Error]] = {
     401: errors.PermissionDenied,
     403: errors.PermissionDenied,
@@ -55,7 +55,7 @@ BY_STATUS: Mapping[int, type[Error]] = {
     501: errors.Unsupported,
     503: errors.Throttled,
 }
-# The code in the body of an answer says more than its status.
+# The code in the body of a response says more than its status.
 BY_CODE: Mapping[str, type[Error]] = {
     "ExpiredToken": errors.CredentialsExpired,
     "RequestExpired": errors.CredentialsExpired,
@@ -66,7 +66,7 @@ BY_CODE: Mapping[str, type[Error]] = {
     "OperationTimedOut": errors.TimedOut,
     "InternalError": errors.Unavailable,
 }
-# How a request failed that brought no answer, or a body that broke off.
+# How a request failed that brought no response, or a body that broke off.
 BY_FAILURE: Mapping[str, type[Error]] = {
     "Timeout": errors.TimedOut,
     "Connect": errors.Unavailable,
@@ -90,7 +90,7 @@ WORDS: Mapping[type[Error], str] = {
     errors.TimedOut: "the store did not answer in time",
     errors.Throttled: "the store asks for fewer requests",
     errors.Unavailable: "the request failed or broke off",
-    errors.ProtocolError: "the answer does not hold what was asked for",
+    errors.ProtocolError: "the response does not hold what was asked for",
 }
 
 _STATUS = re.compile(r"status code: (\d{3})\b")
@@ -100,7 +100,7 @@ _FAILURE = re.compile(r"HttpError \{\s*kind: (\w+)")
 _SYSTEM = re.compile(r"\(os error (\d+)\)")
 _RANGE = re.compile(r"StartTooLarge|Wanted range starting at|<Code>InvalidRange</Code>")
 _TOTAL = re.compile(r"<ActualObjectSize>(\d{1,19})<|object was only (\d{1,19}) bytes|length: (\d{1,19}),")
-_WRONG_ANSWER = re.compile(r"non-partial response when range requested|UnexpectedRange|Requested \d+\.\.\d+, got")
+_WRONG_RESPONSE = re.compile(r"non-partial response when range requested|UnexpectedRange|Requested \d+\.\.\d+, got")
 _IGNORED_RANGE = "non-partial response when range requested"
 _DEBUG = "\n\nDebug source:"
 
@@ -154,7 +154,7 @@ def _kind_of(error: BaseException, text: str, request: Request) -> type[Error]:
             return errors.Unsupported if unnameable else kind
     if isinstance(error, ValueError) and "parse path" in summary:
         return errors.InvalidPath
-    if _WRONG_ANSWER.search(text):
+    if _WRONG_RESPONSE.search(text):
         return errors.ProtocolError
     if status is not None:
         number = int(status[1])

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported, excerpt
 from aioprefetch.services.folding import PAGE_ENTRIES, fold_page
-from aioprefetch.services.obspec.answers import entry_of
+from aioprefetch.services.obspec.responses import entry_of
 from aioprefetch.services.obspec.traits import Order, has, kind_of, order_of
 from aioprefetch.values import Entry, ListPage, ListRequest
 

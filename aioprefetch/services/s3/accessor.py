@@ -18,7 +18,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
-from aioprefetch.services.s3 import answers
+from aioprefetch.services.s3 import responses
 from aioprefetch.services.s3.body import S3Body
 from aioprefetch.services.s3.client import Reply, S3Client
 from aioprefetch.services.s3.direct import DirectReads
@@ -79,9 +79,9 @@ class S3Accessor(ServiceAccessor):
         key = self._key(request.path, request)
         if request.path.endswith("/"):
             found = await self._client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
-            return answers.directory_of(found, request)
+            return responses.directory_of(found, request)
         reply = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
-        return answers.metadata_of(reply, request)
+        return responses.metadata_of(reply, request)
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
         # The direct read is handed out itself, so that this is no step on its way.
@@ -114,7 +114,7 @@ class S3Accessor(ServiceAccessor):
 
     async def _open_indirectly(self, request: ReadRequest, range_text: str | None) -> ReadBody:
         """The way of aiobotocore."""
-        # What cannot be sent is compared when the answer is here: a weak ETag never matches, and some stores answer
+        # What cannot be sent is compared when the response is here: a weak ETag never matches, and some stores answer
         # 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
         self.runtime.counters["transport_fallbacks"] += 1
@@ -127,11 +127,13 @@ class S3Accessor(ServiceAccessor):
             IfNoneMatch=None if request.if_none_match is None else quote_etag(request.if_none_match),
             VersionId=request.version,
         )
-        answer = reply["Body"].raw_stream
+        response = reply["Body"].raw_stream
         try:
-            return S3Body(answer, answers.checked(request, answers.answer_head(reply)), self._client, request, end)
+            return S3Body(
+                response, responses.checked(request, responses.answer_head(reply)), self._client, request, end
+            )
         except BaseException:
-            answer.close()
+            response.close()
             end()
             raise
 
@@ -147,7 +149,7 @@ class S3Accessor(ServiceAccessor):
             ContinuationToken=request.page_token,
             MaxKeys=limit,
         )
-        return answers.list_page_of(reply, request, self._root, limit)
+        return responses.list_page_of(reply, request, self._root, limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         return await put(self._client, request, self._key(request.path, request), data)
@@ -164,8 +166,8 @@ class S3Accessor(ServiceAccessor):
         return Metadata(
             path=request.target,
             etag=unquote_etag(copied.get("ETag")),
-            version=answers.version_of(reply.get("VersionId")),
-            last_modified=answers.in_utc(copied.get("LastModified")),
+            version=responses.version_of(reply.get("VersionId")),
+            last_modified=responses.in_utc(copied.get("LastModified")),
         )
 
     async def delete(self, request: DeleteRequest) -> None:
@@ -222,7 +224,7 @@ class S3Accessor(ServiceAccessor):
 def _means_whole(request: ReadRequest, error: RangeNotSatisfied) -> bool:
     """Whether a suffix was refused because it is longer than the object.
 
-    HTTP and S3 mean the whole of it then. The answer is checked against the suffix all the same, so that a longer
+    HTTP and S3 mean the whole of it then. The response is checked against the suffix all the same, so that a longer
     object is refused at its head.
     """
     return request.suffix is not None and error.total is None

@@ -1,4 +1,4 @@
-"""The body of an answer as it comes from aiohttp."""
+"""The body of a response as it comes from aiohttp."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aioprefetch.values import ReadHead, ReadRequest
 class S3Body:
     """Bytes as they arrive. Closing it before its end breaks the connection off and frees its slot at once."""
 
-    __slots__ = ("__weakref__", "_answer", "_client", "_closed", "_end", "_received", "_request", "head")
+    __slots__ = ("__weakref__", "_client", "_closed", "_end", "_received", "_request", "_response", "head")
 
     def __init__(
-        self, answer: Any, head: ReadHead, client: S3Client, request: ReadRequest, end: Callable[[], None]
+        self, response: Any, head: ReadHead, client: S3Client, request: ReadRequest, end: Callable[[], None]
     ) -> None:
         self.head = head
-        self._answer = answer
+        self._response = response
         self._client = client
         self._request = request
         self._end: Callable[[], None] | None = end
@@ -34,7 +34,7 @@ class S3Body:
 
     def _give_up(self) -> None:
         # After the last byte aiohttp has taken the connection back already, and this does nothing.
-        self._answer.close()
+        self._response.close()
         if self._end is not None:
             end, self._end = self._end, None
             end()
@@ -58,7 +58,7 @@ class S3Body:
 
     async def _receive(self) -> bytes:
         try:
-            chunk: bytes = await self._answer.content.readany()
+            chunk: bytes = await self._response.content.readany()
         except Exception as error:
             explained: Error = (
                 self._was_closed() if self._closed else self._client.explainer.explain(error, self._request)

@@ -16,10 +16,10 @@ from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.errors import Error, InvalidArgument, Unavailable
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.read_answer import ReadReceiver, error_body_of
-from aioprefetch.services.s3.answers import checked_head
+from aioprefetch.services.read_receiver import ReadReceiver, error_body_of
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import Told
+from aioprefetch.services.s3.responses import checked_head
 from aioprefetch.services.s3.signatures import EXPIRES_SECONDS, PresigningRefused, Signatures, Signed
 from aioprefetch.services.streamed_body import StreamedBody
 from aioprefetch.transport import ClientOptions, HttpClient
@@ -71,12 +71,12 @@ class DirectReads:
             return await self._read_otherwise(request, sink, range_text)
         http = self._http or self._connected()
         counters = self._runtime.counters
-        answer = ReadReceiver(request, sink, checked_head)
+        response = ReadReceiver(request, sink, checked_head)
         before = sink.received
         counters[_GET] += 1
         counters["transport_requests"] += 1
         try:
-            seconds = await http.fetch(signed.target, _fields(request, range_text), answer)
+            seconds = await http.fetch(signed.target, _fields(request, range_text), response)
         except Error as error:
             counters.failed(_GET)
             error.add_context(operation="read", path=request.path)
@@ -85,10 +85,10 @@ class DirectReads:
             raise error.with_traceback(None) from None
         finally:
             counters["stream_read_total_bytes"] += sink.received - before
-        checked = answer.checked
+        checked = response.checked
         if checked is None:
             try:
-                told = Told.answered(answer.head.status, answer.head.headers, answer.error_body)
+                told = Told.answered(response.head.status, response.head.headers, response.error_body)
                 await self._refused(told, signed, request, is_renewed=is_renewed)
             except PresigningRefused:
                 return await self._read_otherwise(request, sink, range_text)
@@ -131,19 +131,19 @@ class DirectReads:
         counters[_GET] += 1
         counters["transport_requests"] += 1
         try:
-            answer = await http.open(signed.target, _fields(request, range_text))
+            response = await http.open(signed.target, _fields(request, range_text))
         except Error as error:
             counters.failed(_GET)
             raise error.add_context(operation="read", path=request.path).with_traceback(None) from None
         try:
-            if answer.head.status in (200, 206):
-                counters.succeeded(_GET, answer.head_seconds)
-                return StreamedBody(self._runtime, request, answer, checked_head(request, answer.head))
-            told = Told.answered(answer.head.status, answer.head.headers, await error_body_of(answer))
+            if response.head.status in (200, 206):
+                counters.succeeded(_GET, response.head_seconds)
+                return StreamedBody(self._runtime, request, response, checked_head(request, response.head))
+            told = Told.answered(response.head.status, response.head.headers, await error_body_of(response))
         except BaseException:
-            answer.close()
+            response.close()
             raise
-        answer.close()
+        response.close()
         await self._refused(told, signed, request, is_renewed=is_renewed)
         return await self._open_read(request, range_text, is_renewed=True)
 
@@ -196,8 +196,8 @@ class DirectReads:
 def _fields(request: ReadRequest, range_text: str | None) -> bytes:
     """The headers of one read."""
     lines = "" if range_text is None else f"Range: {range_text}\r\n"
-    # What cannot be sent is compared when the answer is here: a weak ETag never matches, and some stores answer 412 to
-    # "*" although the object exists.
+    # What cannot be sent is compared when the response is here: a weak ETag never matches, and some stores answer
+    # 412 to "*" although the object exists.
     if request.if_match is not None and request.if_match != "*" and not is_weak(request.if_match):
         lines += _condition("If-Match", request.if_match, request)
     if request.if_none_match is not None:

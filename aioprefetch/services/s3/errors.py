@@ -1,6 +1,6 @@
 """The one table that turns what S3, botocore and aiohttp say into our errors.
 
-A row is found by the code in the answer's body, else by its status; a failure that brought no answer by the name of
+A row is found by the code in the response's body, else by its status; a failure that brought no response by the name of
 its class, or of one it derives from. Messages say what to do. They hold a sentence of the store's own where ours would
 be too general, with every secret that this process knows cut out of it.
 """
@@ -28,7 +28,7 @@ from aioprefetch.values import CopyRequest, ReadRequest, Request, ServiceInfo, S
 if TYPE_CHECKING:
     from aioprefetch.services.s3.service import S3
 
-# A shorter text may stand in an answer by chance, and is no secret worth the name.
+# A shorter text may stand in a response by chance, and is no secret worth the name.
 SECRET_LENGTH_MIN = 4
 
 
@@ -123,7 +123,7 @@ BY_CODE: Mapping[str, Row] = {
 }
 
 BY_STATUS: Mapping[int, Row] = {
-    # The answer to a HEAD has no body, so there is no code.
+    # The response to a HEAD has no body, so there is no code.
     400: Row(
         errors.PermissionDenied,
         "the store finds the request bad and says no more: expired credentials, a wrong region, or an object under "
@@ -169,21 +169,21 @@ BY_CLASS: Mapping[str, Row] = {
     "ConnectTimeoutError": Row(
         errors.TimedOut, "no connection to {endpoint} within connect_timeout_seconds={connect_seconds:g}"
     ),
-    "ReadTimeoutError": Row(errors.TimedOut, "no answer within read_timeout_seconds={read_seconds:g}"),
+    "ReadTimeoutError": Row(errors.TimedOut, "no response within read_timeout_seconds={read_seconds:g}"),
     "ServerTimeoutError": Row(errors.Stalled, "no byte of the body within read_timeout_seconds={read_seconds:g}"),
-    "ConnectionClosedError": Row(errors.Unavailable, "the store closed the connection without an answer ({reason})"),
+    "ConnectionClosedError": Row(errors.Unavailable, "the store closed the connection without a response ({reason})"),
     "EndpointConnectionError": Row(errors.Unavailable, "no connection to {endpoint} ({reason})"),
     "ClientPayloadError": Row(errors.Unavailable, "the body broke off ({reason})"),
     "ClientConnectionError": Row(errors.Unavailable, "the connection broke ({reason})"),
-    "ClientResponseError": Row(errors.ProtocolError, "the answer is no valid HTTP"),
-    "HttpProcessingError": Row(errors.ProtocolError, "the answer is no valid HTTP"),
-    "ResponseParserError": Row(errors.ProtocolError, "the answer is no valid answer of S3"),
+    "ClientResponseError": Row(errors.ProtocolError, "the response is no valid HTTP"),
+    "HttpProcessingError": Row(errors.ProtocolError, "the response is no valid HTTP"),
+    "ResponseParserError": Row(errors.ProtocolError, "the response is no valid answer of S3"),
     "ParamValidationError": Row(errors.InvalidArgument, "the request cannot be sent", quotes=True),
     "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
-    "TimeoutError": Row(errors.TimedOut, "no answer in time"),
+    "TimeoutError": Row(errors.TimedOut, "no response in time"),
     "OSError": Row(errors.Unavailable, "the connection failed ({reason})"),
     # What botocore raises when a header is not of the type that it should be.
-    "ValueError": Row(errors.ProtocolError, "the answer cannot be understood ({reason})"),
+    "ValueError": Row(errors.ProtocolError, "the response cannot be understood ({reason})"),
 }
 
 
@@ -201,7 +201,7 @@ class Reported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an answer said. It may repeat the request, so no repr shows more than the code."""
+    """What a response said. It may repeat the request, so no repr shows more than the code."""
 
     code: str
     http_status: int
@@ -232,20 +232,20 @@ class Told:
 
     @classmethod
     def answered(cls, status: int, headers: Mapping[str, str], body: bytes) -> Told:
-        """Out of an answer as the transport brought it; names of headers are in lower case."""
+        """Out of a response as the transport brought it; names of headers are in lower case."""
         return cls.by(
             {"Error": parse_error(body), "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
         )
 
     @property
     def region(self) -> str | None:
-        """The bucket's region, where the answer names it."""
+        """The bucket's region, where the response names it."""
         region = self.headers.get("x-amz-bucket-region") or self.fields.get("Region")
         return region if isinstance(region, str) and re.fullmatch(r"[\w-]{1,63}", region) else None
 
     @property
     def total(self) -> int | None:
-        """The object's size, where an answer to a range beyond its end names it."""
+        """The object's size, where a response to a range beyond its end names it."""
         parsed = parse_content_range(self.headers.get("content-range", ""))
         if parsed is not None:
             return parsed[1]
@@ -287,7 +287,7 @@ class Explainer:
         return explained
 
     def answered(self, told: Told, request: Request) -> Error:
-        """The error for an answer that is none of success."""
+        """The error for a response that is none of success."""
         context = {"http_status": told.http_status, "code": told.code, "request_id": self.scrub(told.request_id)}
         facts: dict[str, Any] = {
             "operation": request.operation,
@@ -378,7 +378,7 @@ def _forms(secret: str) -> set[str]:
 
 
 def _condition(told: Told, request: Request, facts: dict[str, Any]) -> Error | None:
-    """The error for a precondition that does not hold, ``None`` where the answer is about something else."""
+    """The error for a precondition that does not hold, ``None`` where the response is about something else."""
     conflict = told.code == "ConditionalRequestConflict" or (told.http_status == 409 and told.code in ("409", ""))
     if isinstance(request, WriteRequest):
         if request.if_not_exists and (conflict or told.http_status == 412):

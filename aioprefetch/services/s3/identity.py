@@ -3,7 +3,7 @@
 It is told without botocore and without asking anybody, since it is part of the keys of caches: it must never be the
 same for two principals that may see different bytes. An access key that stands in a variable or a file names its
 principal by itself. Where a provider has to be asked (a role, SSO, a process, the metadata of a machine), everything
-that decides its answer stands for it, and this user on this machine where that does not decide it alone.
+that decides its response stands for it, and this user on this machine where that does not decide it alone.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 from aioprefetch.accessor.http_headers import quote_etag, unquote_etag
 from aioprefetch.errors import Closed, Error, InvalidArgument
 from aioprefetch.runtime.events import logger
-from aioprefetch.services.s3.answers import version_of
 from aioprefetch.services.s3.client import Reply, S3Client
+from aioprefetch.services.s3.responses import version_of
 from aioprefetch.values import Metadata, WriteRequest
 
 PARTS_AT_ONCE = 4

@@ -58,7 +58,7 @@ class S3:
     request_payer
         Agree to pay for requests to a requester-pays bucket.
     connect_timeout_seconds, read_timeout_seconds
-        The longest wait for a connection; and for the head of an answer. A body that brings less than 1 KiB a second
+        The longest wait for a connection; and for the head of a response. A body that brings less than 1 KiB a second
         for the latter has stalled.
     part_bytes
         The size of the parts of a streaming write; up to four are held in memory. At most 10,000 parts make an object.

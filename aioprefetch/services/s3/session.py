@@ -1,10 +1,10 @@
 """How aiobotocore's requests travel: redirects are never followed, bodies are bounded, nothing is left open.
 
 aiobotocore lets aiohttp follow redirects; to another host it then sends the session token along, and takes the
-foreign body for the object (botocore itself never does). It reads each answer but that of a GET whole, however long,
+foreign body for the object (botocore itself never does). It reads each response but that of a GET whole, however long,
 and parses it with every entity in it. And botocore's own handler for buckets in other regions runs into a
-``RecursionError`` where an answer names no region. All end here: a session whose requests do not follow redirects and
-whose bodies are checked before they are parsed, and a guard that turns every answer from 300 on into an error before
+``RecursionError`` where a response names no region. All end here: a session whose requests do not follow redirects and
+whose bodies are checked before they are parsed, and a guard that turns every response from 300 on into an error before
 that handler sees it.
 """
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from xml.etree import ElementTree as ET
 
 from aioprefetch.errors import ProtocolError, redact
-from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
+from aioprefetch.services.read_receiver import ERROR_BODY_BYTES_MAX
 from aioprefetch.services.s3.error_body import has_document_type
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 
 
 class Call:
-    """One call of the client: the answers that it brought, and whether the body of a success is the caller's."""
+    """One call of the client: the responses that it brought, and whether the body of a success is the caller's."""
 
     __slots__ = ("answers", "streams")
 
@@ -59,7 +59,7 @@ def calling(*, streams: bool) -> Iterator[None]:
     """Make one call of the client within.
 
     ``streams``: the caller reads the body of a success itself; all others are read here, within bounds. If the call
-    fails its answers are closed: botocore may fail to parse a head, and the connection would stay taken for as long
+    fails its responses are closed: botocore may fail to parse a head, and the connection would stay taken for as long
     as somebody keeps the exception.
     """
     call = Call(streams=streams)
@@ -110,7 +110,7 @@ class DirectRequests:
 
 
 class BoundedAnswer:
-    """What aiobotocore uses of an answer whose body it parses. A body that must not be parsed is never given to it."""
+    """What aiobotocore uses of a response whose body it parses. A body that must not be parsed is never given to it."""
 
     __slots__ = ("_answer", "raw_headers", "status", "url")
 
@@ -132,11 +132,11 @@ class BoundedAnswer:
         while chunk := await self._answer.content.readany():
             body += chunk
             if len(body) > BODY_BYTES_MAX:
-                raise _refused(f"is longer than {BODY_BYTES_MAX} bytes: no answer of S3 is")
+                raise _refused(f"is longer than {BODY_BYTES_MAX} bytes: no response of S3 is")
         if body.count(b"<") > BODY_TAGS_MAX:
-            raise _refused(f"holds more than {BODY_TAGS_MAX} tags: no answer of S3 does")
+            raise _refused(f"holds more than {BODY_TAGS_MAX} tags: no response of S3 does")
         if has_document_type(body):
-            raise _refused("declares a document type, or begins with too much to tell: no answer of S3 does")
+            raise _refused("declares a document type, or begins with too much to tell: no response of S3 does")
         return bytes(body)
 
     async def _excerpt(self) -> bytes:
@@ -149,11 +149,11 @@ class BoundedAnswer:
 
 def _refused(what: str) -> ProtocolError:
     """The store would say the same once more, and it costs as much each time: no attempt follows."""
-    return ProtocolError(f"the answer {what}", status="permanent")
+    return ProtocolError(f"the response {what}", status="permanent")
 
 
 def parser_factory(runtime: Runtime) -> Any:
-    """What makes aiobotocore's parsers: of the answers of S3 those that parse a long body in a thread.
+    """What makes aiobotocore's parsers: of the responses of S3 those that parse a long body in a thread.
 
     A page of a thousand keys takes a tenth of a second, most of it for dates. The methods overridden are private names
     of botocore; a test pins what they do.
@@ -174,7 +174,7 @@ def parser_factory(runtime: Runtime) -> Any:
 
         def _parse_xml_string_to_dom(self, xml_string: bytes) -> ET.Element:
             if xml_string.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(xml_string)) > BODY_TAGS_MAX:
-                raise _refused(f"holds more than {BODY_TAGS_MAX} attributes: no answer of S3 does")
+                raise _refused(f"holds more than {BODY_TAGS_MAX} attributes: no response of S3 does")
             parser = ET.XMLParser(encoding=self.DEFAULT_ENCODING)
             try:
                 for start in range(0, len(xml_string), _PARSED_PIECE_BYTES):
@@ -183,7 +183,7 @@ def parser_factory(runtime: Runtime) -> Any:
             except ET.ParseError as error:
                 raise ResponseParserError(f"Unable to parse response ({error})") from error
             if self._is_long_success and root.tag.rpartition("}")[2] == "Error":
-                raise ProtocolError("the answer is a long error with the status of a success: no answer of S3 is")
+                raise ProtocolError("the response is a long error with the status of a success: no response of S3 is")
             return root
 
     class Factory(AioResponseParserFactory):  # type: ignore[misc]  # the same
@@ -221,7 +221,7 @@ def _memory_payload() -> type[Any]:
 
 
 def guard(response: tuple[Any, dict[str, Any]] | None, operation: Any, **_: Any) -> None:
-    """The first handler of ``needs-retry.s3``: an answer that is no success is an error, at once and for good.
+    """The first handler of ``needs-retry.s3``: a response that is no success is an error, at once and for good.
 
     Botocore's handlers behind it would ask another region, or try again; retries are the RetryLayer's.
     """

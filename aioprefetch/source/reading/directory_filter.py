@@ -12,7 +12,7 @@ from aioprefetch.source.columns.directories import Directories, directories_of, 
 from aioprefetch.source.columns.row_filter import RowFilter, normalized
 
 # Answers of so many different directories are kept.
-_ANSWERS_MAX = 10_000
+_RESPONSES_MAX = 10_000
 
 
 class DirectoryFilter:
@@ -23,19 +23,19 @@ class DirectoryFilter:
         self._time_zone = time_zone
         checked = normalized(filters, schema, may_miss=True, time_zone=time_zone)
         self._alternatives = None if checked is None or isinstance(checked, pc.Expression) else checked
-        self._answers: dict[Directories, bool] = {}
+        self._responses: dict[Directories, bool] = {}
 
     def may_match(self, key: str) -> bool:
         """Whether a file may have records that match. A directory whose value does not fit is for who reads it."""
         directories = directories_of(key)
         if self._alternatives is None or not directories:
             return True
-        answer = self._answers.get(directories)
-        if answer is None:
-            if len(self._answers) >= _ANSWERS_MAX:
-                self._answers.clear()
-            answer = self._answers[directories] = self._may_match(directories, key)
-        return answer
+        response = self._responses.get(directories)
+        if response is None:
+            if len(self._responses) >= _RESPONSES_MAX:
+                self._responses.clear()
+            response = self._responses[directories] = self._may_match(directories, key)
+        return response
 
     def _may_match(self, directories: Directories, key: str) -> bool:
         texts = dict(directories)

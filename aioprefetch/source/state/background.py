@@ -37,7 +37,7 @@ class Compactions:
         self._failures = 0
         self._patience = Patience(live.options.retry_seconds)
         self._is_first = True
-        # Between the beginning of a compaction and its answer, and from then on if that never comes.
+        # Between the beginning of a compaction and its response, and from then on if that never comes.
         self._is_uncertain = False
 
     async def committed(self, seq: int) -> None:
@@ -138,7 +138,7 @@ class Compactions:
         return await self._compactor.write(live.base, changes, last, kept, now_ms=now_ms)
 
     async def _look_again(self) -> bool:
-        """Go on from a snapshot of this writer that is in force, and whose answer never came; whether there is one."""
+        """Go on from a snapshot of this writer that is in force although its reply was lost; whether there is one."""
         live = self._live
         assert live.base is not None
         found = await read_snapshot(live.store, live.meta.uuid)

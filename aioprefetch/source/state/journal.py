@@ -36,7 +36,7 @@ class Journal:
         self._live = live
         self._store = live.store
         self._turn = asyncio.Lock()
-        # Between the beginning of an append and its answer, and from then on if that never comes.
+        # Between the beginning of an append and its response, and from then on if that never comes.
         self._is_uncertain = False
 
     async def append(self, record: Record) -> None:

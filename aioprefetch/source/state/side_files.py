@@ -42,7 +42,7 @@ class SideFiles:
         except (AlreadyExists, ConditionNotMatch):
             pass
         except Error as error:
-            # The answer was lost, perhaps not the file.
+            # The response was lost, perhaps not the file.
             if error.status == "permanent" or await self.get_json(name) is None:
                 raise
         found = await self.get_json(name)

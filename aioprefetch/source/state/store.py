@@ -1,6 +1,6 @@
 """The objects of one state in the operator's store: create if absent, replace if unchanged, recognise our own writes.
 
-A write whose answer was lost may have happened. Each one here is therefore looked for before it is tried again, and
+A write whose response was lost may have happened. Each one here is therefore looked for before it is tried again, and
 found by its bytes.
 
 Some stores take conditions and ignore them (``rclone serve s3``; see ``conditions``). There an object ``writer.json``

@@ -193,7 +193,7 @@ class ReadChecks(ConformanceSuite):
     @checks("opendal:R17")
     @needs(without=("read_version",))
     async def test_read_version_is_refused_where_there_are_none(self, operator: Operator) -> None:
-        """Reading the newest instead would be a wrong answer, so it is `Unsupported`, before any request."""
+        """Reading the newest instead would be a wrong response, so it is `Unsupported`, before any request."""
         await self.put_directly("k", content(10))
         with self.counting(operator) as spent:
             with pytest.raises(Unsupported):

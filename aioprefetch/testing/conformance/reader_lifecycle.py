@@ -154,7 +154,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R32", "opendal:R13")
     @needs("replaces_at_once")
     async def test_overwritten_object(self, operator: Operator) -> None:
-        """After the first answer the version is pinned: another one is `ObjectChanged`, and `reopen` reads it."""
+        """After the first response the version is pinned: another one is `ObjectChanged`, and `reopen` reads it."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             assert_same_bytes(await reader.read_at(0, 10), content(10))

@@ -152,7 +152,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V17")
     async def test_vectored_read_fails_when_the_reader_is_closed(self, operator: Operator) -> None:
-        """Closing needs no answer, the pending read fails with `Closed`, and opening again works."""
+        """Closing needs no response, the pending read fails with `Closed`, and opening again works."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer()
         gated = operator.layer(gate)

@@ -47,7 +47,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W1", "opendal:W10")
     @needs("write", "stat")
     async def test_write_write(self, operator: Operator) -> None:
-        """The object is in the store, and the answer says what `stat` says."""
+        """The object is in the store, and the response says what `stat` says."""
         written = await operator.write("w/k", content(1000))
         assert_same_bytes(await self._stored("w/k"), content(1000))
         assert (written.path, written.size) == ("w/k", 1000)

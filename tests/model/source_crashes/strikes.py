@@ -15,7 +15,7 @@ from aioprefetch.values import ListRequest, Request
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
 
-# killed: the process is gone, before a request or when it has taken effect and the answer is on its way.
+# killed: the process is gone, before a request or when it has taken effect and the response is on its way.
 # failed: the process goes on, and the call that failed is made again.
 Mode = Literal["killed before", "killed after", "failed before", "failed after"]
 MODES: tuple[Mode, ...] = ("killed before", "killed after", "failed before", "failed after")
@@ -72,11 +72,11 @@ class Process:
             struck = False
         if struck and strikes.mode.endswith("before"):
             self._strike(name)
-        answer = await work()
+        response = await work()
         if struck:
             self._strike(name)
         self.check()
-        return answer
+        return response
 
     def check(self) -> None:
         """Nothing happens in a dead process."""

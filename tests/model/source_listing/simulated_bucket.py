@@ -26,7 +26,7 @@ class SimulatedObject:
 
 @dataclass(eq=False)
 class SimulatedBucket:
-    """A service. ``on_request`` is called before each listing request; what it raises is the answer."""
+    """A service. ``on_request`` is called before each listing request; what it raises is the response."""
 
     page_entries: int = 3
     ordered: bool = True

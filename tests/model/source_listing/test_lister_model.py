@@ -69,7 +69,7 @@ class World:
         self.one = Consumer(self.kind(self.operator, "", self.options, known), known, self.overwrites)
 
     def maybe_fail(self, request: ListRequest) -> None:
-        """The answer to a request may be an error."""
+        """The response to a request may be an error."""
         if self.failing and self.failing.pop(0):
             self.failed += 1
             raise Throttled("slow down", operation="list")

@@ -1,4 +1,4 @@
-"""check_reply: every wrong answer that others let pass is refused before its first byte counts."""
+"""check_reply: every wrong response that others let pass is refused before its first byte counts."""
 
 from typing import Any
 
@@ -88,17 +88,17 @@ WRONG = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_answer_is_taken(name: str) -> None:
-    request, answer, (start, size, total) = RIGHT[name]
-    head = check_reply(request, answer)
+    request, response, (start, size, total) = RIGHT[name]
+    head = check_reply(request, response)
     assert (head.start, head.size, head.total) == (start, size, total)
     assert head.end == start + size
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_answer_is_refused(name: str) -> None:
-    request, answer = WRONG[name]
+def test_a_wrong_response_is_refused(name: str) -> None:
+    request, response = WRONG[name]
     with pytest.raises(ProtocolError) as caught:
-        check_reply(request, answer)
+        check_reply(request, response)
     assert (caught.value.operation, caught.value.path) == ("read", "k")
     assert caught.value.context["range"] == request.describe()
     assert caught.value.is_temporary
@@ -115,8 +115,8 @@ def test_another_version_is_refused(etag: str | None) -> None:
 
 @pytest.mark.parametrize("if_match", [None, "*", "new"])
 def test_the_same_version_is_taken(if_match: str | None) -> None:
-    answer = part("bytes 5-14/100", 10, etag="new", version="v7", content_type="text/plain")
-    head = check_reply(ask(5, 10, if_match=if_match), answer)
+    response = part("bytes 5-14/100", 10, etag="new", version="v7", content_type="text/plain")
+    head = check_reply(ask(5, 10, if_match=if_match), response)
     assert (head.etag, head.version, head.content_type) == ("new", "v7", "text/plain")
 
 
@@ -124,7 +124,7 @@ small = st.integers(0, 30)
 
 
 @given(small, st.none() | st.integers(1, 30), st.none() | st.integers(1, 30), st.integers(1, 30), small, small)
-def test_no_answer_with_other_bytes_is_ever_taken(
+def test_no_response_with_other_bytes_is_ever_taken(
     offset: int, size: int | None, suffix: int | None, total: int, first: int, length: int
 ) -> None:
     """Whatever 206 a server invents: what is taken is what slicing the object would give."""
@@ -132,9 +132,9 @@ def test_no_answer_with_other_bytes_is_ever_taken(
     data = list(range(total))
     end = total if size is None else offset + size
     due = data[-suffix:] if suffix else data[offset:end]
-    answer = part(f"bytes {first}-{first + length - 1}/{total}", length)
+    response = part(f"bytes {first}-{first + length - 1}/{total}", length)
     try:
-        head: ReadHead = check_reply(request, answer)
+        head: ReadHead = check_reply(request, response)
     except Error:
         assert not (due and (first, length) == (due[0], len(due)))
         return
@@ -156,12 +156,12 @@ def test_the_short_way_takes_nothing_that_the_long_one_refuses(
     if exact:
         first, last, length = offset, offset + size - 1, length and size
     request = ask(offset, size)
-    answer = UncheckedHead(status=status, content_range=f"bytes {first}-{last}/{total}", content_length=length)
+    response = UncheckedHead(status=status, content_range=f"bytes {first}-{last}/{total}", content_length=length)
     try:
-        expected = reply_check._checked_range(request, answer)
+        expected = reply_check._checked_range(request, response)
     except ProtocolError:
         with pytest.raises(ProtocolError):
-            check_reply(request, answer)
+            check_reply(request, response)
     else:
-        head = check_reply(request, answer)
+        head = check_reply(request, response)
         assert (head.start, head.size, head.total) == expected

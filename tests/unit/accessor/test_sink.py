@@ -21,8 +21,8 @@ def head(start: int, size: int, total: int | None = 100, etag: str | None = "e")
 class Body:
     """A body of given chunks that counts how often it was closed."""
 
-    def __init__(self, answer: ReadHead, *chunks: bytes, error: BaseException | None = None) -> None:
-        self.head = answer
+    def __init__(self, response: ReadHead, *chunks: bytes, error: BaseException | None = None) -> None:
+        self.head = response
         self.closed = 0
         self._chunks = list(chunks)
         self._error = error

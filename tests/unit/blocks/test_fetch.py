@@ -285,7 +285,7 @@ async def test_bytes_that_come_after_the_request_was_broken_off_fill_nothing() -
         await reader.aclose()
 
 
-async def test_an_answer_after_the_request_was_broken_off_changes_nothing() -> None:
+async def test_a_response_after_the_request_was_broken_off_changes_nothing() -> None:
     """A service that shields its work may begin the sink of a cancelled fetch: it is refused."""
     async with bench(2 * MIB) as b:
         reader = await b.opened()
@@ -331,7 +331,7 @@ async def test_what_is_nearly_there_when_its_reader_closes_is_received(
         await again.aclose()
 
 
-async def test_a_request_without_an_answer_is_broken_off_however_little_it_asks_for() -> None:
+async def test_a_request_without_a_response_is_broken_off_however_little_it_asks_for() -> None:
     async with bench() as b:
         b.gate.open = False
         reader = b.reader(policy="random")

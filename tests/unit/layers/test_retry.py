@@ -222,7 +222,7 @@ async def test_the_bucket_is_one_for_a_runtime_and_never_overfull() -> None:
     assert bucket.tokens == 10
 
 
-async def test_an_answer_against_the_protocol_gets_one_retry() -> None:
+async def test_a_response_against_the_protocol_gets_one_retry() -> None:
     async with open_stack(RetryLayer(), plan=[Injection(error=ProtocolError, times=None)], data=b"abc") as stack:
         with pytest.raises(ProtocolError) as caught:
             await stack.fetch()

@@ -147,7 +147,7 @@ async def test_an_error_after_the_last_byte_of_a_read_is_a_success() -> None:
         assert len(stack.faults.requests) == 1
 
 
-async def test_a_wrong_count_of_a_whole_answer_is_not_asked_for_again() -> None:
+async def test_a_wrong_count_of_a_whole_response_is_not_asked_for_again() -> None:
     async with open_stack(RetryLayer(), data=b"abc") as stack:
         inner = stack.faults.read
 
@@ -188,7 +188,7 @@ async def test_a_store_that_ignores_if_match_is_caught_by_comparison(way: str) -
 
 
 @WAYS
-async def test_an_answer_that_goes_on_elsewhere_is_refused_and_asked_for_once_more(way: str) -> None:
+async def test_a_response_that_goes_on_elsewhere_is_refused_and_asked_for_once_more(way: str) -> None:
     plan = [Injection(at=CHUNK, error=Unavailable), Injection(occurrence=1, start_delta_bytes=1, times=1)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         assert await read(stack, way) == DATA

@@ -38,7 +38,7 @@ class Model:
     seconds: float = 0.0
     halvings: list[float] = field(default_factory=list)
     # Since the limit changed last, or somebody was refused.
-    round_of_answers: int = 0
+    round_of_responses: int = 0
 
     def of(self, state: str, lane: Lane | None = None) -> list[Holder]:
         found = [one for one in self.holders if one.state == state and lane in (None, one.lane)]
@@ -55,7 +55,7 @@ class Model:
 
     def refused(self) -> bool:
         """Half the slots, unless that was done within the last second."""
-        self.round_of_answers = 0
+        self.round_of_responses = 0
         if self.limit == 1 or any(self.seconds - then < HALVING_SECONDS for then in self.halvings):
             return False
         self.halvings.append(self.seconds)
@@ -64,10 +64,10 @@ class Model:
 
     def answered(self) -> bool:
         """One slot more after as many as there are slots."""
-        self.round_of_answers += 1
-        if self.limit == self.limit_max or self.round_of_answers < self.limit:
+        self.round_of_responses += 1
+        if self.limit == self.limit_max or self.round_of_responses < self.limit:
             return False
-        self.limit, self.round_of_answers = self.limit + 1, 0
+        self.limit, self.round_of_responses = self.limit + 1, 0
         return self.limit == self.limit_max
 
 
@@ -164,17 +164,17 @@ def test_refusals_halve_once_a_second_down_to_one() -> None:
     assert queue.prefetch_max == 1
 
 
-def test_each_full_round_of_answers_brings_one_slot_back() -> None:
+def test_each_full_round_of_responses_brings_one_slot_back() -> None:
     """The last one is told of, and nothing grows beyond what there is."""
     queue = SlotQueue(8)
     assert queue.refused(0.0)
-    answers = []
+    responses = []
     for limit in (4, 5, 6, 7):
         assert queue.limit == limit
-        answers += [queue.answered() for _ in range(limit)]
+        responses += [queue.answered() for _ in range(limit)]
     assert queue.limit == 8
-    assert answers.count(True) == 1
-    assert answers[-1]
+    assert responses.count(True) == 1
+    assert responses[-1]
     assert not any(queue.answered() for _ in range(100))
     assert queue.limit == 8
 

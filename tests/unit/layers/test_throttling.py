@@ -70,7 +70,7 @@ async def test_no_more_requests_are_sent_at_once_than_the_store_lets() -> None:
 
 
 @pytest.mark.parametrize("kind", [NotFound, ConditionNotMatch, RangeNotSatisfied])
-async def test_an_answer_that_says_no_is_an_answer(kind: type[Error]) -> None:
+async def test_a_response_that_says_no_is_a_response(kind: type[Error]) -> None:
     plan = [Injection(error=Throttled), Injection(error=kind, times=None)]
     async with open_stack(ConcurrentLimitLayer(4), plan=plan, data=DATA) as stack:
         await refuse(stack)
@@ -99,7 +99,7 @@ async def test_other_failures_neither_lower_the_limit_nor_raise_it() -> None:
 
 
 async def test_writes_are_heeded_too() -> None:
-    """An opening counts as an answer, and so does a closing; a piece does not, since most of them are not sent."""
+    """An opening counts as a response, and so does a closing; a piece does not, since most of them are not sent."""
     plan = [Injection(operation="write", error=Throttled)]
     async with open_stack(ConcurrentLimitLayer(8), plan=plan, data=DATA) as stack:
         with pytest.raises(Throttled):
@@ -127,7 +127,7 @@ async def test_a_streaming_write_that_is_throttled_halves_the_slots(step: str, m
 
 
 async def test_streams_that_nobody_reads_do_not_hold_up_the_rest_for_ever() -> None:
-    """They hold more than throttling has left, so that no answer could bring a slot back."""
+    """They hold more than throttling has left, so that no response could bring a slot back."""
     plan = [Injection(occurrence=5, error=Throttled)]
     async with open_stack(ConcurrentLimitLayer(8, wait_seconds=7.0), plan=plan, data=DATA) as stack:
         bodies = await open_bodies(stack, 5)

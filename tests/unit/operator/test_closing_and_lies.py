@@ -32,7 +32,7 @@ Open = Callable[..., ap.Operator]
 
 @pytest.mark.parametrize("connect", [http, s3])
 async def test_closing_ends_a_read_that_hangs_in_its_body(connect: Open) -> None:
-    """At once, and by name: closing needs no answer from the network."""
+    """At once, and by name: closing needs no response from the network."""
     async with FaultServer({"bkt/k": DATA}, [Rule(fault=Fault(hang_after_bytes=1000), times=None)]) as server:
         operator = connect(server)
         reading = asyncio.create_task(operator.read("k"))

@@ -151,7 +151,7 @@ async def test_keys_may_hold_what_a_pattern_does(op: Operator) -> None:
 
 @pytest.mark.parametrize("prefix", ["a[b/", "a*/", "a?/", "a[b]/"])
 async def test_deleting_what_is_not_there_is_no_error_whatever_its_name(prefix: str) -> None:
-    """So that a delete whose answer was lost can be repeated; and nothing but the name itself is meant."""
+    """So that a delete whose response was lost can be repeated; and nothing but the name itself is meant."""
     async with Operator(Memory()) as operator:
         await operator.delete_all(prefix)
         await operator.write("ab/x", b"")

@@ -177,7 +177,7 @@ async def test_a_stale_status_with_an_etag_is_a_changed_object(understands_condi
 
 
 async def test_an_object_that_shrinks_under_its_etag_after_it_was_read_has_changed() -> None:
-    """A declared size is given up for what the first answer says, and for no later one."""
+    """A declared size is given up for what the first response says, and for no later one."""
     async with bench(REAL) as b:
         etag = (await b.operator.stat("k")).etag
         async with b.reader(size=REAL, etag=etag) as reader:
@@ -246,7 +246,7 @@ async def test_who_declares_less_shares_what_it_read_with_the_others() -> None:
 
 
 async def test_an_object_that_shrinks_while_it_is_opened_is_read_as_it_is() -> None:
-    """Its first answer tells a size that is too large again when the second one comes."""
+    """Its first response tells a size that is too large again when the second one comes."""
 
     class Shrinking(WrappedAccessor):
         async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:

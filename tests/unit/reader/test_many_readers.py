@@ -38,7 +38,7 @@ async def read_one(b: Bench, number: int, progress: Progress, policy: str) -> No
             assert_same_bytes(found, DATA[start : start + BLOCK], offset=start, what=f"reader {number}")
 
 
-async def answer(b: Bench, progress: Progress, dice: random.Random | None) -> None:
+async def response(b: Bench, progress: Progress, dice: random.Random | None) -> None:
     """Answer one request after another: the one that has been in flight longest, or any of them."""
     waiting: deque[Call] = deque()
     seen = 0
@@ -58,7 +58,7 @@ async def answer(b: Bench, progress: Progress, dice: random.Random | None) -> No
 def test_two_hundred_readers_in_little_memory(
     seed: int, in_order: bool, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each gets its block after a bounded number of answers, and nobody is overtaken in the queue for memory."""
+    """Each gets its block after a bounded number of responses, and nobody is overtaken in the queue for memory."""
     watch, progress = watch_grants(monkeypatch), Progress()
 
     async def run() -> None:
@@ -67,7 +67,7 @@ def test_two_hundred_readers_in_little_memory(
                 b.put(DATA, f"object {number}")
             b.gate.open = False
             budget = b.runtime.budget
-            gate = asyncio.create_task(answer(b, progress, None if in_order else random.Random(seed)))
+            gate = asyncio.create_task(response(b, progress, None if in_order else random.Random(seed)))
             async with asyncio.TaskGroup() as group:
                 for number in range(READERS):
                     group.create_task(read_one(b, number, progress, policy))

@@ -396,7 +396,7 @@ async def test_readers_that_begin_elsewhere_do_not_wait_for_one_another() -> Non
 
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
 async def test_readers_of_what_has_no_strong_version_share_no_bytes(etag: str | None) -> None:
-    """They ask at once, not one after another, when the first answer shows that there is nothing to share."""
+    """They ask at once, not one after another, when the first response shows that there is nothing to share."""
     async with bench(BLOCK) as b:
         b.gate.falsify = with_etag(etag)
         b.gate.open = False

@@ -147,7 +147,7 @@ async def test_a_stream_looks_ahead_from_its_first_chunk_on_also_where_that_is_r
 # --- closing --------------------------------------------------------------------------------------------------------
 
 
-async def test_aclose_waits_for_no_answer() -> None:
+async def test_aclose_waits_for_no_response() -> None:
     """It ends in its first step, with eight requests under way that will never be answered."""
     async with ahead_bench() as b:
         reader, ahead = await fetching_ahead(b)
@@ -165,7 +165,7 @@ async def test_aclose_waits_for_no_answer() -> None:
         await assert_all_given_back(b)
 
 
-async def test_aclose_of_the_operator_waits_for_no_answer_either() -> None:
+async def test_aclose_of_the_operator_waits_for_no_response_either() -> None:
     async with ahead_bench() as b:
         reader, _ = await fetching_ahead(b)
         reading = asyncio.create_task(reader.read_at(3 * BLOCK, 10))

@@ -53,7 +53,7 @@ async def read_through(reader: RangeReader, size: int, chunk: int) -> bytes:
 @pytest.mark.parametrize("attempts", [4, 40], ids=["given up at times", "always resumed"])
 @pytest.mark.parametrize("at", CUTS)
 def test_bodies_that_break_off_at_every_boundary(at: int, attempts: int) -> None:
-    """Each answer, resumed ones too, ends after ``at`` bytes; none that was delivered is asked for again."""
+    """Each response, resumed ones too, ends after ``at`` bytes; none that was delivered is asked for again."""
 
     async def run() -> None:
         size = 2 * MIB + 4321
@@ -110,7 +110,7 @@ async def test_a_retry_in_the_middle_never_goes_on_with_another_version() -> Non
 @pytest.mark.parametrize("understands_conditions", [True, False])
 @pytest.mark.parametrize("way", READS)
 async def test_an_object_overwritten_while_eight_requests_are_in_flight(way: str, understands_conditions: bool) -> None:
-    """The next read beyond what is resident says so, whether the store refuses or its answers tell by their ETag."""
+    """The next read beyond what is resident says so, whether the store refuses or its responses tell by their ETag."""
     async with ahead_bench() as b:
         reader, ahead = await fetching_ahead(b)
         etag = b.put(content(SIZE, version=1))
@@ -135,7 +135,7 @@ async def test_an_object_overwritten_while_eight_requests_are_in_flight(way: str
         await assert_all_given_back(b)
 
 
-async def test_answers_of_another_version_reach_no_block() -> None:
+async def test_responses_of_another_version_reach_no_block() -> None:
     """Heads that lie about their ETag are refused before their first byte counts."""
     async with ahead_bench() as b:
         reader, ahead = await fetching_ahead(b)

@@ -164,10 +164,10 @@ async def test_a_cancelled_consumer_takes_nothing_with_it(rounds: int, size: int
         reader, _ = await fetching_ahead(b)
         ranges = [(start, start + size) for start in range(20 * BLOCK, 40 * BLOCK, 7 * BLOCK)]
         parts, found = reader.iter_ranges(ranges, gap_bytes=0), dict[int, bytes]()
-        for answers in range(6):
+        for responses in range(6):
             consumer = asyncio.create_task(next_of(parts))
             await settle(rounds)
-            if answers > 2:
+            if responses > 2:
                 b.gate.open = True
             consumer.cancel()
             await asyncio.wait({consumer})
@@ -187,7 +187,7 @@ async def test_a_cancelled_consumer_takes_nothing_with_it(rounds: int, size: int
 @checks("s3a:V17")
 @pytest.mark.parametrize("how", ["aclose", "operator", "reopen"])
 async def test_closing_the_reader_fails_what_is_pending(how: str) -> None:
-    """Both kinds of call, without an answer of the store; opening again works."""
+    """Both kinds of call, without a response of the store; opening again works."""
     async with ahead_bench() as b:
         reader, _ = await fetching_ahead(b)
         parts = reader.iter_ranges(RANGES[:3], gap_bytes=GAP)

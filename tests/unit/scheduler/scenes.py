@@ -43,7 +43,7 @@ class Scene:
     def is_right(self, read: PendingRead, ranges: Sequence[Range]) -> bool:
         return [bytes(view) for view in read.views] == [self.bench.data[start:end] for start, end in ranges]
 
-    async def answer(self, *starts: int) -> None:
+    async def response(self, *starts: int) -> None:
         """Answer the requests in flight that begin at these positions; all of them if none is given."""
         await settle()
         for call in self.bench.calls:

@@ -30,7 +30,7 @@ async def test_a_request_that_fails_fails_its_reads_alone(failing: int) -> None:
             broken = (request.offset, request.offset + request.size)
             s.bench.calls[failing].fail(Unavailable("gone", operation="read", path="k", status="permanent"))
         await settle()
-        await s.answer()
+        await s.response()
         for read, wait, wanted in zip(reads, waits, ranges, strict=True):
             assert read.done
             if any(broken[0] <= start < broken[1] for start, _ in wanted):
@@ -67,8 +67,8 @@ async def test_a_failure_drops_what_else_was_queued_for_that_read() -> None:
         other = s.io.submit([(400_000, 400_010)], 0)
         await settle()
         s.bench.calls[0].fail(Unavailable("gone", status="permanent"))
-        await s.answer()
-        await s.answer()
+        await s.response()
+        await s.response()
         assert s.sent == [(0, 10), (400_000, 400_010)]
         assert read.done
         assert other.done
@@ -79,13 +79,13 @@ async def test_another_version_is_never_mixed_in() -> None:
         read = s.io.submit([(0, 10)], 0)
         await settle()
         s.bench.put(b"x" * MIB)
-        await s.answer()
+        await s.response()
         with pytest.raises(ObjectChanged) as raised:
             await read.wait()
         assert raised.value.expected_etag == s.pinned.etag
         s.bench.gate.falsify = with_etag("other")
         read = s.io.submit([(0, 10)], 0)
-        await s.answer()
+        await s.response()
         with pytest.raises(ObjectChanged):
             await read.wait()
 
@@ -127,7 +127,7 @@ async def test_a_read_released_before_it_was_sent_is_not_sent() -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_released_in_any_turn_it_leaves_nothing(turns: int) -> None:
-    """Also when the task of the request has not begun, and when its answer is just being delivered."""
+    """Also when the task of the request has not begun, and when its response is just being delivered."""
     async with scene(is_open=True) as s:
         read = s.io.submit([(0, 10), (500_000, 900_000)], 0)
         await settle(turns)
@@ -199,16 +199,16 @@ async def one_history(s: Scene, place: Mapping | None, chosen: random.Random) ->
     reads: list[tuple[PendingRead, list[Range]]] = []
     waits: list[asyncio.Task[object]] = []
     for row in range(40):
-        verb = chosen.choice(["submit", "submit", "want", "wait", "release", "answer", "answer", "fail", "turn"])
+        verb = chosen.choice(["submit", "submit", "want", "wait", "release", "response", "response", "fail", "turn"])
         pending = [call for call in s.bench.calls if not call.ended]
         if verb == "submit":
             starts = [chosen.randrange(MIB - 30_000) for _ in range(chosen.randint(1, 3))]
             ranges = [(start, start + chosen.choice([0, 10, 3000, 30_000])) for start in starts]
             reads.append((s.io.submit(ranges, row, is_follow_up=chosen.random() < 0.2), ranges))
-        elif verb in ("answer", "fail") and pending:
+        elif verb in ("response", "fail") and pending:
             call = chosen.choice(pending)
             call.deliver(chosen.randrange(100))
-            call.finish() if verb == "answer" else call.fail(Unavailable("gone", status="permanent"))
+            call.finish() if verb == "response" else call.fail(Unavailable("gone", status="permanent"))
         elif verb == "turn":
             await settle(chosen.randrange(6))
         elif reads and verb in ("want", "wait", "release"):
@@ -216,13 +216,13 @@ async def one_history(s: Scene, place: Mapping | None, chosen: random.Random) ->
             read.release() if verb == "release" else read.want()
             if verb == "wait":
                 waits.append(asyncio.create_task(read.wait()))
-    await s.answer()
+    await s.response()
     for read, ranges in reads:
         with suppress(Unavailable):
             assert not read.done or s.is_right(read, ranges)
         read.release()
     for _ in range(3):
-        await s.answer()
+        await s.response()
     for result in await asyncio.gather(*waits, return_exceptions=True):
         assert not isinstance(result, BaseException) or isinstance(result, (Closed, Unavailable))
     assert (s.held, s.used, s.queued, s.service.in_flight) == (0, 0, 0, 0)

@@ -39,7 +39,7 @@ async def test_nothing_is_sent_before_the_next_turn_and_then_one_request() -> No
         assert not one.done
         await settle()
         assert s.sent == [(0, 6000), (200_000, 200_100)]
-        await s.answer()
+        await s.response()
         assert s.is_right(one, [(0, 100), (5000, 6000)])
         assert s.is_right(two, [(100, 4000)])
         assert s.is_right(three, [(200_000, 200_100)])
@@ -99,7 +99,7 @@ async def test_a_range_above_the_maximum_comes_in_one_piece_of_memory() -> None:
     async with scene(gap_bytes=0, request_bytes_max=100_000) as s:
         ranges = [(0, 250_000), (250_000, 260_000), (400_000, 400_001)]
         read = s.io.submit(ranges, 0)
-        await s.answer()
+        await s.response()
         assert s.sent == [(0, 83_333), (83_333, 166_666), (166_666, 260_000), (400_000, 400_001)]
         assert s.is_right(read, ranges)
         assert read.views[0] is read.views[0]
@@ -114,7 +114,7 @@ async def test_what_lies_in_the_tail_is_there_at_once() -> None:
         assert s.is_right(read, ranges)
         assert read.views[0].obj is s.pinned.tail.obj
         mixed = s.io.submit([(MIB - 5, MIB), (0, 10)], 0)
-        await s.answer()
+        await s.response()
         assert s.is_right(mixed, [(MIB - 5, MIB), (0, 10)])
         assert s.sent == [(0, 10)]
         read.release()
@@ -161,7 +161,7 @@ async def test_several_wait_and_one_is_cancelled() -> None:
         waiting = [asyncio.create_task(read.wait()) for _ in range(3)]
         await settle()
         waiting[1].cancel()
-        await s.answer()
+        await s.response()
         assert waiting[1].cancelled()
         assert bytes((await waiting[0])[0]) == bytes((await waiting[2])[0]) == s.bench.data[:10]
         assert s.bench.operator.statistics["scan_waits"] == 1
@@ -189,7 +189,7 @@ async def test_bytes_are_received_into_the_memory_of_the_file() -> None:
         ranges = [(5, 250_005), (250_005, 260_000), (MIB - 10, MIB)]
         read = s.io.submit(ranges, 0)
         late = s.io.submit([(600_000, 600_010)], 1)
-        await s.answer(5, 83_338, 166_671)
+        await s.response(5, 83_338, 166_671)
         assert s.is_right(read, ranges)
         for start, end in ranges:
             assert place.data[start:end] == s.bench.data[start:end]
@@ -202,7 +202,7 @@ async def test_bytes_are_received_into_the_memory_of_the_file() -> None:
         assert place.data[300_000:310_000] == bytes(10_000)
 
 
-async def test_an_answer_of_another_version_gets_no_memory() -> None:
+async def test_a_response_of_another_version_gets_no_memory() -> None:
     place = Mapping(MIB)
     async with scene(memory=place, is_open=True) as s:
         s.bench.gate.falsify = with_etag("other")

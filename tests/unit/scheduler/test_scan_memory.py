@@ -17,7 +17,7 @@ async def test_bytes_go_back_when_the_last_read_of_a_request_is_released() -> No
         one, two = s.io.submit([(0, 1000)], 0), s.io.submit([(2000, 3000)], 9)
         await settle()
         assert (s.held, s.used) == (3000, 3000)
-        await s.answer()
+        await s.response()
         view = one.views[0]
         one.release()
         one.release()
@@ -30,10 +30,10 @@ async def test_bytes_go_back_when_the_last_read_of_a_request_is_released() -> No
 async def test_delivered_bytes_hold_up_what_follows_until_they_are_released() -> None:
     async with scene(budget_bytes=10_000, gap_bytes=0) as s:
         reads = [s.io.submit([(20_000 * n, 20_000 * n + 6000)], n) for n in range(4)]
-        await s.answer()
+        await s.response()
         assert len(s.sent) == 1
         reads[0].release()
-        await s.answer()
+        await s.response()
         assert len(s.sent) == 2
         assert s.bench.operator.statistics["scan_budget_overdrafts"] == 0
 
@@ -53,11 +53,11 @@ async def test_who_waits_without_wanting_exceeds_nothing() -> None:
     async with scene(budget_bytes=10_000, gap_bytes=0) as s:
         reads = [s.io.submit([(20_000 * n, 20_000 * n + 6000)], n) for n in range(2)]
         arriving = asyncio.ensure_future(reads[1].arrive())
-        await s.answer()
+        await s.response()
         assert s.sent == [(0, 6000)]
         assert not arriving.done()
         reads[0].release()
-        await s.answer()
+        await s.response()
         await arriving
         assert reads[1].done
 
@@ -129,13 +129,13 @@ async def test_two_scans_share_the_memory_of_the_runtime() -> None:
         await settle()
         assert other.memory.held_bytes == 30 * KIB  # Its first read is needed at once, and exceeds the limit.
         assert s.bench.runtime.budget.waiting == 1
-        await s.answer()
+        await s.response()
         mine[0].release()
         await settle()
         assert (s.held, other.memory.held_bytes) == (40 * KIB, 60 * KIB)  # Who came first gets it first.
         assert s.bench.runtime.budget.waiting == 1
         mine[1].release()
-        await s.answer()
+        await s.response()
         assert (s.held, other.memory.held_bytes) == (40 * KIB, 60 * KIB)
         assert s.bench.runtime.budget.waiting == 0
         assert all(read.done for read in (mine[2], *theirs))
@@ -150,10 +150,10 @@ async def test_who_waits_for_memory_is_not_passed() -> None:
         await settle()
         ticket = budget.request(70 * KIB, "prefetch")
         second = s.io.submit([(500_000, 500_000 + 10 * KIB)], 1)
-        await s.answer()
+        await s.response()
         assert (s.held, ticket.granted) == (40 * KIB, False)
         first.release()
-        await s.answer()
+        await s.response()
         assert (s.held, ticket.granted) == (10 * KIB, True)
         assert second.done
         budget.cancel(ticket)

@@ -41,7 +41,7 @@ async def on_a_server(path: Path) -> AsyncIterator[Operator]:
 
 @pytest.mark.parametrize("store", [in_memory, on_disk, on_a_server], ids=lambda store: store.__name__)
 async def test_gets_are_counted_and_timed(store: OpenStore, tmp_path: Path) -> None:
-    """What is not there is a failure; that nothing has changed is an answer."""
+    """What is not there is a failure; that nothing has changed is a response."""
     name = "action_http_get_request"
     async with store(tmp_path) as operator:
         for _ in range(2):

@@ -22,7 +22,7 @@ SNIPPETS = (
 
 @dataclass(frozen=True)
 class Sent:
-    """One answer: its bytes, where its body begins, and what its body is."""
+    """One response: its bytes, where its body begins, and what its body is."""
 
     stream: bytes
     body_at: int
@@ -38,8 +38,8 @@ class Sent:
         return self.framing == "close"
 
 
-def draw_answer(rng: random.Random) -> Sent:
-    """A good answer."""
+def draw_response(rng: random.Random) -> Sent:
+    """A good response."""
     framing = rng.choice(FRAMINGS)
     status = int(framing) if framing.isdigit() else rng.choice((200, 206, 206, 404, 412, 503))
     body = b"" if framing.isdigit() else rng.randbytes(rng.choice((0, 1, 2, 17, 100, 700, 700, 5000, 20_000)))

@@ -1,4 +1,5 @@
-"""What an answer on the wire means: written from RFC 9112 with regular expressions, sharing nothing with the transport.
+"""What a response on the wire means: written from RFC 9112 with regular expressions, sharing nothing with the
+transport.
 
 The whole stream is at hand here, so no state and no splits: slow and plain.
 """
@@ -20,7 +21,7 @@ INTERIM_MAX = 16
 
 
 class Refused(Exception):
-    """The answer is not one."""
+    """The response is not one."""
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Head:
 
 
 @dataclass
-class Answer:
+class Response:
     """What must come of a stream: ``body`` whole if ``is_whole``, otherwise the part that may have been delivered."""
 
     body: bytes = b""
@@ -87,46 +88,46 @@ def _frame(head: Head, *, is_head: bool) -> None:
         head.keeps_alive = False
 
 
-def read_answer(stream: bytes, *, is_head: bool = False, has_fin: bool = True) -> Answer:
+def read_receiver(stream: bytes, *, is_head: bool = False, has_fin: bool = True) -> Response:
     """What comes of a stream that ends: with FIN, or broken off."""
-    answer = Answer()
+    response = Response()
     position = 0
     while True:
         end = stream.find(b"\r\n\r\n", position)
         if end < 0 or end + 4 - position > HEAD_BYTES_MAX:
-            return answer
+            return response
         try:
             head = read_head(stream[position : end + 4], is_head=is_head)
         except Refused:
-            return answer
+            return response
         position = end + 4
-        answer.heads.append(head)
+        response.heads.append(head)
         if head.status >= 200:
             break
-        if head.status == 101 or len(answer.heads) > INTERIM_MAX:
-            return answer
+        if head.status == 101 or len(response.heads) > INTERIM_MAX:
+            return response
     rest = stream[position:]
     if head.length is not None:
-        answer.body, answer.rest = rest[: head.length], rest[head.length :]
-        answer.is_whole = len(answer.body) == head.length
+        response.body, response.rest = rest[: head.length], rest[head.length :]
+        response.is_whole = len(response.body) == head.length
     elif head.is_chunked:
-        _read_chunks(answer, rest)
+        _read_chunks(response, rest)
     else:
-        answer.body, answer.is_whole = rest, has_fin
-    answer.is_reusable = answer.is_whole and head.keeps_alive and not answer.rest
-    return answer
+        response.body, response.is_whole = rest, has_fin
+    response.is_reusable = response.is_whole and head.keeps_alive and not response.rest
+    return response
 
 
-def _read_chunks(answer: Answer, data: bytes) -> None:
+def _read_chunks(response: Response, data: bytes) -> None:
     position = 0
     while size := _CHUNK.match(data, position):
         position, count = size.end(), int(size[1], 16)
         if not count:
             trailer = _TRAILER.match(data, position)
             if trailer is not None:
-                answer.is_whole, answer.rest = True, data[trailer.end() :]
+                response.is_whole, response.rest = True, data[trailer.end() :]
             return
-        answer.body += data[position : position + count]
+        response.body += data[position : position + count]
         position += count
         if data[position : position + 2] != b"\r\n":
             return

@@ -124,7 +124,7 @@ class RawServer:
 
 
 def reply(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> bytes:
-    """An answer with a length."""
+    """A response with a length."""
     head = b"".join(line + b"\r\n" for line in (b"Content-Length: %d" % len(body), *lines))
     return b"HTTP/1.1 " + status + b"\r\n" + head + b"\r\n" + body
 

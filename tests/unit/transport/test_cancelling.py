@@ -43,17 +43,17 @@ async def fetch(client: HttpClient, server: RawServer) -> None:
 
 
 async def stream(client: HttpClient, server: RawServer) -> None:
-    answer = await client.open(server.target(), b"")
+    response = await client.open(server.target(), b"")
     try:
         body = b""
-        while piece := await answer.read_chunk():
+        while piece := await response.read_chunk():
             body += piece
         assert body == LARGE
     finally:
-        answer.close()
+        response.close()
 
 
-HANGS = {"answers": None, "hangs before the head": 0, "hangs in the head": 20, "hangs in the body": 150_000}
+HANGS = {"responses": None, "hangs before the head": 0, "hangs in the head": 20, "hangs in the body": 150_000}
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ async def run(action: Action, client: HttpClient, server: RawServer, suspension:
 
 
 @pytest.mark.parametrize("is_warm", [False, True], ids=["new", "kept"])
-@pytest.mark.parametrize("hangs", ["answers", "hangs in the body"])
+@pytest.mark.parametrize("hangs", ["responses", "hangs in the body"])
 @pytest.mark.parametrize("action", [fetch, stream])
 async def test_cancelled_after_every_turn_of_the_loop(action: Action, hangs: str, is_warm: bool) -> None:
     """What is awaited is then in every state, a connection that has just been made included."""
@@ -143,7 +143,7 @@ async def test_cancelled_while_waiting_for_a_place() -> None:
 
 
 async def test_cancelled_together_with_its_end() -> None:
-    """The answer came in the same turn of the loop: nothing hangs, whoever wins."""
+    """The response came in the same turn of the loop: nothing hangs, whoever wins."""
     async with served(None, is_warm=True) as (client, server):
         for _ in range(20):
             task = asyncio.ensure_future(fetch(client, server))

@@ -40,7 +40,7 @@ async def test_a_connection_serves_many_requests(body: bytes) -> None:
     ],
     ids=["chunked", "interim", "long"],
 )
-async def test_other_answers_keep_the_connection_too(sent: bytes) -> None:
+async def test_other_responses_keep_the_connection_too(sent: bytes) -> None:
     async with RawServer(answering(sent)) as server, client_of() as client:
         for _ in range(3):
             assert await get(client, server.target()) == b"hello"
@@ -148,7 +148,7 @@ async def test_a_new_connection_is_not_replaced(how: str) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"H", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", reply(LARGE)[:500]])
-async def test_after_one_byte_of_an_answer_nothing_is_repeated(sent: bytes) -> None:
+async def test_after_one_byte_of_a_response_nothing_is_repeated(sent: bytes) -> None:
     async with RawServer(breaking_at(2, sent, "FIN")) as server, client_of() as client:
         await get(client, server.target())
         with pytest.raises(Unavailable) as caught:
@@ -161,10 +161,10 @@ async def test_after_one_byte_of_an_answer_nothing_is_repeated(sent: bytes) -> N
 async def test_a_stream_replaces_a_stale_connection_too() -> None:
     async with RawServer(breaking_at(2, b"", "RST")) as server, client_of() as client:
         await get(client, server.target())
-        answer = await client.open(server.target(), b"")
-        assert bytes(await answer.read_chunk()) == SMALL
-        assert bytes(await answer.read_chunk()) == b""
-        answer.close()
+        response = await client.open(server.target(), b"")
+        assert bytes(await response.read_chunk()) == SMALL
+        assert bytes(await response.read_chunk()) == b""
+        response.close()
         assert (server.requests, client.connections) == (3, 1)
 
 
@@ -239,7 +239,7 @@ async def test_bytes_after_a_body_belong_to_nobody(body: bytes) -> None:
     ],
     ids=["two-lengths", "length-and-chunks", "bad-chunk", "101", "interim", "ssh", "1MiB-line", "10000-headers"],
 )
-async def test_an_answer_that_is_none_closes_the_connection(sent: bytes) -> None:
+async def test_a_response_that_is_none_closes_the_connection(sent: bytes) -> None:
     async def handle(peer: Peer) -> None:
         while await peer.request() is not None:
             await peer.send(sent)

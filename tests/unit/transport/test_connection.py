@@ -1,4 +1,4 @@
-"""One connection, driven by hand: what is no whole answer, how slow it may be, and what its owner is told."""
+"""One connection, driven by hand: what is no whole response, how slow it may be, and what its owner is told."""
 
 import random
 
@@ -97,7 +97,7 @@ def test_stale_is_what_was_used_before_and_gave_no_byte(sent: bytes, error: Exce
 @pytest.mark.parametrize("peeks", [False, True])
 @pytest.mark.parametrize("extra", [b"", b"x", reply(b"hello")])
 def test_what_follows_a_body_closes(extra: bytes, peeks: bool) -> None:
-    """Where a socket can be peeked into before the answer ends; over TLS, before another request can be sent."""
+    """Where a socket can be peeked into before the response ends; over TLS, before another request can be sent."""
     wire, taker = Wire(peeks=peeks), Taker()
     done = wire.connection.send(b"GET", taker)
     wire.feed(reply(BODY) + extra)
@@ -109,7 +109,7 @@ def test_what_follows_a_body_closes(extra: bytes, peeks: bool) -> None:
 @pytest.mark.parametrize("pieces", [[len(BODY) - 10], [len(BODY) - 20, 4, 4, 4]])
 @pytest.mark.parametrize("extra", [b"", b"x", reply(b"hello")])
 def test_what_follows_a_body_in_one_record_closes(pieces: list[int], extra: bytes) -> None:
-    """TLS hands out whole records: what does not belong to the body, wherever that went, is no next answer.
+    """TLS hands out whole records: what does not belong to the body, wherever that went, is no next response.
 
     The connection is closed in a later turn, because TLS calls while it receives.
     """
@@ -182,7 +182,7 @@ def test_a_body_may_be_left_off() -> None:
     assert wire.transport.closed
 
 
-# --- how slow an answer may be --------------------------------------------------------------------------------------
+# --- how slow a response may be --------------------------------------------------------------------------------------
 
 
 def look(wire: Wire, now: float) -> None:

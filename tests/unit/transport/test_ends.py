@@ -26,7 +26,7 @@ FORGED = reply(b"forged")
 
 
 def framed(kind: str, size: int) -> bytes:
-    """An answer after which the server hangs up."""
+    """A response after which the server hangs up."""
     body = BODY[:size]
     if kind == "length":
         return HEAD + b"Content-Length: %d\r\n\r\n" % size + body
@@ -50,12 +50,12 @@ def security(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return authority.context("127.0.0.1"), {"ca_bundle": str(authority.bundle)}
 
 
-def sending(answer: bytes, *, says_so: bool = True) -> Handler:
+def sending(response: bytes, *, says_so: bool = True) -> Handler:
     """Send this at once, and hang up."""
 
     def handle(served: socket.socket) -> None:
         next_request(served)
-        served.sendall(answer)
+        served.sendall(response)
         hang_up(served, says_so=says_so)
 
     return handle
@@ -79,13 +79,13 @@ async def streamed(http: HttpClient, target: Target) -> bytes:
     return await rest_of(await http.open(target, b""))
 
 
-async def rest_of(answer: StreamedAnswer) -> bytes:
+async def rest_of(response: StreamedAnswer) -> bytes:
     data = bytearray()
     try:
-        while piece := await answer.read_chunk():
+        while piece := await response.read_chunk():
             data += piece
     finally:
-        answer.close()
+        response.close()
     return bytes(data)
 
 
@@ -123,11 +123,11 @@ async def test_a_slow_reader_of_a_body_after_which_the_server_hangs_up(security:
     context, options = security
     with no_complaint(), BlockingServer(sending(framed(kind, size)), context) as server:
         async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
-            answer = await http.open(target_of(server.url()), b"")
-            await eventually(lambda: answer._connection._paused)
+            response = await http.open(target_of(server.url()), b"")
+            await eventually(lambda: response._connection._paused)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert await rest_of(answer) == BODY[:size]
+            assert await rest_of(response) == BODY[:size]
 
 
 @pytest.mark.parametrize("way", [streamed, whole])
@@ -162,8 +162,8 @@ async def test_a_body_that_is_cut(security: Any, kind: str, says_so: bool) -> No
 
 
 @pytest.mark.parametrize("size", [5, 100_000])
-@pytest.mark.parametrize("extra", [FORGED, FORGED[:20], b""], ids=["an answer", "a piece of one", "the end"])
-async def test_what_waits_in_a_kept_connection_is_no_answer(security: Any, size: int, extra: bytes) -> None:
+@pytest.mark.parametrize("extra", [FORGED, FORGED[:20], b""], ids=["a response", "a piece of one", "the end"])
+async def test_what_waits_in_a_kept_connection_is_no_response(security: Any, size: int, extra: bytes) -> None:
     """Even if the loop had no chance to see it: the caller computes from one request to the next."""
     context, options = security
     may_send, was_sent = threading.Event(), threading.Event()
@@ -207,14 +207,14 @@ async def test_a_connection_that_says_nothing_is_kept(security: Any) -> None:
             assert server.connections == 1
 
 
-# --- who drops an answer ---------------------------------------------------------------------------------------------
+# --- who drops a response ---------------------------------------------------------------------------------------------
 
 
 async def dropped(http: HttpClient, target: Target) -> list[StreamedAnswer]:
-    """An answer whose body has begun."""
-    answer = await http.open(target, b"")
-    await answer.read_chunk()
-    return [answer]
+    """A response whose body has begun."""
+    response = await http.open(target, b"")
+    await response.read_chunk()
+    return [response]
 
 
 class Streaming(Taker):
@@ -225,51 +225,51 @@ class Streaming(Taker):
         self._http = http
 
     def begin(self, head: Any, connection: Any) -> Any:
-        self.answer = self._http.stream(connection)
-        return self.answer.take_over(head)
+        self.response = self._http.stream(connection)
+        return self.response.take_over(head)
 
 
 async def dropped_by_a_receiver(http: HttpClient, target: Target) -> list[StreamedAnswer]:
     """The same, made by a receiver."""
     taker = Streaming(http)
     await http.fetch(target, b"", taker)
-    return [taker.answer]
+    return [taker.response]
 
 
-def collect(answers: list[StreamedAnswer]) -> None:
+def collect(responses: list[StreamedAnswer]) -> None:
     """Drop them for good."""
-    answers.clear()
+    responses.clear()
     gc.collect()
 
 
 @pytest.mark.parametrize("opening", [dropped, dropped_by_a_receiver])
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_an_answer_that_is_dropped_closes_its_connection(opening: Any, in_thread: bool) -> None:
+async def test_a_response_that_is_dropped_closes_its_connection(opening: Any, in_thread: bool) -> None:
     """As a file does, and it says so. Any thread may be the one that collects it."""
     async with RawServer(answering(reply(BODY))) as server, client(connections_max=1) as http:
         for _ in range(3):
-            answers = await opening(http, server.target())
-            with pytest.warns(ResourceWarning, match="an answer was not closed"):
-                await asyncio.to_thread(collect, answers) if in_thread else collect(answers)
+            responses = await opening(http, server.target())
+            with pytest.warns(ResourceWarning, match="a response was not closed"):
+                await asyncio.to_thread(collect, responses) if in_thread else collect(responses)
             await eventually(lambda: http.connections == 0 and server.open == 0)
 
 
-async def test_an_answer_that_was_read_may_be_dropped() -> None:
+async def test_a_response_that_was_read_may_be_dropped() -> None:
     """It holds nothing, and takes the connection from nobody."""
     async with RawServer(answering(reply(BODY[:100]))) as server, client() as http:
         for _ in range(3):
-            answer = await http.open(server.target(), b"")
-            while await answer.read_chunk():
+            response = await http.open(server.target(), b"")
+            while await response.read_chunk():
                 pass
-            pieces = answer._pieces
-            del answer
+            pieces = response._pieces
+            del response
             gc.collect()
             pieces.abandon()
         assert (server.connections, http.connections) == (1, 1)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_an_answer_that_outlives_its_loop_may_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_outlives_its_loop_may_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection was closed with the loop."""
     wire, taker = Wire(), Taker()
 
@@ -278,7 +278,7 @@ def test_an_answer_that_outlives_its_loop_may_be_dropped(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(wire.loop, "call_soon_threadsafe", closed, raising=False)
     wire.connection.send(b"GET", taker)
-    answers = [StreamedAnswer(wire.connection, lambda connection: None)]
-    answers[0]._done = wire.connection._done
-    with pytest.warns(ResourceWarning, match="an answer was not closed"):
-        collect(answers)
+    responses = [StreamedAnswer(wire.connection, lambda connection: None)]
+    responses[0]._done = wire.connection._done
+    with pytest.warns(ResourceWarning, match="a response was not closed"):
+        collect(responses)

@@ -9,14 +9,14 @@ import pytest
 
 from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
 from aioprefetch.transport.response_head import parse_head
-from tests.unit.transport.generated import Sent, draw_answer, mutate, split
-from tests.unit.transport.model import Refused, read_answer, read_head
+from tests.unit.transport.generated import Sent, draw_response, mutate, split
+from tests.unit.transport.model import Refused, read_head, read_receiver
 from tests.unit.transport.wire import Memory, Taker, Wire
 
 CASES = 10_000
 BLOCKS = 10
 HEADS = 20_000
-ANSWERS_MAX = 3
+RESPONSES_MAX = 3
 
 
 @dataclass
@@ -36,21 +36,21 @@ class Case:
         rng = self.rng
         wire = Wire(self.mode, peeks=rng.random() < 0.5, rng=rng)
         number = 0
-        for number in range(ANSWERS_MAX):
-            sent = draw_answer(rng)
-            is_last = number == ANSWERS_MAX - 1
+        for number in range(RESPONSES_MAX):
+            sent = draw_response(rng)
+            is_last = number == RESPONSES_MAX - 1
             stream = sent.stream
             if self.is_damaged and (is_last or rng.random() < 0.5):
                 stream = mutate(rng, stream, sent.body_at)
             wire.connection.is_reused = number > 0
-            if not self._answer(wire, sent, stream, has_fin=rng.random() < 0.7):
+            if not self._response(wire, sent, stream, has_fin=rng.random() < 0.7):
                 break
         wire.end()
         assert wire.lost == 1
         assert wire.loop.complaints == []
 
-    def _answer(self, wire: Wire, sent: Sent, stream: bytes, *, has_fin: bool) -> bool:
-        """One request and its answer; whether another request may follow."""
+    def _response(self, wire: Wire, sent: Sent, stream: bytes, *, has_fin: bool) -> bool:
+        """One request and its response; whether another request may follow."""
         rng, connection = self.rng, wire.connection
         pieces = [rng.choice((1, 50, 4096)) for _ in range(rng.randrange(5))]
         taker = Taker(pieces=pieces, is_roomy=rng.random() < 0.3)
@@ -62,7 +62,7 @@ class Case:
         if rng.random() < 0.05 and not done.done():
             self._close(wire, taker, done)
             return False
-        model = read_answer(stream, is_head=sent.is_head, has_fin=has_fin)
+        model = read_receiver(stream, is_head=sent.is_head, has_fin=has_fin)
         if not done.done():
             wire.end(None if has_fin else ConnectionResetError(104, "reset"))
         assert done.done(), "it hangs"
@@ -77,10 +77,10 @@ class Case:
             assert isinstance(error, ProtocolError | Unavailable), repr(error)
             assert wire.transport.closed
         if stream == sent.stream and (has_fin or not sent.ends_with_connection):
-            assert error is None, f"a good answer was refused: {error!r}"
+            assert error is None, f"a good response was refused: {error!r}"
             assert content == sent.body
         wire.turn()
-        # What follows the answer closes the connection, at the latest before the next request is sent.
+        # What follows the response closes the connection, at the latest before the next request is sent.
         assert connection.is_usable == (error is None and model.is_reusable)
         return connection.is_usable
 
@@ -141,9 +141,9 @@ def test_heads_are_accepted_by_the_letter() -> None:
     rng = random.Random(7)
     accepted = stricter = 0
     for number in range(HEADS):
-        sent = draw_answer(rng)
+        sent = draw_response(rng)
         while sent.body_at > 2000:
-            sent = draw_answer(rng)
+            sent = draw_response(rng)
         data = mutate(rng, sent.stream[: sent.body_at], sent.body_at)
         end = data.find(b"\r\n\r\n") + 4
         if end < 4:

@@ -220,7 +220,7 @@ async def test_addresses_are_believed_for_a_while(
     assert names.asked == ["many.example"] * 4
 
 
-async def test_who_asks_for_the_same_name_shares_the_answer(names: Names, runtime: Runtime) -> None:
+async def test_who_asks_for_the_same_name_shares_the_response(names: Names, runtime: Runtime) -> None:
     """And may give up without taking it from the others."""
     resolver = Resolver(runtime, ClientOptions())
     names.known["slow.example"] = ["10.0.0.1"]

@@ -1,4 +1,4 @@
-"""When an answer is too slow, against a plain model; and how often somebody looks."""
+"""When a response is too slow, against a plain model; and how often somebody looks."""
 
 from dataclasses import dataclass, field
 

@@ -22,7 +22,7 @@ class Gate:
     def __init__(self) -> None:
         self.permits = asyncio.Semaphore(0)
 
-    def answer(self, count: int = 1) -> None:
+    def response(self, count: int = 1) -> None:
         for _ in range(count):
             self.permits.release()
 
@@ -105,7 +105,7 @@ async def test_a_busy_connection_of_another_host_makes_room_when_it_is_done() ->
         await eventually(lambda: one.requests == 1)
         second = asyncio.ensure_future(get(client, other.target()))
         await eventually(lambda: len(client._pool._waiters) == 1)
-        gate.answer()
+        gate.response()
         assert await first == await second == SMALL
         check(client, idle=1)
 
@@ -145,7 +145,7 @@ async def test_first_come_first_served() -> None:
         for number in range(6):
             asked.append(asyncio.ensure_future(ask(number)))
             await eventually(lambda: server.requests + len(client._pool._waiters) == len(asked))
-        gate.answer(6)
+        gate.response(6)
         await asyncio.gather(*asked)
         assert order == list(range(6))
         check(client, idle=1)
@@ -162,7 +162,7 @@ async def test_waiting_ends_somewhen() -> None:
         with pytest.raises(TimedOut, match="no connection became free") as caught:
             await get(client, server.target())
         assert caught.value.status == "persistent"
-        gate.answer()
+        gate.response()
         assert await first == SMALL
         check(client, idle=1)
 
@@ -187,7 +187,7 @@ async def test_a_waiter_that_is_cancelled_takes_nothing_with_it() -> None:
                 busy._done.add_done_callback(lambda _: cancel_called(asked[1], client))  # noqa: B023
             else:
                 asked[1].cancel()
-            gate.answer(2)
+            gate.response(2)
             assert await asked[0] == await asked[2] == SMALL
             with pytest.raises(asyncio.CancelledError):
                 await asked[1]
@@ -262,7 +262,7 @@ async def test_closing_in_the_middle_of_everything() -> None:
 
 @pytest.mark.parametrize("turns", range(16))
 async def test_closing_while_connections_are_made(turns: int) -> None:
-    """At whichever moment: everybody gets an answer or `Closed`, and no connection outlives it."""
+    """At whichever moment: everybody gets a response or `Closed`, and no connection outlives it."""
     async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
         asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
         for _ in range(turns):
@@ -315,9 +315,9 @@ async def test_a_connection_that_is_there_when_all_is_closed(monkeypatch: pytest
 
 
 async def read(client: HttpClient, server: RawServer) -> bytes:
-    answer = await client.open(server.target(), b"")
+    response = await client.open(server.target(), b"")
     body = b""
-    while piece := await answer.read_chunk():
+    while piece := await response.read_chunk():
         body += piece
     return body
 

@@ -43,11 +43,11 @@ class ScriptedProxy:
     client left, at whatever point.
     """
 
-    def __init__(self, answer: bytes | None = ESTABLISHED, *, upstream: int = 0, then: str = "tunnel") -> None:
+    def __init__(self, response: bytes | None = ESTABLISHED, *, upstream: int = 0, then: str = "tunnel") -> None:
         self.heads: list[tuple[str, Mapping[str, str]]] = []
         self.gone = asyncio.Event()
         self.asked = asyncio.Event()
-        self._answer = answer
+        self._response = response
         self._upstream = upstream
         self._then = then
 
@@ -67,8 +67,8 @@ class ScriptedProxy:
             if line.startswith("CONNECT "):
                 break
             writer.write(ok(line.encode()))
-        if self._answer is not None:
-            writer.write(self._answer)
+        if self._response is not None:
+            writer.write(self._response)
             await writer.drain()
         if self._then == "tunnel":
             await self._tunnel(reader, writer)
@@ -198,10 +198,10 @@ REFUSALS: list[tuple[bytes, type[Error], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "kind", "words"), REFUSALS)
-async def test_no_tunnel(answer: bytes, kind: type[Error], words: str) -> None:
+@pytest.mark.parametrize(("response", "kind", "words"), REFUSALS)
+async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None:
     """No request goes out, the connection is closed, and nothing secret is told."""
-    proxy = ScriptedProxy(answer, then="close")
+    proxy = ScriptedProxy(response, then="close")
     async with serving(proxy.serve) as port, client() as http:
         target = target_of(f"https://inner.example:443/k?{CANARY}", proxy_at(port, f"Basic {CANARY}"))
         for way in (get, get_streamed):
@@ -213,10 +213,10 @@ async def test_no_tunnel(answer: bytes, kind: type[Error], words: str) -> None:
     assert len(proxy.heads) == 2
 
 
-@pytest.mark.parametrize("answer", [None, b"HTTP/1.1 200 OK\r\nX-Half: ", ESTABLISHED])
-async def test_a_proxy_that_hangs(answer: bytes | None) -> None:
+@pytest.mark.parametrize("response", [None, b"HTTP/1.1 200 OK\r\nX-Half: ", ESTABLISHED])
+async def test_a_proxy_that_hangs(response: bytes | None) -> None:
     """Within the time for a connection it is given up, wherever it hangs."""
-    proxy = ScriptedProxy(answer, then="hang")
+    proxy = ScriptedProxy(response, then="hang")
     async with serving(proxy.serve) as port, client(connect_timeout_seconds=QUICK_SECONDS) as http:
         with pytest.raises(TimedOut, match="connect_timeout_seconds"):
             await get(http, target_of("https://inner.example:443/k", proxy_at(port)))

@@ -1,4 +1,4 @@
-"""Receivers that raise, have no room, or do not want the answer: the connection is closed, and its place is free."""
+"""Receivers that raise, have no room, or do not want the response: the connection is closed, and its place is free."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Heads of answers: how a body is framed (RFC 9112, 6.3), and what is refused because two parsers would differ."""
+"""Heads of responses: how a body is framed (RFC 9112, 6.3), and what is refused because two parsers would differ."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_rule_1_some_answers_have_no_body_whatever_they_say(status: bytes, lines
 
 
 @pytest.mark.parametrize("lines", [b"", LENGTH, CHUNKED])
-def test_rule_1_an_answer_to_head_has_no_body(lines: bytes) -> None:
+def test_rule_1_a_response_to_head_has_no_body(lines: bytes) -> None:
     assert framing(head_of(lines), is_head=True) == (0, False, True)
 
 
@@ -257,7 +257,7 @@ def test_nobody_asked_for_another_protocol(lines: bytes) -> None:
     if lines:
         with pytest.raises(ProtocolError, match="another protocol"):
             parse_head(data)
-    else:  # Whoever awaits an answer refuses it.
+    else:  # Whoever awaits a response refuses it.
         assert refused_or_interim(data)
 
 

@@ -18,17 +18,17 @@ SHORT_SECONDS = 0.05
 SMALL, LARGE = content(100), content(3 * MIB)
 
 
-async def rest_of(answer: StreamedAnswer) -> bytes:
+async def rest_of(response: StreamedAnswer) -> bytes:
     body = bytearray()
-    while piece := await answer.read_chunk():
+    while piece := await response.read_chunk():
         assert piece.readonly
         body += piece
     return bytes(body)
 
 
 async def read_into(body: bytearray, client: HttpClient, server: RawServer) -> None:
-    answer = await client.open(server.target(), b"")
-    while piece := await answer.read_chunk():
+    response = await client.open(server.target(), b"")
+    while piece := await response.read_chunk():
         body += piece
 
 
@@ -43,27 +43,27 @@ def chunked(body: bytes, piece_bytes: int = 50_000) -> bytes:
 async def test_a_stream_to_its_end_keeps_the_connection(framed: Any, body: bytes) -> None:
     async with RawServer(answering(framed(body))) as server, client_of() as client:
         for _ in range(3):
-            answer = await client.open(server.target(), b"")
-            assert answer.head.status == 200
-            assert answer.head_seconds >= 0
-            assert await rest_of(answer) == body
-            assert len(await answer.read_chunk()) == 0
-            answer.close()
-            answer.close()
+            response = await client.open(server.target(), b"")
+            assert response.head.status == 200
+            assert response.head_seconds >= 0
+            assert await rest_of(response) == body
+            assert len(await response.read_chunk()) == 0
+            response.close()
+            response.close()
         assert (server.connections, client.connections, client._pool.idle_count) == (1, 1, 1)
 
 
 async def test_pieces_stay_as_they_are() -> None:
     """What was handed out is the reader's; the memory is not used again."""
     async with RawServer(answering(reply(LARGE))) as server, client_of() as client:
-        answer = await client.open(server.target(), b"")
+        response = await client.open(server.target(), b"")
         pieces = []
-        while piece := await answer.read_chunk():
+        while piece := await response.read_chunk():
             pieces.append(piece)
         assert b"".join(pieces) == LARGE
 
 
-async def test_an_answer_that_nobody_reads_holds_little_memory() -> None:
+async def test_a_response_that_nobody_reads_holds_little_memory() -> None:
     size = 64 * MIB
     block = content(64 << 10)
 
@@ -78,9 +78,9 @@ async def test_an_answer_that_nobody_reads_holds_little_memory() -> None:
         await get_nothing(client)
         tracemalloc.start()
         try:
-            answer = await client.open(server.target(), b"")
+            response = await client.open(server.target(), b"")
             before, _ = tracemalloc.get_traced_memory()
-            await eventually(lambda: answer._connection._paused)
+            await eventually(lambda: response._connection._paused)
             for _ in range(1000):
                 await asyncio.sleep(0)
             held, peak = tracemalloc.get_traced_memory()
@@ -91,7 +91,7 @@ async def test_an_answer_that_nobody_reads_holds_little_memory() -> None:
         expected, found, count = hashlib.sha256(), hashlib.sha256(), 0
         for _ in range(size // len(block)):
             expected.update(block)
-        while piece := await answer.read_chunk():
+        while piece := await response.read_chunk():
             found.update(piece)
             count += len(piece)
         assert (count, found.digest()) == (size, expected.digest())
@@ -109,15 +109,15 @@ async def test_to_be_paused_is_not_to_stall(framed: Any) -> None:
     """The reader takes its time: many times what a server may."""
     limits = {"stall_timeout_seconds": SHORT_SECONDS}
     async with RawServer(answering(framed(LARGE))) as server, client_of(**limits) as client:
-        answer = await client.open(server.target(), b"")
-        await eventually(lambda: answer._connection._paused)
+        response = await client.open(server.target(), b"")
+        await eventually(lambda: response._connection._paused)
         loop, options = asyncio.get_running_loop(), ClientOptions(stall_timeout_seconds=SHORT_SECONDS)
         for windows in (4, 8):
-            answer._connection.look(loop.time() + windows * SHORT_SECONDS, options)
-            assert answer._connection.is_busy
-            await answer.read_chunk()
-            await eventually(lambda: answer._connection._paused)
-        assert await rest_of(answer)
+            response._connection.look(loop.time() + windows * SHORT_SECONDS, options)
+            assert response._connection.is_busy
+            await response.read_chunk()
+            await eventually(lambda: response._connection._paused)
+        assert await rest_of(response)
 
 
 @pytest.mark.parametrize("framed", [reply, chunked])
@@ -128,11 +128,11 @@ async def test_to_stall_after_a_pause_is_to_stall(framed: Any) -> None:
         await peer.gone()
 
     async with RawServer(handle) as server, client_of(stall_timeout_seconds=SHORT_SECONDS) as client:
-        answer = await client.open(server.target(), b"")
-        await eventually(lambda: answer._connection._paused)
+        response = await client.open(server.target(), b"")
+        await eventually(lambda: response._connection._paused)
         async with asyncio.timeout(5):
             with pytest.raises(Stalled):
-                await rest_of(answer)
+                await rest_of(response)
         await eventually(lambda: client.connections == 0 and server.open == 0)
 
 
@@ -140,12 +140,12 @@ async def test_to_stall_after_a_pause_is_to_stall(framed: Any) -> None:
 async def test_to_close_a_stream_breaks_it_off(framed: Any) -> None:
     async with RawServer(answering(framed(LARGE))) as server, client_of(connections_max=1) as client:
         for number in range(3):
-            answer = await client.open(server.target(), b"")
+            response = await client.open(server.target(), b"")
             if number:
-                await answer.read_chunk()
-            answer.close()
+                await response.read_chunk()
+            response.close()
             with pytest.raises(Closed):
-                await answer.read_chunk()
+                await response.read_chunk()
             await eventually(lambda: client.connections == 0 and server.open == 0)
 
 
@@ -156,10 +156,10 @@ async def test_to_close_it_wakes_its_reader() -> None:
         await peer.gone()
 
     async with RawServer(handle) as server, client_of() as client:
-        answer = await client.open(server.target(), b"")
-        reading = asyncio.ensure_future(rest_of(answer))
-        await eventually(lambda: answer._pieces._waiter is not None)
-        answer.close()
+        response = await client.open(server.target(), b"")
+        reading = asyncio.ensure_future(rest_of(response))
+        await eventually(lambda: response._pieces._waiter is not None)
+        response.close()
         with pytest.raises(Closed):
             await reading
 
@@ -173,9 +173,9 @@ async def test_a_reader_that_is_cancelled_breaks_it_off() -> None:
         await peer.gone()
 
     async with RawServer(handle) as server, client_of() as client:
-        answer = await client.open(server.target(), b"")
-        reading = asyncio.ensure_future(rest_of(answer))
-        await eventually(lambda: answer._pieces._waiter is not None)
+        response = await client.open(server.target(), b"")
+        reading = asyncio.ensure_future(rest_of(response))
+        await eventually(lambda: response._pieces._waiter is not None)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -209,7 +209,7 @@ async def test_streams_that_break_off(sent: bytes, kind: type[Exception]) -> Non
         await eventually(lambda: client.connections == 0 and server.open == 0)
 
 
-# --- a receiver that makes a stream of its answer -------------------------------------------------------------------
+# --- a receiver that makes a stream of its response -------------------------------------------------------------------
 
 
 class Streaming(Taker):
@@ -217,12 +217,12 @@ class Streaming(Taker):
 
     def __init__(self, client: HttpClient) -> None:
         super().__init__()
-        self.answer: StreamedAnswer
+        self.response: StreamedAnswer
         self._client = client
 
     def begin(self, head: Any, connection: Any) -> Any:
-        self.answer = self._client.stream(connection)
-        return self.answer.take_over(head)
+        self.response = self._client.stream(connection)
+        return self.response.take_over(head)
 
 
 @pytest.mark.parametrize("framed", [reply, chunked])
@@ -234,8 +234,8 @@ async def test_a_receiver_may_make_a_stream_of_it(framed: Any, body: bytes) -> N
             takers = [Streaming(client), Streaming(client)]
             await asyncio.gather(*(client.fetch(server.target(), b"", taker) for taker in takers))
             for taker in takers:
-                assert await rest_of(taker.answer) == body
-                taker.answer.close()
+                assert await rest_of(taker.response) == body
+                taker.response.close()
             await eventually(lambda: client._pool.idle_count == client.connections)
             kept = client._pool._idle[server.target().route.key]
             assert len(kept) == len(set(kept)) == client.connections
@@ -247,6 +247,6 @@ async def test_a_stream_that_was_made_so_is_broken_off_by_close() -> None:
         for _ in range(3):
             taker = Streaming(client)
             await client.fetch(server.target(), b"", taker)
-            assert (await taker.answer.read_chunk())[:10] == LARGE[:10]
-            taker.answer.close()
+            assert (await taker.response.read_chunk())[:10] == LARGE[:10]
+            taker.response.close()
             await eventually(lambda: client.connections == 0 and server.open == 0)

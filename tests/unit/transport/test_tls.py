@@ -39,15 +39,15 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def answering(*answers: bytes, log: list[bytes] | None = None) -> Serve:
+def answering(*responses: bytes, log: list[bytes] | None = None) -> Serve:
     """Give the requests of each connection these answers, one after the other, and hang up after the last."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
+        for response in responses:
             request = await reader.readuntil(b"\r\n\r\n")
             if log is not None:
                 log.append(request)
-            writer.write(answer)
+            writer.write(response)
             await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -72,11 +72,11 @@ Way = Callable[[HttpClient, Target], Awaitable[bytes]]
 async def test_bodies_are_exact(authority: Authority, body: bytes, way: Way) -> None:
     """And the connection serves the next request."""
     connections: list[int] = []
-    answer = answering(ok(body), ok(body[::-1]))
+    response = answering(ok(body), ok(body[::-1]))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(1)
-        await answer(reader, writer)
+        await response(reader, writer)
 
     async with over_tls(authority, serve) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")
@@ -217,7 +217,7 @@ async def test_a_handshake_that_is_cancelled_closes_its_socket() -> None:
 
 
 async def test_cancelled_after_any_number_of_turns(authority: Authority) -> None:
-    """From before the socket to after the answer: nothing stays open."""
+    """From before the socket to after the response: nothing stays open."""
     async with serving(answering(ok(b"x" * 100)), ssl=authority.context("127.0.0.1")) as port:
         for turns in range(60):
             async with client(ca_bundle=str(authority.bundle)) as http:
@@ -293,13 +293,13 @@ async def test_a_host_that_no_certificate_could_name(host: str) -> None:
 # --- what breaks within the body ---------------------------------------------------------------------------------
 
 
-def cutting(answer: bytes, *, reset: bool) -> Serve:
+def cutting(response: bytes, *, reset: bool) -> Serve:
     """Send this and cut the connection below TLS, without the word by which TLS ends."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.transport.set_write_buffer_limits(0)  # So that ``drain`` returns when all is in the kernel.
-        writer.write(answer)
+        writer.write(response)
         await writer.drain()
         if reset:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
@@ -312,8 +312,8 @@ def cutting(answer: bytes, *, reset: bool) -> Serve:
 @pytest.mark.parametrize("size", [10, 1 << 20])
 async def test_a_body_that_breaks_off(authority: Authority, reset: bool, size: int) -> None:
     """What had come before is exact, and the connection is not used again."""
-    answer = ok(LARGE)[: -len(LARGE) + size]
-    async with over_tls(authority, cutting(answer, reset=reset)) as (http, port):
+    response = ok(LARGE)[: -len(LARGE) + size]
+    async with over_tls(authority, cutting(response, reset=reset)) as (http, port):
         receiver = Collected()
         with pytest.raises(Unavailable, match="in the middle of the body") as caught:
             await http.fetch(target_of(f"https://127.0.0.1:{port}/k"), b"", receiver)
@@ -335,16 +335,16 @@ async def test_a_body_that_ends_with_the_connection(authority: Authority) -> Non
 
 async def test_a_chunked_body(authority: Authority) -> None:
     chunks = b"".join(b"4e20\r\n%b\r\n" % (b"x" * 20_000) for _ in range(50))
-    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
-    async with over_tls(authority, answering(answer, ok(b"next"))) as (http, port):
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    async with over_tls(authority, answering(response, ok(b"next"))) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")
         assert await get_streamed(http, target) == b"x" * 1_000_000
         assert await get(http, target) == b"next"
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-async def test_what_follows_a_body_is_no_answer(authority: Authority, size: int) -> None:
-    """An answer that nobody asked for is not taken for that of the next request."""
+async def test_what_follows_a_body_is_no_response(authority: Authority, size: int) -> None:
+    """A response that nobody asked for is not taken for that of the next request."""
     forged = ok(b"forged")
     async with over_tls(authority, answering(ok(b"x" * size) + forged)) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")
@@ -363,12 +363,12 @@ async def test_a_stream_that_nobody_reads_is_held_back(authority: Authority) -> 
     """It takes little memory, and comes exactly when it is read."""
     async with over_tls(authority, answering(ok(LARGE), ok(b"next"))) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")
-        answer = await http.open(target, b"")
+        response = await http.open(target, b"")
         for _ in range(50):
             await asyncio.sleep(0)
         data = bytearray()
-        while chunk := await answer.read_chunk():
+        while chunk := await response.read_chunk():
             data += chunk
-        answer.close()
+        response.close()
         assert data == LARGE
         assert await get(http, target) == b"next"

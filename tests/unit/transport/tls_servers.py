@@ -129,7 +129,7 @@ def target_of(url: str, proxy: Proxy | None = None, **options: Any) -> Target:
 
 
 class Collected:
-    """The receiver of one answer with a length, in memory of its own."""
+    """The receiver of one response with a length, in memory of its own."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -154,27 +154,27 @@ class Collected:
 
 
 async def get(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:
-    """The body of an answer, received in place."""
-    answer = Collected()
-    await client.fetch(target, fields, answer)
-    assert answer.received == len(answer.data)
-    return bytes(answer.data)
+    """The body of a response, received in place."""
+    response = Collected()
+    await client.fetch(target, fields, response)
+    assert response.received == len(response.data)
+    return bytes(response.data)
 
 
 async def get_streamed(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:
-    """The body of an answer, read piece by piece."""
-    answer = await client.open(target, fields)
+    """The body of a response, read piece by piece."""
+    response = await client.open(target, fields)
     data = bytearray()
     try:
-        while chunk := await answer.read_chunk():
+        while chunk := await response.read_chunk():
             data += chunk
     finally:
-        answer.close()
+        response.close()
     return bytes(data)
 
 
 def ok(body: bytes, *more: str) -> bytes:
-    """An answer with this body."""
+    """A response with this body."""
     return "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *more, "", ""]).encode() + body
 
 

@@ -32,7 +32,7 @@ NO_SPACE = [errno.ENOSPC, errno.EDQUOT, errno.EIO]
 
 @checks("reliability:D04")
 @pytest.mark.parametrize("operation", ["open", "status", "read"])
-def test_a_file_that_cannot_be_read_is_no_wrong_answer(tmp_path: Path, operation: str) -> None:
+def test_a_file_that_cannot_be_read_is_no_wrong_response(tmp_path: Path, operation: str) -> None:
     key = key_of()
     put(cache_in(tmp_path), key)
     calls = FailingCalls()

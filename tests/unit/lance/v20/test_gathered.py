@@ -25,11 +25,11 @@ def test_answers_one_by_one_and_together() -> None:
     assert [bytes(view) for view in Answers(plans)] == one_by_one
     for first in range(8):
         for count in range(1, 8 - first):
-            answers = Answers(plans)
+            responses = Answers(plans)
             for _ in range(first):
-                next(answers)
-            assert joined(answers, count).tobytes() == b"".join(one_by_one[first : first + count])
-            assert [bytes(view) for view in answers] == one_by_one[first + count :]
+                next(responses)
+            assert joined(responses, count).tobytes() == b"".join(one_by_one[first : first + count])
+            assert [bytes(view) for view in responses] == one_by_one[first + count :]
 
 
 def test_it_is_a_sequence() -> None:

@@ -1,4 +1,4 @@
-"""Damaged and hostile files: the right type of answer or a typed error, never a crash or an array that is not valid."""
+"""Damaged and hostile files: arrays of the right type or a typed error, never a crash or an array that is not valid."""
 
 import struct
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def _mutated(data: bytes, rng: np.random.Generator, low: int, high: int) -> byte
 
 
 @pytest.mark.parametrize("name", MUTATED)
-async def test_mutated_files_end_in_an_answer_or_a_typed_error(tmp_path: Path, name: str) -> None:
+async def test_mutated_files_end_in_a_response_or_a_typed_error(tmp_path: Path, name: str) -> None:
     rng = np.random.default_rng(23)
     data = write_file(tmp_path / "f.lance", table_of(name, rng, ROWS), batches=3, data_cache_bytes=1)
     metadata_start = struct.unpack("<Q", data[-40:-32])[0]

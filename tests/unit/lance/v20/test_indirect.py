@@ -225,7 +225,7 @@ async def test_lists_that_end_beyond_their_items_are_refused(is_whole: bool) -> 
 @pytest.mark.parametrize("is_second", [False, True])
 async def test_a_read_that_fails_fails_the_rows_that_need_it(tmp_path: Path, name: str, is_second: bool) -> None:
     table, data, file = await _file(tmp_path, name)
-    failure = ap.errors.Unavailable("no answer")
+    failure = ap.errors.Unavailable("no response")
 
     def fail(read: MemoryRead) -> bool:
         if read.row >= 50 and read.is_follow_up == (is_second and name != "few strings"):
@@ -237,7 +237,7 @@ async def test_a_read_that_fails_fails_the_rows_that_need_it(tmp_path: Path, nam
     root, rows = start_scan(file, io, ranges)
     await root.wait(50)
     assert root.drain(50).decode().column(0).equals(table["x"].slice(20, 50).combine_chunks())
-    with pytest.raises(ap.errors.Unavailable, match="no answer") as caught:
+    with pytest.raises(ap.errors.Unavailable, match="no response") as caught:
         await root.wait(rows - 50)
     assert caught.value.path == "file.lance"
     assert caught.value.context["field"] == "x"

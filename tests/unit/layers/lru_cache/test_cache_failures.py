@@ -196,7 +196,7 @@ async def test_a_file_that_appears_although_its_close_failed_is_swept(bed: Bed) 
 
     def fail(name: str) -> None:
         if name == "body_closed":
-            raise Unavailable("the answer was lost")
+            raise Unavailable("the response was lost")
 
     bed.cache.before = fail
     stack = bed.stack()

@@ -120,7 +120,7 @@ async def test_a_failed_write_drops_the_entry_too(bed: Bed) -> None:
     await read_settled(stack, "k")
 
     def fail(name: str) -> None:
-        raise Unavailable("no answer")
+        raise Unavailable("no response")
 
     bed.source.before = fail
     with pytest.raises(Unavailable):

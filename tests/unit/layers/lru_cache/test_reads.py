@@ -159,7 +159,7 @@ async def test_an_entry_is_trusted_for_its_seconds(bed: Bed) -> None:
 
 @pytest.mark.virtual
 async def test_an_entry_trusted_for_no_time_is_asked_about_in_the_same_tick(bed: Bed) -> None:
-    """With 0 seconds every read asks, also one at the very moment of the last answer."""
+    """With 0 seconds every read asks, also one at the very moment of the last response."""
     bed.put("k", DATA)
     stack = bed.stack(revalidate_seconds=0)
     await read_settled(stack, "k")
@@ -254,7 +254,7 @@ async def test_a_pinned_read_of_a_newer_version_replaces_the_entry(bed: Bed) -> 
 async def test_if_none_match_is_evaluated(bed: Bed) -> None:
     etag = bed.put("k", DATA)
     stack = bed.stack()
-    with pytest.raises(ConditionNotMatch):  # nothing in the cache: the store's answer
+    with pytest.raises(ConditionNotMatch):  # nothing in the cache: the store's response
         await read(stack, "k", if_none_match=etag)
     assert bed.files == {}
     await read_settled(stack, "k")
@@ -273,7 +273,7 @@ async def test_if_none_match_is_evaluated(bed: Bed) -> None:
 
 
 async def test_versions_do_not_mix(bed: Bed) -> None:
-    """The answer's version serves reads that ask for it; a read by version is never taken for the current one."""
+    """The response's version serves reads that ask for it; a read by version is never taken for the current one."""
     bed.put("k", DATA)
     bed.source.amend = lambda head: replace(head, version="v1")
     stack = bed.stack(revalidate_seconds=None)
@@ -323,8 +323,8 @@ async def test_a_large_object_passes_by_and_is_remembered(bed: Bed) -> None:
     assert bed.counters == {"misses": 6, "fills": 1}
 
 
-async def test_the_first_read_of_a_large_object_takes_the_answer_that_has_begun(bed: Bed) -> None:
-    """And one more request for what lies behind it. No answer is broken off."""
+async def test_the_first_read_of_a_large_object_takes_the_response_that_has_begun(bed: Bed) -> None:
+    """And one more request for what lies behind it. No response is broken off."""
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
     assert await read_settled(stack, "k") == DATA
@@ -335,7 +335,7 @@ async def test_the_first_read_of_a_large_object_takes_the_answer_that_has_begun(
 
 
 @pytest.mark.parametrize("fields", [{"offset": 900, "size": 3000}, {"offset": 999}, {"size": 1000}, {"size": 7}])
-async def test_parts_of_a_large_object_out_of_the_answer_that_has_begun(bed: Bed, fields: dict[str, int]) -> None:
+async def test_parts_of_a_large_object_out_of_the_response_that_has_begun(bed: Bed, fields: dict[str, int]) -> None:
     bed.put("k", DATA)
     bed.source.chunk_bytes = 333
     start = fields.get("offset", 0)
@@ -347,7 +347,7 @@ async def test_parts_of_a_large_object_out_of_the_answer_that_has_begun(bed: Bed
         assert bed.gets - gets == (1 if start + len(due) <= 1000 else 2)
 
 
-async def test_a_large_object_that_is_overwritten_behind_the_answer_that_has_begun(bed: Bed) -> None:
+async def test_a_large_object_that_is_overwritten_behind_the_response_that_has_begun(bed: Bed) -> None:
     bed.put("k", DATA)
     body = await bed.stack(object_bytes_max=1000).open_read(ReadRequest(path="k"))
     assert bytes(await body.read_chunk()) == DATA[:1000]
@@ -357,7 +357,7 @@ async def test_a_large_object_that_is_overwritten_behind_the_answer_that_has_beg
     await body.aclose()
 
 
-async def test_readers_who_share_an_answer_that_has_begun_all_get_their_bytes(bed: Bed) -> None:
+async def test_readers_who_share_a_response_that_has_begun_all_get_their_bytes(bed: Bed) -> None:
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
     found = await asyncio.gather(*(read(stack, "k", offset=number, size=10) for number in range(5)))
@@ -365,7 +365,7 @@ async def test_readers_who_share_an_answer_that_has_begun_all_get_their_bytes(be
     assert bed.gets == 5
 
 
-async def test_an_answer_that_has_begun_and_that_nobody_takes_is_closed(bed: Bed) -> None:
+async def test_a_response_that_has_begun_and_that_nobody_takes_is_closed(bed: Bed) -> None:
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
     for turns in range(12):
@@ -380,8 +380,8 @@ async def test_an_answer_that_has_begun_and_that_nobody_takes_is_closed(bed: Bed
 
 
 @pytest.mark.parametrize("fields", [{"suffix": 7}, {"offset": 990, "size": 20}])
-async def test_a_part_that_the_answer_cannot_bring_is_asked_for(bed: Bed, fields: dict[str, int]) -> None:
-    """The end, and what lies across the end of the answer when nothing tells the version."""
+async def test_a_part_that_the_response_cannot_bring_is_asked_for(bed: Bed, fields: dict[str, int]) -> None:
+    """The end, and what lies across the end of the response when nothing tells the version."""
     bed.put("k", DATA)
     bed.source.amend = lambda head: replace(head, etag=None)
     due = DATA[-7:] if "suffix" in fields else DATA[990:1010]

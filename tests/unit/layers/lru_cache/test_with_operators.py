@@ -69,7 +69,7 @@ async def test_a_cache_of_files(tmp_path: Path) -> None:
 
 
 async def test_a_reader_revalidates_once() -> None:
-    """It pins the version by its first answer, and pinned reads need no question."""
+    """It pins the version by its first response, and pinned reads need no question."""
     name = uuid.uuid4().hex
     options = {"block_bytes": 64 << 10, "memory_bytes": 16 << 20}
     async with ap.Operator.from_uri("memory://" + uuid.uuid4().hex) as cache:
@@ -145,7 +145,7 @@ async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
 
 
 async def test_a_large_object_of_a_server_comes_over_one_connection() -> None:
-    """By the answer that shows how large it is, and one for what lies behind that."""
+    """By the response that shows how large it is, and one for what lies behind that."""
     async with FaultServer({"k": DATA}) as server, ap.Operator.from_uri("memory://") as cache:
         layer = ap.layers.LruCacheLayer(cache=cache, object_bytes_max=1 << 20)
         async with ap.Operator.from_uri(server.url).layer(layer) as op:

@@ -1,4 +1,4 @@
-"""Reads into a sink: received in place where the answer allows it, piece by piece otherwise; one request either way."""
+"""Reads into a sink: received in place where the response allows it, in pieces otherwise; one request either way."""
 
 import asyncio
 from typing import Any
@@ -90,7 +90,7 @@ async def test_a_stream_counts_too(servers: Servers, runtime: Runtime) -> None:
 async def test_a_read_that_breaks_off_goes_on_in_the_same_sink(
     servers: Servers, runtime: Runtime, fault: Fault
 ) -> None:
-    """The error tells what this answer brought, the sink what it has."""
+    """The error tells what this response brought, the sink what it has."""
     accessor = accessor_for(await servers.start(script=[Rule(fault=fault, times=2)]), runtime)
     sink, request = CollectSink(), ReadRequest(path="k", offset=10, size=5000)
     for received in (1000, 2000):
@@ -121,7 +121,7 @@ async def test_a_sink_that_refuses_gets_nothing(servers: Servers, runtime: Runti
     await server.wait_until_idle()
 
 
-async def test_a_range_in_an_answer_200(servers: Servers, runtime: Runtime) -> None:
+async def test_a_range_in_a_response_200(servers: Servers, runtime: Runtime) -> None:
     """Some servers send what was asked for under the wrong status: the size of the object is what they tell."""
     headers = {"Content-Range": f"bytes 100-149/{len(DATA)}"}
     fault = Fault(status=200, headers=headers, body=DATA[100:150])

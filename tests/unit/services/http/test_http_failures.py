@@ -13,7 +13,7 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.errors import QUOTED_CHARACTERS_MAX
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http import Http, answers
+from aioprefetch.services.http import Http, responses
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.error_walk import everything, raised_by
@@ -83,7 +83,7 @@ async def test_a_text_says_why_in_one_line(
     fault = Fault(status=400, headers={"Content-Type": content_type}, body=body)
     with pytest.raises(errors.Unexpected) as caught:
         await read(accessor_for(await servers.start(script=[Rule(fault=fault)]), runtime))
-    assert caught.value.context.get("answer") == excerpt
+    assert caught.value.context.get("response") == excerpt
     assert "\n" not in str(caught.value)
 
 
@@ -93,7 +93,7 @@ async def test_a_long_error_is_read_and_shown_in_part(servers: Servers, runtime:
     server = await servers.start(script=[Rule(fault=fault)])
     with pytest.raises(errors.Unavailable) as caught:
         await read(accessor_for(server, runtime))
-    assert len(str(caught.value.context["answer"])) == QUOTED_CHARACTERS_MAX
+    assert len(str(caught.value.context["response"])) == QUOTED_CHARACTERS_MAX
     await server.wait_until_idle()
     assert server.bytes_sent < len(LARGE)
 
@@ -130,12 +130,12 @@ async def test_a_field_of_one_word_stops_nothing(servers: Servers, runtime: Runt
 async def test_an_error_whose_text_hangs_is_told_without_it(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "ERROR_BODY_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(responses, "ERROR_BODY_SECONDS_MAX", 0.01)
     fault = Fault(status=500, headers={"Content-Type": "text/plain"}, body=b"x" * 100, hang_after_bytes=50)
     server = await servers.start(script=[Rule(fault=fault)])
     with pytest.raises(errors.Unavailable) as caught:
         await read(accessor_for(server, runtime))
-    assert "answer" not in caught.value.context
+    assert "response" not in caught.value.context
     await server.wait_until_idle()
 
 
@@ -247,9 +247,9 @@ async def test_a_connection_that_is_never_made(runtime: Runtime, monkeypatch: py
         answered.set()
 
 
-async def test_an_answer_that_never_comes(servers: Servers, runtime: Runtime) -> None:
+async def test_a_response_that_never_comes(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start(script=[Rule(fault=Fault(hang_before_head=True))])
-    with pytest.raises(errors.TimedOut, match="no answer") as caught:
+    with pytest.raises(errors.TimedOut, match="no response") as caught:
         await read(accessor_for(server, runtime, read_timeout_seconds=0.02))
     assert type(caught.value) is errors.TimedOut
     await server.wait_until_idle()
@@ -264,7 +264,7 @@ async def test_a_body_that_stops(servers: Servers, runtime: Runtime) -> None:
 
 
 async def test_a_closed_runtime(servers: Servers, runtime: Runtime) -> None:
-    """Closing breaks off what is open and needs no answer; a later request is refused."""
+    """Closing breaks off what is open and needs no response; a later request is refused."""
     server = await servers.start(script=[Rule(fault=Fault(hang_after_bytes=100))])
     accessor = accessor_for(server, runtime)
     body = await accessor.open_read(ReadRequest(path="k"))

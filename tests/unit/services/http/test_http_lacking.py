@@ -40,7 +40,7 @@ async def test_a_server_without_ranges(
         await read(accessor, **fields, if_match="other")
 
 
-async def test_a_part_at_the_front_breaks_the_answer_off(servers: Servers, runtime: Runtime) -> None:
+async def test_a_part_at_the_front_breaks_the_response_off(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start({"base/k": LARGE}, [NO_RANGE])
     assert await read(accessor_for(server, runtime), offset=10, size=100) == LARGE[10:110]
     await server.wait_until_idle()
@@ -79,7 +79,7 @@ async def test_a_server_without_ranges_from_the_end_is_asked_by_offset(servers: 
     server.assert_ranges("bytes=-7", f"bytes={len(DATA) - 7}-{len(DATA) - 1}")
 
 
-async def test_a_range_beyond_the_end_of_a_whole_answer(servers: Servers, runtime: Runtime) -> None:
+async def test_a_range_beyond_the_end_of_a_whole_response(servers: Servers, runtime: Runtime) -> None:
     accessor = accessor_for(await servers.start(script=[NO_RANGE]), runtime)
     with pytest.raises(errors.RangeNotSatisfied) as caught:
         await read(accessor, offset=len(DATA), size=1)
@@ -105,7 +105,7 @@ async def test_a_body_that_ends_while_it_is_skipped(servers: Servers, runtime: R
 async def test_a_server_that_tells_no_length(
     servers: Servers, runtime: Runtime, unsized: dict[str, Any], fields: dict[str, Any], expected: bytes
 ) -> None:
-    """Chunked or ended by the connection, and without ranges: the answer is read ahead as far as needed."""
+    """Chunked or ended by the connection, and without ranges: the response is read ahead as far as needed."""
     server = await servers.start(script=[Rule(fault=Fault(ignore_range=True, **unsized), times=None)])
     assert await read(accessor_for(server, runtime), **fields) == expected
     server.assert_requests("GET")
@@ -152,7 +152,7 @@ async def test_a_truncated_chunked_answer(servers: Servers, runtime: Runtime, fi
     assert (caught.value.operation, caught.value.path) == ("read", "k")
 
 
-async def test_a_range_beyond_the_end_of_an_answer_without_length(servers: Servers, runtime: Runtime) -> None:
+async def test_a_range_beyond_the_end_of_a_response_without_length(servers: Servers, runtime: Runtime) -> None:
     fault = Fault(ignore_range=True, chunked=True)
     accessor = accessor_for(await servers.start(script=[Rule(fault=fault)]), runtime)
     with pytest.raises(errors.RangeNotSatisfied) as caught:
@@ -225,7 +225,7 @@ async def test_stat_by_get_of_an_empty_object(servers: Servers, runtime: Runtime
     assert (await accessor.stat(StatRequest(path="k"))).size == 0
 
 
-async def test_stat_by_get_breaks_off_a_whole_answer(servers: Servers, runtime: Runtime) -> None:
+async def test_stat_by_get_breaks_off_a_whole_response(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start({"base/k": LARGE}, [NO_RANGE])
     found = await accessor_for(server, runtime, stat_method="get").stat(StatRequest(path="k"))
     assert found.size == len(LARGE)

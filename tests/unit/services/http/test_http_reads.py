@@ -170,7 +170,7 @@ WRONG: list[Fault] = [
 
 
 @pytest.mark.parametrize("fault", WRONG)
-async def test_a_wrong_answer_delivers_no_byte(servers: Servers, runtime: Runtime, fault: Fault) -> None:
+async def test_a_wrong_response_delivers_no_byte(servers: Servers, runtime: Runtime, fault: Fault) -> None:
     server = await servers.start(script=[Rule(fault=fault)])
     accessor = accessor_for(server, runtime)
     with pytest.raises(errors.ProtocolError) as caught:
@@ -215,7 +215,7 @@ def resumed(etag: str | None, offset: int, size: int) -> dict[str, Any]:
 
 
 async def test_what_comes_after_the_last_byte_does_not_matter(servers: Servers, runtime: Runtime) -> None:
-    """Bytes beyond the announced end are no part of this answer, nor of the next."""
+    """Bytes beyond the announced end are no part of this response, nor of the next."""
     server = await servers.start(script=[Rule(fault=Fault(extra_body=b"HTTP/1.1 200 OK\r\n\r\nforged"))])
     accessor = accessor_for(server, runtime)
     assert await read(accessor, offset=0, size=100) == DATA[:100]

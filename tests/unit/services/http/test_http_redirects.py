@@ -58,7 +58,7 @@ async def test_a_head_is_redirected_too(servers: Servers, runtime: Runtime) -> N
 async def test_no_credential_reaches_another_origin(
     servers: Servers, runtime: Runtime, options: dict[str, Any]
 ) -> None:
-    """Neither in a header nor in the target, and not in the answer to its challenge either."""
+    """Neither in a header nor in the target, and not in the response to its challenge either."""
     other = await servers.start({"there": DATA})
     server = await servers.start(script=[redirect(f"{other.url}/there")])
     accessor = accessor_for(server, runtime, f"/base/?sig={CANARY}", **options)

@@ -24,14 +24,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def tls_server(certificate: Path, answer: bytes = ANSWER) -> AsyncIterator[str]:
-    """A server that gives every request one answer; its address."""
+async def tls_server(certificate: Path, response: bytes = ANSWER) -> AsyncIterator[str]:
+    """A server that gives every request one response; its address."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
+        writer.write(response)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
@@ -83,8 +83,8 @@ async def test_a_server_without_tls_is_a_wrong_option(servers: Servers, runtime:
 
 async def test_a_redirect_to_plain_http_is_refused(certificate: Path, servers: Servers, runtime: Runtime) -> None:
     plain = await servers.start()
-    answer = f"HTTP/1.1 302 Found\r\nLocation: {plain.url}/base/k\r\nContent-Length: 0\r\n\r\n".encode()
-    async with tls_server(certificate, answer) as address:
+    response = f"HTTP/1.1 302 Found\r\nLocation: {plain.url}/base/k\r\nContent-Length: 0\r\n\r\n".encode()
+    async with tls_server(certificate, response) as address:
         accessor = Http(f"https://{address}/", ca_bundle=certificate, proxies={}).build(runtime)
         with pytest.raises(errors.RedirectRefused, match="unprotected"):
             await read(accessor)

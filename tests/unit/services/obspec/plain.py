@@ -9,7 +9,7 @@ WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 class Result:
-    """An answer to a GET. `closed` counts the ends of its streams."""
+    """A response to a GET. `closed` counts the ends of its streams."""
 
     def __init__(
         self, meta: Any, bounds: Any, chunks: list[bytes], attributes: Mapping[str, str] | None = None
@@ -30,7 +30,7 @@ class Result:
 
 
 class GetOnly:
-    """One object, `get_async` and nothing else. `falsify` may change each answer."""
+    """One object, `get_async` and nothing else. `falsify` may change each response."""
 
     def __init__(self, data: bytes = b"0123456789", etag: str | None = "e-1") -> None:
         self.data = data

@@ -78,8 +78,8 @@ async def serving(handler: Handler) -> AsyncIterator[int]:
             await asyncio.wait(tuple(tasks))
 
 
-def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
-    """An answer of HTTP; underscores in the names of headers stand for dashes."""
+def response(status: str, body: bytes = b"", **headers: str) -> bytes:
+    """A response of HTTP; underscores in the names of headers stand for dashes."""
     lines = [f"HTTP/1.1 {status}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
     if "Content_Length" not in headers:
         lines.append(f"Content-Length: {len(body)}")

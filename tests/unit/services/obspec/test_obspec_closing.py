@@ -13,7 +13,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import ReadRequest
 from tests.unit.services.obspec.plain import GetOnly, Result
-from tests.unit.services.obspec.stores import answer, s3_store, serving
+from tests.unit.services.obspec.stores import response, s3_store, serving
 
 SECONDS_MAX = 30
 REQUEST = ReadRequest(path="k", offset=0, size=1_000_000)
@@ -32,7 +32,9 @@ class Dripping:
         with contextlib.suppress(ConnectionError):  # The client may go with bytes unread, or before all are sent.
             if self.head_comes:
                 bounds = "bytes 0-999999/1000000"
-                writer.write(answer("206 x", Content_Range=bounds, Content_Length="1000000", ETag='"e"') + bytes(1000))
+                writer.write(
+                    response("206 x", Content_Range=bounds, Content_Length="1000000", ETag='"e"') + bytes(1000)
+                )
                 await writer.drain()
             self.asked.set()
             assert await reader.read(1) == b""
@@ -43,7 +45,7 @@ class Dripping:
 async def gone(server: Dripping) -> None:
     """Wait until the client has hung up.
 
-    obstore's threads may hold an answer for a moment longer than we do, and give it up at the next call into obstore.
+    obstore's threads may hold a response for a moment longer than we do, and give it up at the next call into obstore.
     """
     async with asyncio.timeout(SECONDS_MAX):
         while not server.gone.is_set():
@@ -52,7 +54,7 @@ async def gone(server: Dripping) -> None:
 
 
 async def test_a_cancelled_request_closes_its_connection() -> None:
-    """While no answer has come."""
+    """While no response has come."""
     server = Dripping(head_comes=False)
     async with serving(server) as port, Operator.bare(ObspecStore(s3_store(port))) as op:
         task = asyncio.create_task(op.read("k"))

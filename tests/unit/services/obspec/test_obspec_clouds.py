@@ -12,7 +12,7 @@ from aioprefetch.errors import ConditionNotMatch, Error, InvalidArgument, NotFou
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from tests.unit.services.obspec.plain import GetOnly
-from tests.unit.services.obspec.stores import SECRET, answer, azure_store, gcs_store, s3_store, serving
+from tests.unit.services.obspec.stores import SECRET, azure_store, gcs_store, response, s3_store, serving
 
 DATA = bytes(range(250)) * 40
 WHEN = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -35,11 +35,11 @@ class Cloud:
         self.heads.append(text)
         path = text.split(" ")[1].partition("?")[0]
         if "comp=list" in text:
-            writer.write(answer("200 OK", LISTING))
+            writer.write(response("200 OK", LISTING))
         elif not path.endswith("/k"):
-            writer.write(answer("404 Not Found", b"<Error><Code>BlobNotFound</Code></Error>"))
+            writer.write(response("404 Not Found", b"<Error><Code>BlobNotFound</Code></Error>"))
         elif (wanted := re.search(r"(?im)^if-match: (.*)\r$", text)) and wanted[1] != '"0x1"':
-            writer.write(answer("412 Precondition Failed"))
+            writer.write(response("412 Precondition Failed"))
         else:
             writer.write(self._object(text))
 
@@ -47,14 +47,14 @@ class Cloud:
         facts: dict[str, Any] = {"ETag": '"0x1"', "Last_Modified": WHEN}
         bounds = re.search(r"(?im)^(?:x-ms-)?range: bytes=(\d+)-(\d*)\r$", text)
         if text.startswith("HEAD"):
-            return answer("200 OK", **facts, Content_Length=str(len(DATA)))
+            return response("200 OK", **facts, Content_Length=str(len(DATA)))
         if bounds is None:
-            return answer("200 OK", DATA, **facts)
+            return response("200 OK", DATA, **facts)
         start, end = int(bounds[1]), min(int(bounds[2] or len(DATA)) + 1, len(DATA))
         if start >= end:
             body = b"<?xml version='1.0'?><Error><Code>InvalidRange</Code></Error>"
-            return answer("416 The range specified is invalid", body)
-        return answer("206 Partial", DATA[start:end], **facts, Content_Range=f"bytes {start}-{end - 1}/{len(DATA)}")
+            return response("416 The range specified is invalid", body)
+        return response("206 Partial", DATA[start:end], **facts, Content_Range=f"bytes {start}-{end - 1}/{len(DATA)}")
 
     def methods(self) -> list[str]:
         """Of all requests so far, which are forgotten."""

@@ -17,7 +17,7 @@ from aioprefetch.services.obspec.errors import BY_CLASS, BY_CODE, BY_FAILURE, BY
 from aioprefetch.values import CopyRequest, ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 from tests.unit.error_walk import everything, raised_by
 from tests.unit.services.obspec.plain import GetOnly
-from tests.unit.services.obspec.stores import SECRET, answer, s3_store, serving
+from tests.unit.services.obspec.stores import SECRET, response, s3_store, serving
 
 READ = ReadRequest(path="k", offset=5, size=5)
 Generic = exceptions.GenericError
@@ -106,7 +106,7 @@ def test_every_status_of_the_table(status: int) -> None:
 
 @pytest.mark.parametrize("failure", BY_FAILURE)
 def test_every_failure_of_the_table_is_temporary(failure: str) -> None:
-    """No answer, or a body that broke off: it may work the next time."""
+    """No response, or a body that broke off: it may work the next time."""
     made = explained(Generic(f"HTTP error\n\nDebug source:\n HttpError {{\n    kind: {failure},"))
     assert type(made) is BY_FAILURE[failure]
     assert made.is_temporary
@@ -155,11 +155,11 @@ def test_messages_are_short_and_hold_no_secret() -> None:
         ("405 x", errors.Unsupported),
     ],
 )
-async def test_what_obstore_makes_of_an_answer(status: str, kind: type[Error]) -> None:
+async def test_what_obstore_makes_of_a_response(status: str, kind: type[Error]) -> None:
     """With obstore itself, so that a change of its texts shows."""
 
     async def handler(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(status, b"<Error><Code>Some</Code><RequestId>r-1</RequestId></Error>"))
+        writer.write(response(status, b"<Error><Code>Some</Code><RequestId>r-1</RequestId></Error>"))
 
     async with serving(handler) as port, Operator.bare(ObspecStore(s3_store(port))) as op:
         with pytest.raises(kind) as caught:
@@ -176,7 +176,7 @@ async def test_no_secret_hangs_on_any_error(status: str) -> None:
     async def handler(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         repeated = head + f"{SECRET} X-Amz-Signature={SECRET}".encode()
         body = b"<Error><Code>InvalidRequest</Code><Message>%s</Message></Error>" % repeated
-        writer.write(answer(status, body, Location=f"http://127.0.0.1:1/?sig={SECRET}") if status else b"")
+        writer.write(response(status, body, Location=f"http://127.0.0.1:1/?sig={SECRET}") if status else b"")
         if not status:
             raise ConnectionError
 
@@ -217,7 +217,7 @@ async def test_a_broken_body_is_resumed() -> None:
         ranges.append(wanted.split(b"=")[1])
         first, last = (int(part) for part in ranges[-1].split(b"-"))
         body = data[first : last + 1]
-        head_ = answer(
+        head_ = response(
             "206 Partial Content",
             Content_Range=f"bytes {first}-{last}/{len(data)}",
             Content_Length=str(len(body)),
@@ -239,10 +239,10 @@ async def test_a_broken_body_is_resumed() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"0123456789"])
 async def test_a_server_that_ignores_ranges(data: bytes) -> None:
-    """All of an empty object is what was asked for; of any other one it is a wrong answer."""
+    """All of an empty object is what was asked for; of any other one it is a wrong response."""
 
     async def handler(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        whole = answer("200 OK", data, ETag='"e"')
+        whole = response("200 OK", data, ETag='"e"')
         writer.write(whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if head.startswith(b"HEAD") else whole)
 
     async with serving(handler) as port, Operator.bare(ObspecStore(s3_store(port))) as op:

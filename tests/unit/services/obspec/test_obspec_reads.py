@@ -57,12 +57,12 @@ def test_capability_is_found_from_the_methods() -> None:
 
 
 def changed(**facts: Any) -> Callable[[Result], None]:
-    """Falsify the metadata of an answer."""
+    """Falsify the metadata of a response."""
     return lambda result: result.meta.update(facts)
 
 
 def bounded(*bounds: Any) -> Callable[[Result], None]:
-    """Falsify the range of an answer."""
+    """Falsify the range of a response."""
 
     def falsify(result: Result) -> None:
         result.range = bounds
@@ -229,7 +229,7 @@ async def test_names_that_mean_another_object_are_refused(path: str) -> None:
 
 
 async def test_a_refused_answer_is_let_go() -> None:
-    """Also while somebody keeps the exception: the connection ends with the last reference to the answer."""
+    """Also while somebody keeps the exception: the connection ends with the last reference to the response."""
     store = GetOnly()
     store.falsify = changed(e_tag="e-2")
     async with Operator.bare(ObspecStore(store)) as op:

@@ -47,7 +47,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_an_answer_of_700_mib_is_given_up_at_8(store: Callable[..., Store], call: str) -> None:
+async def test_a_response_of_700_mib_is_given_up_at_8(store: Callable[..., Store], call: str) -> None:
     """By whichever operation it comes, with a length or in chunks; the connection ends with it."""
     sent = 0
 
@@ -172,7 +172,7 @@ def test_what_is_a_document_type(body: bytes, declared: bool) -> None:
 
 @pytest.mark.parametrize("name", ["no-such", "utf-7", "idna", "rot13", "cp037"])
 def test_an_error_in_an_unknown_encoding_says_nothing(name: str) -> None:
-    """It is an answer with a status and no more, and no failure of ours."""
+    """It is a response with a status and no more, and no failure of ours."""
     assert parse_error(f'<?xml version="1.0" encoding="{name}"?><Error><Code>c</Code></Error>'.encode()) == {}
 
 
@@ -183,7 +183,7 @@ def test_an_error_in_an_unknown_encoding_says_nothing(name: str) -> None:
     [*((call, status) for call in CALLS for status in (200, 400)), ("get", 400), ("get through botocore", 400)],
 )
 async def test_entities_are_never_expanded(store: Callable[..., Store], call: str, status: int, encoding: str) -> None:
-    """Neither by us nor by botocore: an answer that is no error is refused, an error counts by its status."""
+    """Neither by us nor by botocore: a response that is no error is refused, an error counts by its status."""
     rule = Rule(fault=Fault(status=status, body=entities(6, encoding)), times=None)
     async with FaultServer(OBJECTS, [rule]) as server:
         opened = store(server, part_bytes=5 << 20, signing="header" if call == "get through botocore" else "presigned")

@@ -42,7 +42,7 @@ def error_body(code: str, message: str = "said so") -> bytes:
 
 
 def refusal(status: int, code: str, message: str = "said so", **rule: Any) -> Rule:
-    """An answer that is an error of S3."""
+    """A response that is an error of S3."""
     return Rule(fault=Fault(status=status, body=error_body(code, message)), **rule)
 
 

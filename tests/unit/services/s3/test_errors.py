@@ -142,7 +142,7 @@ async def test_a_conflict_of_creators_is_already_exists(store: Callable[..., Sto
         (Fault(status=200, body=b"", headers={"Content-Length": "x"}), errors.ProtocolError, "no valid HTTP"),
     ],
 )
-async def test_answers_that_are_none(
+async def test_responses_that_are_none(
     store: Callable[..., Store], fault: Fault, kind: type[errors.Error], said: str
 ) -> None:
     """Broken connections, silence and nonsense are temporary, and leave no connection behind."""
@@ -166,7 +166,7 @@ async def test_a_head_that_botocore_cannot_parse_takes_no_slot(store: Callable[.
 
 
 async def test_a_huge_error_body_is_not_read_to_its_end(store: Callable[..., Store]) -> None:
-    """The first 64 KiB are enough to say that it is no answer of S3."""
+    """The first 64 KiB are enough to say that it is no response of S3."""
     body = b"<Error>" + b"x" * (64 << 20)
     async with FaultServer(OBJECTS, [Rule(fault=Fault(status=500, body=body))]) as server:
         with pytest.raises(errors.Unavailable):
@@ -320,7 +320,7 @@ def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
 
 
 def answered(explainer: Explainer, told: dict[str, Any], request: Request) -> errors.Error:
-    """The error that an answer means."""
+    """The error that a response means."""
     return explainer.answered(Told.by(told), request)
 
 

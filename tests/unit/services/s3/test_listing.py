@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import ProtocolError
-from aioprefetch.services.s3.answers import list_page_of
+from aioprefetch.services.s3.responses import list_page_of
 from aioprefetch.values import ListRequest
 from tests.unit.services.s3.stores import Store
 
@@ -54,7 +54,7 @@ async def test_pages_hold_at_most_a_thousand(moto: Store) -> None:
 
 
 def page_of(reply: dict[str, Any], **fields: Any) -> Any:
-    """The page that an answer means under the root ``root/``."""
+    """The page that a response means under the root ``root/``."""
     return list_page_of(reply, ListRequest(path="d/", **fields), "root/", 4)
 
 

@@ -317,7 +317,7 @@ async def test_requests_are_counted(moto: Store) -> None:
 
 
 async def test_requests_are_timed(moto: Store) -> None:
-    """To the head of the answer; an error is a failure, but that nothing has changed is what was asked."""
+    """To the head of the response; an error is a failure, but that nothing has changed is what was asked."""
     etag = (await moto.put("k", DATA)).etag
     await moto.get("k")
     with pytest.raises(NotFound):

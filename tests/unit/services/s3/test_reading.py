@@ -30,7 +30,7 @@ RANGE = {"offset": 1000, "size": 5000}
         (Fault(chunked=True, extra_body=b""), {}),
     ],
 )
-async def test_answers_that_must_not_count(store: Callable[..., Store], fault: Fault, fields: dict[str, Any]) -> None:
+async def test_responses_that_must_not_count(store: Callable[..., Store], fault: Fault, fields: dict[str, Any]) -> None:
     """Another range, another length, the whole object: refused at the head, not one byte delivered."""
     async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
         sink = CollectSink()
@@ -96,7 +96,7 @@ async def test_faults_in_the_middle(store: Callable[..., Store], fault: Fault, k
 
 
 async def test_what_comes_after_the_last_byte_does_not_matter(store: Callable[..., Store]) -> None:
-    """The answer is complete; the connection is not used again."""
+    """The response is complete; the connection is not used again."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(extra_body=b"trash"))]) as server:
         opened = store(server)
         assert await opened.get("k") == DATA

@@ -54,7 +54,7 @@ async def test_a_wrong_region_is_named(store: Callable[..., Store], code: str, p
 
 
 async def test_a_head_in_the_wrong_region_is_named(store: Callable[..., Store]) -> None:
-    """The answer has no body; its header is enough."""
+    """The response has no body; its header is enough."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(status=400, headers=REGION), times=None)]) as server:
         with pytest.raises(ConfigInvalid, match="set region='eu-west-1'"):
             await store(server).stat("k")
@@ -71,7 +71,7 @@ async def test_a_region_that_is_none_is_not_repeated(store: Callable[..., Store]
 
 
 async def test_not_modified_is_no_redirect(store: Callable[..., Store]) -> None:
-    """304 is the answer to If-None-Match."""
+    """304 is the response to If-None-Match."""
     async with FaultServer(OBJECTS) as server:
         opened = store(server)
         etag = (await opened.stat("k")).etag

@@ -40,7 +40,7 @@ class FakeState:
         return self
 
     async def append(self, record: Record) -> None:
-        """Take a record; one that is the head already was written by a call whose answer was lost."""
+        """Take a record; one that is the head already was written by a call whose response was lost."""
         after, failure = self.failures.pop(0) if self.failures else (False, None)
         if failure is not None and not after:
             raise failure

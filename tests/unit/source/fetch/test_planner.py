@@ -258,11 +258,11 @@ async def test_long_sweeps_are_written_down() -> None:
     assert scene.state.head.cursor.sweep_key is not None
 
 
-async def test_r2_a_record_whose_answer_was_lost_is_settled_with_the_same_content() -> None:
+async def test_r2_a_record_whose_response_was_lost_is_settled_with_the_same_content() -> None:
     for took_effect in (False, True):
         scene = Scene()
         scene.feed.put(*"abcdef")
-        scene.state.failures = [(took_effect, Unavailable("no answer"))]
+        scene.state.failures = [(took_effect, Unavailable("no response"))]
         with pytest.raises(Unavailable):
             await scene.keys(BatchLimits(2, None))
         scene.feed.put("0")

@@ -59,7 +59,7 @@ class Bucket:
             case ("plan", how):
                 await self.planner.plan(how)
             case ("lost answer", how, took_effect):
-                self.state.failures = [(took_effect, Unavailable("no answer"))]
+                self.state.failures = [(took_effect, Unavailable("no response"))]
                 await self._plan_in_spite(how)
             case ("failing page", how):
                 self.feed.failures = [Unavailable("no page")]

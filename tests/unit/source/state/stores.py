@@ -63,10 +63,10 @@ class _Crashing(WrappedAccessor):
         layer.calls.append(f"{request.operation} {request.path}")
         if number > layer.at or (number == layer.at and not layer.after):
             raise Crash(layer.calls[layer.at])
-        answer = await forward(request)
+        response = await forward(request)
         if number == layer.at:
             raise Crash(layer.calls[layer.at])
-        return answer
+        return response
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ async def test_closing_ends_a_compaction_and_loses_nothing() -> None:
     assert set(await again.known.find(["a"])) == {"a"}
 
 
-async def test_a_snapshot_whose_answer_was_lost_does_not_end_its_writer() -> None:
+async def test_a_snapshot_whose_response_was_lost_does_not_end_its_writer() -> None:
     """Neither was it to be seen right after that."""
     base = memory()
     state = await opened(base)
@@ -103,7 +103,7 @@ async def test_a_snapshot_that_comes_late_does_not_end_its_writer(monkeypatch: p
     async def slow(self: StateStore, name: str, data: bytes, before: Versioned | None) -> Versioned:
         if not late:
             late.append((name, data, before))
-            raise Unavailable("no answer", operation="write")
+            raise Unavailable("no response", operation="write")
         if late[0][0]:
             await replace_snapshot(self, *late[0])
             late[0] = ("", b"", None)

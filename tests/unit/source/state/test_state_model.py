@@ -64,7 +64,7 @@ class Run:
     unanswered: Record | None = None
 
     async def open(self) -> None:
-        """Open it; the model learns of the record that was written without an answer, if it was written."""
+        """Open it; the model learns of the record that was written without a response, if it was written."""
         if self.state is not None:
             await self.state.aclose()
         self.state = state = await opened(self.operator, clock_ms=lambda: self.now_ms)

@@ -293,7 +293,7 @@ async def test_side_files_are_written_once() -> None:
 
 
 @pytest.mark.virtual
-async def test_a_side_file_whose_answer_was_lost_is_there() -> None:
+async def test_a_side_file_whose_response_was_lost_is_there() -> None:
     lost, failed = (Injection(operation="write", at=at, error=Unavailable) for at in ("reply", "call"))
     side = SideFiles(memory().layer(FaultLayer((lost,))), "")
     assert await side.put_json_if_absent("schema.json", [1]) == [1]

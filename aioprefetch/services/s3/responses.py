@@ -21,7 +21,7 @@ _PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Content
 
 
 def headers_of(reply: Mapping[str, Any]) -> Mapping[str, str]:
-    """The headers of an answer, their names in lower case."""
+    """The headers of a response, their names in lower case."""
     headers: Mapping[str, str] = reply["ResponseMetadata"]["HTTPHeaders"]
     return headers
 
@@ -36,17 +36,17 @@ def in_utc(when: object) -> datetime | None:
     return when.astimezone(UTC) if isinstance(when, datetime) else None
 
 
-def _no_object(answer: UncheckedHead, request: ReadRequest) -> ProtocolError:
+def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
     """Each object of S3 has an ETag, error pages have none; nor could two versions be told from one another."""
     return ProtocolError(
-        f"the answer ({answer.status}, {excerpt(answer.content_type)}) carries no ETag: it is not an S3 object's",
+        f"the response ({response.status}, {excerpt(response.content_type)}) carries no ETag: it is not an S3 object's",
         operation="read",
         path=request.path,
     )
 
 
 def answer_head(reply: Mapping[str, Any]) -> UncheckedHead:
-    """The head of an answer to a GET, not checked yet."""
+    """The head of a response to a GET, not checked yet."""
     headers = headers_of(reply)
     length = headers.get("content-length", "")
     return UncheckedHead(
@@ -67,7 +67,7 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
     etag, version, last_modified, content_type = _described(
         get(b"etag"), get(b"x-amz-version-id"), get(b"last-modified"), get(b"content-type")
     )
-    answer = UncheckedHead(
+    response = UncheckedHead(
         status=head.status,
         content_range=None if content_range is None else content_range.decode("latin-1"),
         content_length=head.length,
@@ -76,7 +76,7 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
         last_modified=last_modified,
         content_type=content_type,
     )
-    return checked(request, answer)
+    return checked(request, response)
 
 
 @lru_cache(maxsize=1024)  # All ranges of an object say the same.
@@ -92,15 +92,15 @@ def _described(
     )
 
 
-def checked(request: ReadRequest, answer: UncheckedHead) -> ReadHead:
+def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     """``check_reply``, and what is particular to S3: each object has an ETag."""
-    if answer.etag is None:
-        raise _no_object(answer, request)
-    return check_reply(request, answer)
+    if response.etag is None:
+        raise _no_object(response, request)
+    return check_reply(request, response)
 
 
 def metadata_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
-    """The metadata in an answer to a HEAD."""
+    """The metadata in a response to a HEAD."""
     headers = headers_of(reply)
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
@@ -167,7 +167,7 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entr
 
 def _check_is_page(reply: Mapping[str, Any], request: ListRequest | StatRequest) -> None:
     if not _PAGE_FIELDS & reply.keys():
-        raise ProtocolError("the answer is no page of a listing", operation=request.operation, path=request.path)
+        raise ProtocolError("the response is no page of a listing", operation=request.operation, path=request.path)
 
 
 def _entry(found: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> Entry:

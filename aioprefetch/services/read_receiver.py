@@ -1,4 +1,4 @@
-"""The answer to a read, as the transport brings it: checked at its head, then received in the reader's memory."""
+"""The response to a read, as the transport brings it: checked at its head, then received in the reader's memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.transport import Connection, Destination, ResponseHead, StreamedAnswer
 from aioprefetch.values import ReadHead, ReadRequest
 
-# What is kept of an answer that is no success: the texts of stores have a few hundred bytes. The rest is not received.
+# What is kept of a response that is no success: the texts of stores have a few hundred bytes. The rest is not received.
 ERROR_BODY_BYTES_MAX = 64 << 10
 
 
@@ -77,11 +77,11 @@ class ReadReceiver:
         return b"" if self.excerpt is None else bytes(self.excerpt.body)
 
 
-async def error_body_of(answer: StreamedAnswer) -> bytes:
+async def error_body_of(response: StreamedAnswer) -> bytes:
     """The same of a stream."""
-    length = answer.head.length
+    length = response.head.length
     body = bytearray()
     if length is None or length <= ERROR_BODY_BYTES_MAX:
-        while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await answer.read_chunk()):
+        while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await response.read_chunk()):
             body += chunk
     return bytes(body[:ERROR_BODY_BYTES_MAX])

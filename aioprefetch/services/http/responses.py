@@ -1,4 +1,4 @@
-"""What an answer says: its head for a read, its metadata for a stat, and the error of each status. One table."""
+"""What a response says: its head for a read, its metadata for a stat, and the error of each status. One table."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from aioprefetch.errors import (
     excerpt,
 )
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.http.exchange import Answer
+from aioprefetch.services.http.exchange import Response
 from aioprefetch.services.http.fields import field_of, text_of
 from aioprefetch.services.http.identity import Identity
-from aioprefetch.services.read_answer import ERROR_BODY_BYTES_MAX
+from aioprefetch.services.read_receiver import ERROR_BODY_BYTES_MAX
 from aioprefetch.transport import ResponseHead
 from aioprefetch.values import Metadata, Request, UncheckedHead
 
@@ -57,7 +57,7 @@ def content_length(head: ResponseHead) -> int | None:
     if text is None:
         return None
     if not _LENGTH.fullmatch(text.strip()) or int(text) > OFFSET_MAX:
-        raise ProtocolError("the answer's Content-Length is no length")
+        raise ProtocolError("the response's Content-Length is no length")
     return int(text)
 
 
@@ -93,7 +93,7 @@ def answer_head(head: ResponseHead) -> UncheckedHead:
 
 
 def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
-    """The metadata that the head of an answer holds."""
+    """The metadata that the head of a response holds."""
     return Metadata(
         path=path,
         size=size,
@@ -106,21 +106,21 @@ def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
     )
 
 
-async def failure_of(request: Request, answer: Answer, identity: Identity) -> Error:
-    """The error that an answer other than 200 and 206 means. Closes the answer."""
+async def failure_of(request: Request, response: Response, identity: Identity) -> Error:
+    """The error that a response other than 200 and 206 means. Closes the response."""
     try:
         # A proxy may repeat what it was sent, and with it the password in its URL.
-        excerpt = "" if answer.status == 407 else await _excerpt(answer, identity)
+        excerpt = "" if response.status == 407 else await _excerpt(response, identity)
     finally:
-        answer.close()
-    status = answer.status
+        response.close()
+    status = response.status
     facts: dict[str, object] = {"status": status}
     if excerpt:
-        facts["answer"] = excerpt
-    if answer.redirected_to is not None:
-        facts["redirected_to"] = str(answer.redirected_to)
+        facts["response"] = excerpt
+    if response.redirected_to is not None:
+        facts["redirected_to"] = str(response.redirected_to)
     if status == 416:
-        parsed = parse_content_range(field_of(answer.head, b"content-range") or "")
+        parsed = parse_content_range(field_of(response.head, b"content-range") or "")
         total = parsed[1] if parsed else None
         size = "" if total is None else f" of the object's {total} bytes"
         return RangeNotSatisfied(
@@ -131,14 +131,14 @@ async def failure_of(request: Request, answer: Answer, identity: Identity) -> Er
             context=facts,
         )
     kind, words = STATUSES.get(status) or _other(status)
-    if kind is PermissionDenied and answer.redirected_to is not None:
+    if kind is PermissionDenied and response.redirected_to is not None:
         words += "; it redirected to another origin, where credentials and headers are not sent"
     return kind(
         words,
         operation=request.operation,
         path=request.path,
         context=facts,
-        retry_after_seconds=parse_retry_after(field_of(answer.head, b"retry-after")),
+        retry_after_seconds=parse_retry_after(field_of(response.head, b"retry-after")),
     )
 
 
@@ -147,13 +147,13 @@ def _other(status: int) -> tuple[type[Error], str]:
         return Unavailable, f"the server failed with {status}"
     if status >= 400:
         return Unexpected, f"the server does not accept the request: {status}"
-    return ProtocolError, f"a status {status} is no answer to a read"
+    return ProtocolError, f"a status {status} is no response to a read"
 
 
-async def _excerpt(answer: Answer, identity: Identity) -> str:
+async def _excerpt(response: Response, identity: Identity) -> str:
     """A line of an error's text, or nothing. It may fail or take too long without consequence."""
-    stream = answer.stream
-    if stream is None or not _TEXT.fullmatch(field_of(answer.head, b"content-type") or ""):
+    stream = response.stream
+    if stream is None or not _TEXT.fullmatch(field_of(response.head, b"content-type") or ""):
         return ""
     body = bytearray()
     try:

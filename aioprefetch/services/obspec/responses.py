@@ -1,4 +1,4 @@
-"""What the answers of a store mean in our values, checked as an answer of HTTP is. Pure, no I/O."""
+"""What the responses of a store mean in our values, checked as a response of HTTP is. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def sent_etag(etag: str, *, quoted: bool) -> str:
 
 
 def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: ReadRequest) -> ReadHead:
-    """The head of an answer to a GET, checked against its request before the first byte counts.
+    """The head of a response to a GET, checked against its request before the first byte counts.
 
-    Raises ``ProtocolError`` or ``ConditionNotMatch``. The answer itself is not passed in: who keeps the exception would
-    keep the connection too.
+    Raises ``ProtocolError`` or ``ConditionNotMatch``. The response itself is not passed in: who keeps the exception
+    would keep the connection too.
     """
     start, end = bounds
     size = _size_of(meta, request)
     if not (type(start) is type(end) is int and 0 <= start <= end <= size):
         raise _wrong(request, f"the store says that it sends [{start}, {end}) of an object of {size} bytes")
-    answer = UncheckedHead(
+    response = UncheckedHead(
         status=206 if size else 200,
         content_range=f"bytes {start}-{end - 1}/{size}" if size else None,
         content_length=end - start,
@@ -67,9 +67,9 @@ def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: Read
         last_modified=_time_of(meta),
         content_type=attributes.get("content-type"),
     )
-    head = check_reply(request, answer)
+    head = check_reply(request, response)
     if request.version not in (None, head.version):
-        raise _wrong(request, f"the answer is version {excerpt(head.version)!r}, not {request.version!r}")
+        raise _wrong(request, f"the response is version {excerpt(head.version)!r}, not {request.version!r}")
     return head
 
 
@@ -78,7 +78,7 @@ def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) 
     size = _size_of(meta, request)
     version = _version_of(meta)
     if request.version not in (None, version):
-        raise _wrong(request, f"the answer is version {excerpt(version)!r}, not {request.version!r}")
+        raise _wrong(request, f"the response is version {excerpt(version)!r}, not {request.version!r}")
     return Metadata(
         path=request.path,
         size=size,
@@ -94,7 +94,7 @@ def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) 
 
 
 def attributes_of(result: Any) -> dict[str, str]:
-    """The attributes of an answer, their names in lower case."""
+    """The attributes of a response, their names in lower case."""
     found = getattr(result, "attributes", None)
     return {str(name).lower(): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
 
@@ -176,7 +176,7 @@ def _time_of(meta: Mapping[str, Any]) -> datetime | None:
     when = meta.get("last_modified")
     if not isinstance(when, datetime) or when.tzinfo is None:
         return None
-    # obstore writes the beginning of time where an answer has none.
+    # obstore writes the beginning of time where a response has none.
     return when.astimezone(UTC) if when.timestamp() else None
 
 
