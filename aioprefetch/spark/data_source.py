@@ -29,7 +29,7 @@ NAME = "aioprefetch"
 
 
 class AioPrefetchDataSource(DataSource):
-    """Files of an object store or a file system as a table or a stream. The options: docs/spark-options.md.
+    """Files of an object store or a file system as a table or a stream. The options: docs/reference/spark-options.md.
 
     ``found`` is what ``register`` found in the session; without it files of configuration count. See ``hadoop``.
     """

@@ -19,7 +19,7 @@ from aioprefetch.spark import option_values as values
 Group = Literal["source", "list", "admission", "partition", "format", "failure", "read", "operator"]
 Scope = Literal["all", "batch", "stream"]
 
-PAGE = "docs/spark-options.md"
+PAGE = "docs/reference/spark-options.md"
 
 # Names that begin with one of these are keys of openFile(); what they are written as, and what they become.
 OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(

@@ -52,8 +52,8 @@ def read(
 
     ``columns`` are the only ones that are read, of a ``schema`` that tells what the files have. ``filters`` is a list
     of ``(column, operator, value)`` that all hold, or a list of such lists of which one does; row groups that cannot
-    match are not read, nor are rows kept that do not. ``options`` are those of docs/spark-options.md, also in snake
-    case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
+    match are not read, nor are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also
+    in snake case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
     """
     register(spark)
     texts = _texts(spark, url, columns, filters, format, options)

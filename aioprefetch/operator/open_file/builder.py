@@ -62,7 +62,7 @@ class KeyedBuilder:
 
     ``opt`` sets a key that whoever does not know it may ignore, ``must`` one that has to be known. The last call for a
     key decides, on both. Calls check nothing and return the builder; ``build`` checks everything. The keys and what
-    they become: ``aioprefetch.operator.open_file.keys`` and docs/openfile-map.md. After Hadoop's
+    they become: ``aioprefetch.operator.open_file.keys`` and docs/maps/openfile.md. After Hadoop's
     ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
     """
 

@@ -1,7 +1,7 @@
 """The keys of ``openFile()`` that are known here, and what each becomes. Pure, no I/O.
 
 The standard keys are those of Hadoop's specification of ``FutureDataInputStreamBuilder``; the vendors' are those of
-S3A and ABFS. ``docs/openfile-map.md`` repeats the table, with the reasons.
+S3A and ABFS. ``docs/maps/openfile.md`` repeats the table, with the reasons.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
     [
         ("maxFilesPerTriger", "1", "maxFilesPerTrigger"),
         ("max_files", "1", "there is no option 'max_files'"),
-        ("quxx", "1", "docs/spark-options.md"),
+        ("quxx", "1", "docs/reference/spark-options.md"),
         ("maxFilesPerTrigger", "0", "at least 1"),
         ("maxFilesPerTrigger", "1.5", "integer"),
         ("taskSlots", "0", "at least 1"),

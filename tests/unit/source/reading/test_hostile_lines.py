@@ -24,7 +24,7 @@ RESCUED = pa.schema([("n", pa.int64()), ("_rescued", pa.string())])
 GOOD = b'{"n": 1}\n'
 # More than is decoded on the loop's own thread.
 LARGE = 100_000
-# The bound that docs/spark-options.md names.
+# The bound that docs/reference/spark-options.md names.
 DEPTH_MAX = 200
 
 
