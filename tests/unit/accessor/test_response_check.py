@@ -1,4 +1,4 @@
-"""check_reply: every wrong response that others let pass is refused before its first byte counts."""
+"""Every wrong response that others let pass is refused before its first byte counts."""
 
 from typing import Any
 
@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.accessor import response_check as reply_check
-from aioprefetch.accessor.response_check import check_reply
-from aioprefetch.errors import ConditionNotMatch, Error, ProtocolError
+from aioprefetch.accessor import check_range, check_reply, response_check
+from aioprefetch.errors import ConditionNotMatch, Error, ProtocolError, RangeNotSatisfied
 from aioprefetch.values import ReadHead, ReadRequest, UncheckedHead
 
 
@@ -120,6 +119,37 @@ def test_the_same_version_is_taken(if_match: str | None) -> None:
     assert (head.etag, head.version, head.content_type) == ("new", "v7", "text/plain")
 
 
+@given(st.integers(0, 30), st.none() | st.integers(0, 30), st.none() | st.integers(1, 30), st.integers(0, 30))
+def test_a_range_that_the_store_cuts_is_a_slice(offset: int, size: int | None, suffix: int | None, total: int) -> None:
+    """``check_range`` gives the bounds of the slice, and refuses what has no byte in an object that has some."""
+    request = ask(0 if suffix else offset, None if suffix else size, suffix=suffix)
+    data = list(range(total))
+    end = total if size is None else offset + size
+    if total and not suffix and offset >= total:
+        with pytest.raises(RangeNotSatisfied) as caught:
+            check_range(request, total=total)
+        assert (caught.value.total, caught.value.operation, caught.value.path) == (total, "read", "k")
+        return
+    head = check_range(request, total=total, etag="e", content_type="text/plain")
+    assert data[head.start : head.end] == (data[-suffix:] if suffix else data[offset:end])
+    assert (head.total, head.etag, head.content_type) == (total, "e", "text/plain")
+
+
+def test_conditions_on_a_range_that_the_store_cuts() -> None:
+    """Conditions come before the range: an object that has changed is not said to be too short."""
+    for if_match in (None, "*", "new"):
+        assert check_range(ask(if_match=if_match), total=10, etag="new").etag == "new"
+    for refused in (ask(50, if_match="old"), ask(50, if_none_match="new"), ask(50, if_none_match="*")):
+        with pytest.raises(ConditionNotMatch) as caught:
+            check_range(refused, total=10, etag="new")
+        assert caught.value.context["etag"] == "new"
+    assert check_range(ask(if_none_match="old"), total=10, etag="new").size == 10
+    assert check_range(ask(version="v1"), total=10, version="v1").version == "v1"
+    assert check_range(ask(version="v1"), total=10).version is None
+    with pytest.raises(ProtocolError, match="version 'v2'"):
+        check_range(ask(version="v1"), total=10, version="v2")
+
+
 small = st.integers(0, 30)
 
 
@@ -158,7 +188,7 @@ def test_the_short_way_takes_nothing_that_the_long_one_refuses(
     request = ask(offset, size)
     response = UncheckedHead(status=status, content_range=f"bytes {first}-{last}/{total}", content_length=length)
     try:
-        expected = reply_check._checked_range(request, response)
+        expected = response_check._checked_range(request, response)
     except ProtocolError:
         with pytest.raises(ProtocolError):
             check_reply(request, response)
