@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.values import ReadHead

@@ -22,10 +22,10 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.runtime.options import check_count, checked_seconds

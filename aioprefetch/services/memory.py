@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, ConfigInvalid, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.http_headers import is_weak, parse_content_range, quote_etag, range_header
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import (
     Closed,
     Error,

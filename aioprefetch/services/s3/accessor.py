@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.http_headers import is_weak, quote_etag, range_header, unquote_etag
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import (
     InvalidArgument,
     IsADirectory,

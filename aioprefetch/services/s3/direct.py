@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.http_headers import is_weak, quote_etag
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Error, InvalidArgument, Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.read_receiver import ReadReceiver, error_body_of

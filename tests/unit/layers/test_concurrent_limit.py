@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
