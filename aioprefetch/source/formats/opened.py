@@ -11,7 +11,7 @@ from contextlib import aclosing
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged
-from aioprefetch.operator.open_file.keys import READ_POLICY, SPLIT_END, SPLIT_START
+from aioprefetch.operator.open_file_keys import READ_POLICY, SPLIT_END, SPLIT_START
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import CHUNK_BYTES

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
-from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.recipe import OperatorRecipe
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
 from aioprefetch.spark.option_text import parse_options
@@ -268,7 +267,7 @@ def test_every_option_of_an_operator_has_a_text_form() -> None:
     targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
     services = {name for names in SERVICE_OPTIONS.values() for name in names}
     assert targets == services | set(OPERATOR_OPTIONS) | set(RETRY_OPTIONS)
-    constructor = set(inspect.signature(OperatorRecipe.__init__).parameters) - {"self", "service"}
+    constructor = set(inspect.signature(Operator.__init__).parameters) - {"self", "service"}
     assert constructor == set(OPERATOR_OPTIONS)
 
 

@@ -1,4 +1,4 @@
-"""The builder, and what its ``build`` returns."""
+"""Hadoop's ``openFile()`` builder: a reader opened by string keys, in code or from a job's configuration."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotFound
-from aioprefetch.operator.open_file.keys import BUFFER_SIZE
-from aioprefetch.operator.open_file.settings import Settings
-from aioprefetch.operator.open_file.status import known_object
-from aioprefetch.operator.open_file.translation import describe, reader_keywords
+from aioprefetch.operator.open_file_keys import BUFFER_SIZE, Settings, describe, known_object, reader_keywords
 from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 
@@ -62,7 +59,7 @@ class KeyedBuilder:
 
     ``opt`` sets a key that whoever does not know it may ignore, ``must`` one that has to be known. The last call for a
     key decides, on both. Calls check nothing and return the builder; ``build`` checks everything. The keys and what
-    they become: ``aioprefetch.operator.open_file.keys`` and docs/maps/openfile.md. After Hadoop's
+    they become: ``aioprefetch.operator.open_file_keys`` and docs/maps/openfile.md. After Hadoop's
     ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
     """
 
