@@ -16,9 +16,9 @@ from aioprefetch.spark.data_source import NAME, AioPrefetchDataSource
 from aioprefetch.spark.hadoop import TIME_ZONE, Found, from_session
 from aioprefetch.spark.inference import with_metadata
 from aioprefetch.spark.option_names import check_scope, option_name
-from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.option_values import filters_to_text
 from aioprefetch.spark.schema import narrowed
+from aioprefetch.spark.settings import parse_options
 
 # What each session was last told, so that nothing is registered twice without need.
 _registered: WeakKeyDictionary[SparkSession, Found] = WeakKeyDictionary()

@@ -29,11 +29,10 @@ from aioprefetch.source.formats import can_split
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.spark.inference import Inferred, file_fields_of_stream
-from aioprefetch.spark.kept import keep_stream, settled
 from aioprefetch.spark.operators import explaining, operator_at, source_operator, state_operator
-from aioprefetch.spark.partition import ItemsPartition
 from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.task_reader import TaskReader, check_projection
+from aioprefetch.spark.stream_metadata import keep_stream, settled
+from aioprefetch.spark.task_reader import ItemsPartition, TaskReader, check_projection
 from aioprefetch.sync import run
 
 T = TypeVar("T")

@@ -15,10 +15,9 @@ from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
-from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
-from aioprefetch.spark.places import RETRY_OPTIONS
-from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.settings import SourceSettings, parse_options
+from aioprefetch.spark.store_options import RETRY_OPTIONS
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")

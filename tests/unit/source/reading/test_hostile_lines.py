@@ -254,7 +254,7 @@ async def test_a_sample_meets_the_policy_for_corrupt_files_whatever_a_decoder_ra
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("aioprefetch.source.formats.json_types.parse_record", fail)
+    monkeypatch.setattr("aioprefetch.source.formats.jsonl.parse_record", fail)
     async with Shelf() as shelf:
         file = await shelf.put("a.jsonl", b'{"n":1}\n')
         with pytest.raises(UntrustedMetadata, match="cannot be decoded"):

@@ -15,9 +15,8 @@ from aioprefetch.source.formats import FoundBatch, format_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.small_files import SmallText
 from aioprefetch.source.reading.failures import Failures
-from aioprefetch.source.reading.layout import Layout, Layouts
+from aioprefetch.source.reading.layout import Layout, Layouts, Records
 from aioprefetch.source.reading.output import Output
-from aioprefetch.source.reading.records import Records
 from aioprefetch.source.reading.task import ReadTask
 from aioprefetch.source.reading.window import ItemWindow
 

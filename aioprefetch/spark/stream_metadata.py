@@ -14,8 +14,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.source.state.sealed import seal, unseal
 from aioprefetch.spark.operators import locate
 from aioprefetch.spark.option_names import OPTIONS
-from aioprefetch.spark.option_text import with_location
-from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.settings import SourceSettings, with_location
 from aioprefetch.spark.source_url import SourceUrl
 
 SCHEMA_NAME = "schema.json"
