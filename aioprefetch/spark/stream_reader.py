@@ -42,8 +42,9 @@ FILES_MAX_DEFAULT = 10_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each file once, in batches within limits, whatever is killed. See docs/guides/spark.md for what holds with
-    which sink.
+    """Each file once, in batches within limits, whatever is killed.
+
+    docs/guides/spark.md says what holds with which sink.
 
     Offsets are small: all that a batch is made of is durable at ``stateLocation`` before its offset is returned.
     """
