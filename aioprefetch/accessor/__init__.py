@@ -8,7 +8,7 @@ of services and layers.
 from __future__ import annotations
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
-from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.accessor.response_check import check_range, check_reply
 from aioprefetch.accessor.wrapped import WrappedAccessor
 
-__all__ = ["Accessor", "Layer", "Service", "WrappedAccessor", "check_reply"]
+__all__ = ["Accessor", "Layer", "Service", "WrappedAccessor", "check_range", "check_reply"]

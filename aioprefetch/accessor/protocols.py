@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     Capability,

@@ -1,9 +1,15 @@
-"""The one check of every response to a read, whichever service brought it. Pure, no I/O."""
+"""The check of every response to a read, before the first byte of its body counts. Pure, no I/O.
+
+``check_reply`` is for stores that answer as HTTP does, with a status and a ``Content-Range`` that may be wrong.
+``check_range`` is for stores that know the object's size and cut the range themselves, such as a file or a dict.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from aioprefetch.accessor.http_headers import parse_content_range
-from aioprefetch.errors import ConditionNotMatch, ProtocolError, excerpt
+from aioprefetch.errors import ConditionNotMatch, ProtocolError, RangeNotSatisfied, excerpt
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.values import ReadHead, ReadRequest, UncheckedHead
 
@@ -12,30 +18,16 @@ TOTAL_DIGITS_MAX = 19
 
 
 def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
-    """The head of a 200 or 206, checked against its request, before the first byte of the body counts.
+    """The head of a 200 or 206, checked against its request.
 
     Four kinds of wrong response pass silently elsewhere: the whole object for a range, another range, a shorter body
-    with consistent headers, another version. Raises ``ProtocolError``, or ``ConditionNotMatch`` also where a server
-    did not look at a condition.
+    with consistent headers, another version. Raises ``ProtocolError`` for these, and ``ConditionNotMatch`` also where
+    the server has ignored a condition.
     """
-    if request.if_match not in (None, "*", response.etag):
-        raise ConditionNotMatch(
-            f"the object's ETag is {excerpt(response.etag)!r}, not {excerpt(request.if_match)!r}",
-            operation="read",
-            path=request.path,
-            context={"if_match": request.if_match, "etag": response.etag},
-        )
+    if request.if_match not in (None, "*", response.etag) or request.if_none_match is not None:
+        _check_conditions(request, response.etag)
     if request.version is not None and response.version not in (None, request.version):
-        raise _wrong(
-            request, response, f"the response is version {excerpt(response.version)!r}, not {request.version!r}"
-        )
-    if request.if_none_match is not None and request.if_none_match in ("*", response.etag):
-        raise ConditionNotMatch(
-            f"the object's ETag is still {excerpt(response.etag)!r}",
-            operation="read",
-            path=request.path,
-            context={"etag": response.etag},
-        )
+        raise _other_version(request, response.version)
     total = _total_if_exact(request, response)
     if total is not None:
         start, size = request.offset, request.size or 0
@@ -52,8 +44,75 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     )
 
 
+def check_range(
+    request: ReadRequest,
+    *,
+    total: int,
+    etag: str | None = None,
+    version: str | None = None,
+    last_modified: datetime | None = None,
+    content_type: str | None = None,
+) -> ReadHead:
+    """The head of a response that the service makes itself, from an object of ``total`` bytes.
+
+    For a store that is not HTTP: it looks the object up, calls this, and delivers ``[head.start, head.end)``, which is
+    the requested range cut at the end of the object, and empty for an empty object. The other arguments describe the
+    object as it is now, and are in the head. Raises ``ConditionNotMatch`` where ``if_match`` or ``if_none_match`` does
+    not hold for ``etag``, ``RangeNotSatisfied`` (with ``total``) for a range that starts at or beyond the end of an
+    object that is not empty, and ``ProtocolError`` where ``version`` is not the requested one.
+    """
+    if request.if_match not in (None, "*", etag) or request.if_none_match is not None:
+        _check_conditions(request, etag)
+    if request.version is not None and version not in (None, request.version):
+        raise _other_version(request, version)
+    bounds = resolve_range(request.offset, request.size, request.suffix, total)
+    if bounds is None:
+        raise RangeNotSatisfied(
+            f"{request.describe()} starts at or beyond the end of the object's {total} bytes",
+            total=total,
+            operation="read",
+            path=request.path,
+        )
+    start, end = bounds
+    return ReadHead(
+        start=start,
+        size=end - start,
+        total=total,
+        etag=etag,
+        version=version,
+        last_modified=last_modified,
+        content_type=content_type,
+    )
+
+
+def _check_conditions(request: ReadRequest, etag: str | None) -> None:
+    if request.if_match not in (None, "*", etag):
+        raise ConditionNotMatch(
+            f"the object's ETag is {excerpt(etag)!r}, not {excerpt(request.if_match)!r}",
+            operation="read",
+            path=request.path,
+            context={"if_match": request.if_match, "etag": etag},
+        )
+    if request.if_none_match is not None and request.if_none_match in ("*", etag):
+        raise ConditionNotMatch(
+            f"the object's ETag is still {excerpt(etag)!r}",
+            operation="read",
+            path=request.path,
+            context={"etag": etag},
+        )
+
+
+def _other_version(request: ReadRequest, version: str | None) -> ProtocolError:
+    return ProtocolError(
+        f"the response is version {excerpt(version)!r}, not {request.version!r}",
+        operation="read",
+        path=request.path,
+        context={"range": request.describe()},
+    )
+
+
 def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None:
-    """The size of the object, if the response holds to the byte the range that was asked for: as nearly all do."""
+    """The size of the object if the response holds exactly the requested range, which is the usual case."""
     size, text = request.size, response.content_range
     if not size or text is None or request.suffix is not None or response.status not in (200, 206):
         return None
@@ -69,7 +128,7 @@ def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None
 def _checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[int, int, int | None]:
     """Start, size and total of a response, checked step by step."""
     total: int | None
-    # Some servers (rclone's S3, for one) answer a range with 200 and a correct Content-Range: that is obeyed too.
+    # Some servers (rclone's S3, for one) answer a range with 200 and a correct Content-Range: that is accepted too.
     if response.status == 200 and response.content_range is None:
         if response.content_length is None:
             raise _wrong(request, response, "the response does not tell the length of its body")

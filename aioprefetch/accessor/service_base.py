@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.values import ReadHead
@@ -24,13 +24,13 @@ _NOTHING = memoryview(b"")
 class Sink:
     """Collects one response. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
 
-    __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_urgent", "on_urgent", "received")
+    __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_promoted", "on_promote", "received")
 
     def __init__(self) -> None:
         self.head: ReadHead | None = None
         self.received = 0
-        self.is_urgent = False
-        self.on_urgent: Callable[[], None] | None = None
+        self.is_promoted = False
+        self.on_promote: Callable[[], None] | None = None
         self._piece = _NOTHING
         self._piece_start = self._piece_end = 0
 
@@ -39,14 +39,14 @@ class Sink:
         """Whether every byte of the response has been delivered."""
         return self.head is not None and self.received >= self.head.size
 
-    def hurry(self) -> None:
-        """Somebody waits now for what was only a prefetch: whoever queues it moves it to the demand lane.
+    def promote(self) -> None:
+        """Treat this prefetch as demand from now on: a reader waits for its bytes.
 
-        A layer that queues the read sets ``on_urgent`` meanwhile, and reads ``is_urgent`` at a later attempt.
+        A layer that queues the read sets ``on_promote`` meanwhile, and looks at ``is_promoted`` at a later attempt.
         """
-        self.is_urgent = True
-        if self.on_urgent is not None:
-            self.on_urgent()
+        self.is_promoted = True
+        if self.on_promote is not None:
+            self.on_promote()
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:
         """The head of the response. At a later attempt it must continue the first one: same version, next byte."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.values import (
     Capability,
     CopyRequest,

@@ -152,7 +152,7 @@ class Fetch(Sink):
             wait.pin()
         if self.lane == "prefetch":
             self.lane = "demand"
-            self.hurry()
+            self.promote()
             if self.ticket is not None:
                 self._budget.promote(self.ticket)
         if self.finished or self._serves(wait):

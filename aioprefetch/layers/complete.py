@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,

@@ -22,10 +22,10 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.runtime.options import check_count, checked_seconds
@@ -82,7 +82,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         self._wait_seconds = layer.wait_seconds
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        lane: Lane = "demand" if sink.is_urgent else request.lane
+        lane: Lane = "demand" if sink.is_promoted else request.lane
         slots = self.slots
         if not slots.try_acquire(lane):
             lane = await self._wait(request, lane, sink)
@@ -158,7 +158,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         waiter = loop.create_future()
         ticket = slots.enqueue(lane, lambda: _wake(waiter))
         if lane == "prefetch" and sink is not None:
-            sink.on_urgent = partial(slots.promote, ticket)
+            sink.on_promote = partial(slots.promote, ticket)
         try:
             while not ticket.granted:
                 releases, waiter = slots.releases, loop.create_future()
@@ -182,7 +182,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             raise
         finally:
             if sink is not None:
-                sink.on_urgent = None
+                sink.on_promote = None
         return ticket.lane
 
     def _no_slot(self, request: Request, *, beyond_deadline: bool) -> TimedOut:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import Error, NotFound, Unexpected
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody, WriteBody
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody, WriteBody
 from aioprefetch.errors import Closed, Stalled, TimedOut
 from aioprefetch.layers.watchdog import StallWatchdog, Watch
 from aioprefetch.runtime.options import checked_seconds

@@ -1,23 +1,56 @@
-"""What the verbs of an Operator ask of their arguments: checked before any I/O, alike for every service. Pure, no I/O.
+"""Checks of the paths and arguments of an Operator's verbs: before any I/O, the same for every service. Pure, no I/O.
 
-A value of the wrong type is ``InvalidType``, an impossible one ``InvalidArgument``. Nothing that a service would
-put into a header may hold a control character.
+A value of the wrong type is ``InvalidType``, an impossible one ``InvalidArgument``. Text that goes into a header may
+hold no control character. Each service has further rules for paths.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
-from aioprefetch.errors import InvalidArgument, InvalidType
+from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotADirectory
+from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.services.keys import checked_key
 from aioprefetch.values import PresignMethod
+
+# Longer than the longest key of a store, since the root goes before a path: the service has the last word.
+_PATH_BYTES_MAX = 4096
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ETAG = re.compile(r"[\x20\x21\x23-\x7e\x80-\xff]+")
 _METADATA_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # what names of headers are made of
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
+
+
+def checked_path(path: object, operation: str) -> str:
+    """``path`` itself. ``InvalidType`` or ``InvalidPath`` for what no service could take."""
+    if isinstance(path, str):
+        return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
+    hint = ": keys are text, of which Path drops // and a trailing /; give path.as_posix()"
+    raise InvalidType(
+        f"a path must be a string, not {type(path).__name__}{hint if isinstance(path, PurePath) else ''}",
+        operation=operation,
+    )
+
+
+def check_file(path: str, operation: str) -> None:
+    """``IsADirectory`` for a path that can only be one."""
+    if not checked_path(path, operation) or path.endswith("/"):
+        raise IsADirectory(
+            "the path names a directory, an object is needed" if path else "the path is empty",
+            operation=operation,
+            path=path,
+        )
+
+
+def check_directory(path: str, operation: str) -> None:
+    """``NotADirectory`` for a path without a slash at its end; ``""`` is the root."""
+    if checked_path(path, operation) and not path.endswith("/"):
+        raise NotADirectory("the path of a directory ends with /", operation=operation, path=path)
 
 
 class Arguments:
@@ -42,12 +75,17 @@ class Arguments:
         raise self._wrong_type(name, "True or False", value)
 
     def seconds(self, name: str, value: object) -> float:
-        """A time above 0."""
+        """A time above 0, infinity included."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong_type(name, "a number of seconds", value)
-        if not value > 0:
-            raise self._invalid(f"{name} must be a number above 0, not {value!r}")
-        return float(value)
+        return checked_seconds(
+            name,
+            value,
+            infinite_allowed=True,
+            error=InvalidArgument,
+            operation=self.operation,
+            path=self.path,
+        )
 
     def etag(self, name: str, value: object) -> str | None:
         """An ETag, or ``*``, as it is kept: without the quotes that HTTP puts around it."""
@@ -72,7 +110,7 @@ class Arguments:
         for method in methods:
             if method == value:
                 return method
-        raise self._invalid(f"method={value!r} is none of {', '.join(methods)}")
+        raise self._invalid(f"method must be one of {', '.join(methods)}, not {value!r}")
 
     def header(self, name: str, value: object) -> str | None:
         """Text that goes into a header."""

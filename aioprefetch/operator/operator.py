@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
-from aioprefetch.operator.arguments import Arguments
-from aioprefetch.operator.from_uri import configure
+from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
+from aioprefetch.operator.from_uri import check_bytes, configure
 from aioprefetch.operator.listing import Lister, compile_glob
 from aioprefetch.operator.open_file import OpenFileBuilder
-from aioprefetch.operator.paths import check_directory, check_file, checked_path
 from aioprefetch.operator.ranged_read import read_merged
-from aioprefetch.operator.recipe import OperatorRecipe
+from aioprefetch.operator.stack import bare_stack, check_order, default_stack, with_layer
 from aioprefetch.operator.writer import BytesLike, WriteSource, write_data
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import ProgressCallback, reader_options
+from aioprefetch.runtime.options import DiskCache, RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
+from aioprefetch.runtime.statistics import Statistics
 from aioprefetch.values import (
+    Capability,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
@@ -28,6 +34,7 @@ from aioprefetch.values import (
     PresignMethod,
     PresignRequest,
     ReadRequest,
+    ServiceInfo,
     StatRequest,
     WriteRequest,
 )
@@ -39,7 +46,7 @@ _check_readable = lru_cache(maxsize=512)(partial(check_file, operation="read"))
 _DELETE_PATHS = 1000
 
 
-class Operator(OperatorRecipe):
+class Operator:
     """Reads, lists and writes one store.
 
     An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on
@@ -61,7 +68,34 @@ class Operator(OperatorRecipe):
         Requests in flight at once.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
+    attempts_max, retry_seconds
+        How often, and for how long after its first attempt, an operation is tried again: see ``RetryLayer``.
     """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        memory_bytes: int = 256 << 20,
+        block_bytes: int = 8 << 20,
+        prefetch_blocks: int = 8,
+        concurrency: int = 64,
+        disk_cache: DiskCache | str | os.PathLike[str] | None = None,
+        budget_wait_seconds: float = 60.0,
+        attempts_max: int = 4,
+        retry_seconds: float = 60.0,
+    ) -> None:
+        check_bytes(memory_bytes=memory_bytes, block_bytes=block_bytes)
+        options = RuntimeOptions(
+            memory_bytes=memory_bytes,
+            block_bytes=block_bytes,
+            prefetch_blocks=prefetch_blocks,
+            concurrency=concurrency,
+            disk_cache=DiskCache.of(disk_cache),
+            budget_wait_seconds=budget_wait_seconds,
+        )
+        stack = default_stack(service, attempts_max=attempts_max, retry_seconds=retry_seconds)
+        self._assemble(service, stack, RuntimeFamily(options))
 
     @classmethod
     def from_uri(cls, uri: str, **options: Any) -> Operator:
@@ -72,6 +106,52 @@ class Operator(OperatorRecipe):
         """
         service, rest = configure(uri, options)
         return cls(service, **rest)
+
+    @classmethod
+    def bare(cls, service: Service) -> Self:
+        """An Operator with ErrorContext and Complete alone: no retry, no limits, no time-outs."""
+        return cls._of(service, bare_stack(), RuntimeFamily(RuntimeOptions()))
+
+    def layer(self, layer: Layer, *, inside: type[Layer] | None = None) -> Self:
+        """An Operator with ``layer`` in its stack, and the same runtime.
+
+        It takes the place of the layer of the same type, and becomes the outermost where there is none. ``inside``
+        places it directly inside another layer instead: ``op.layer(x, inside=ap.layers.RetryLayer)`` runs ``x`` once
+        for each attempt. ``ConfigInvalid`` for what is not a layer, and for an ``inside`` that is not in the stack.
+        """
+        return self._of(self._service, with_layer(self._layers, layer, inside=inside), self._family)
+
+    # --- what it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> ServiceInfo:
+        """Which store this is; no secret in it."""
+        return self._service.info
+
+    @property
+    def capability(self) -> Capability:
+        """What this stack can do."""
+        capability = self._service.capability
+        for layer in self._layers:
+            capability = layer.adapt(capability)
+        return capability
+
+    @property
+    def options(self) -> RuntimeOptions:
+        """The limits it runs under."""
+        return self._family.options
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts since the first use in this process, on all loops, of all Operators of the family; and the gauges."""
+        return self._family.statistics()
+
+    def __repr__(self) -> str:
+        layers = ", ".join(type(layer).__name__ for layer in reversed(self._layers))
+        return f"<Operator {self.info.url} [{layers}]>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self)._of, (self._service, self._layers, self._family)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -392,6 +472,63 @@ class Operator(OperatorRecipe):
             version=arguments.version(version),
         )
         return await self.accessor().presign(request)
+
+    # --- what is live -------------------------------------------------------------------------------------------
+
+    def runtime(self) -> Runtime:
+        """The runtime of the running loop."""
+        return self._connect()[1]
+
+    def accessor(self) -> Accessor:
+        """The live stack on the running loop."""
+        return self._connect()[0]
+
+    def _connect(self) -> tuple[Accessor, Runtime]:
+        live = self._live
+        if live is not None and live[1].is_usable():
+            return live
+        runtime = self._family.current()
+        accessor: Accessor = runtime.shared(("service", id(self._service)), lambda: self._service.build(runtime))
+        for layer in self._layers:
+            accessor = layer.wrap(accessor, runtime)
+        live = self._live = (accessor, runtime)
+        return live
+
+    async def aclose(self) -> None:
+        """Close connections and end background work on the running loop; open readers fail with ``Closed``.
+
+        Needs no response from the network. The next use starts anew.
+        """
+        self._live = None
+        runtime = self._family.existing()
+        if runtime is not None:
+            await runtime.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
+        check_order(layers)
+        if not hasattr(service, "build"):
+            raise ConfigInvalid(
+                f"a service is needed, not {type(service).__name__}; for a URI there is Operator.from_uri",
+                operation="configure",
+            )
+        self._service = service
+        self._layers = layers
+        self._family = family
+        self._live: tuple[Accessor, Runtime] | None = None
+
+    @classmethod
+    def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Self:
+        operator = cls.__new__(cls)
+        operator._assemble(service, layers, family)
+        return operator
 
 
 def list_literally(

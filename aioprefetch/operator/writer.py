@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import InvalidType
 from aioprefetch.runtime.events import logger
 from aioprefetch.values import Metadata, WriteRequest

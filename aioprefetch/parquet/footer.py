@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
-from aioprefetch.operator.paths import check_file
+from aioprefetch.operator.arguments import check_file
 from aioprefetch.parquet.chunk_walk import ChunkNumbers, walk_row_groups
 from aioprefetch.parquet.shape import Shape, shape_of
 from aioprefetch.parquet.thrift import MalformedThrift

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
-from aioprefetch.operator.paths import check_file
+from aioprefetch.operator.arguments import check_file
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size

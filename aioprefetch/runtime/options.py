@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import KW_ONLY, dataclass
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, InvalidArgument
 
 
 def check_count(layer: str, name: str, value: object, *, least: int) -> None:
@@ -17,13 +17,23 @@ def check_count(layer: str, name: str, value: object, *, least: int) -> None:
         )
 
 
-def checked_seconds(name: str, value: object, *, zero_allowed: bool = False, operation: str = "configure") -> float:
-    """A finite number of seconds above zero (or zero, where that is allowed). ``ConfigInvalid`` for anything else."""
+def checked_seconds(
+    name: str,
+    value: object,
+    *,
+    zero_allowed: bool = False,
+    infinite_allowed: bool = False,
+    error: type[InvalidArgument] = ConfigInvalid,
+    operation: str = "configure",
+    path: str = "",
+) -> float:
+    """A number of seconds above zero (or zero, or infinity, where allowed). ``error`` is raised for anything else."""
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    if math.isfinite(number) and (number > 0 or (zero_allowed and number == 0)):
+    is_large_enough = number >= 0 if zero_allowed else number > 0
+    if is_large_enough and (infinite_allowed or math.isfinite(number)):
         return number
-    least = "of at least 0" if zero_allowed else "above 0"
-    raise ConfigInvalid(f"{name} must be a number of seconds {least}, not {value!r}", operation=operation)
+    lowest = "of at least 0" if zero_allowed else "above 0"
+    raise error(f"{name} must be a number of seconds {lowest}, not {value!r}", operation=operation, path=path)
 
 
 def checked_file(name: str, value: object) -> str:

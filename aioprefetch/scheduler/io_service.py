@@ -176,8 +176,8 @@ class IoService:
         self._queue.want(read.submission)
         for taken in read.submission.reads:
             request = self._requests[taken]
-            if taken.is_in_flight and not request.is_urgent:
-                request.hurry()
+            if taken.is_in_flight and not request.is_promoted:
+                request.promote()
         self._schedule()
 
     def _release(self, read: QueuedRead) -> None:

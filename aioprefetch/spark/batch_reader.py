@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
+import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+)
 
 from aioprefetch.errors import NotFound
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.reading import list_files, plan_batch
 from aioprefetch.spark.inference import Inferred, file_fields_of_batch
 from aioprefetch.spark.operators import explaining, locate, source_operator
-from aioprefetch.spark.option_text import with_location
-from aioprefetch.spark.partition import ItemsPartition
-from aioprefetch.spark.push_down import clauses
-from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.task_reader import TaskReader, check_projection
+from aioprefetch.spark.settings import SourceSettings, with_location
+from aioprefetch.spark.task_reader import ItemsPartition, TaskReader, check_projection
 from aioprefetch.sync import run
 
 
@@ -89,3 +108,50 @@ class FilteringBatchReader(BatchReader):
             self._settings = replace(self._settings, reading=reading)
             self._reader.settings = self._settings
         return filters
+
+
+# The first version without the fault: its scans keep what they planned for themselves.
+SAFE_SINCE = (5, 0)
+
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    In: "in",
+}
+_VALUES = (bool, int, str, decimal.Decimal, dt.date)
+
+
+def is_safe(version: str) -> bool:
+    """Whether filters may be pushed on a version of Spark (``4.3.0``, ``5.0.0.dev1``)."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= SAFE_SINCE
+
+
+def clauses(filters: Sequence[Filter], schema: StructType) -> list[tuple[str, str, Any]]:
+    """Those of ``filters`` (all of which must hold) that drop the same rows here and in Spark.
+
+    Of columns, not of fields in them; not of floating numbers, where Spark has NaN above all others.
+    """
+    kinds = {field.name: field.dataType for field in schema.fields}
+    return [clause for one in filters if (clause := _clause(one, kinds)) is not None]
+
+
+def _clause(one: Filter, kinds: dict[str, DataType]) -> tuple[str, str, Any] | None:
+    operator = _OPERATORS.get(type(one))
+    column: Sequence[str] = getattr(one, "attribute", ())
+    if operator is None or len(column) != 1 or not _is_plain(kinds.get(column[0])):
+        return None
+    value = list(one.value) if isinstance(one, In) else getattr(one, "value", None)
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(each, _VALUES) and not isinstance(each, dt.datetime) for each in values):
+        return None
+    return column[0], operator, value
+
+
+def _is_plain(kind: DataType | None) -> bool:
+    if isinstance(kind, StringType):
+        return kind == StringType()  # Others compare by a collation.
+    return isinstance(kind, (BooleanType, IntegralType, DecimalType, DateType))

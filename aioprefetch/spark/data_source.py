@@ -15,21 +15,19 @@ from pyspark.sql.types import StructType
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
-from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
+from aioprefetch.spark.batch_reader import SAFE_SINCE, BatchReader, FilteringBatchReader, is_safe
 from aioprefetch.spark.hadoop import Found, from_files
 from aioprefetch.spark.inference import Inferred, batch_fields, projected, stream_fields, with_policy
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.option_names import check_scope
-from aioprefetch.spark.option_text import parse_options
-from aioprefetch.spark.push_down import SAFE_SINCE, is_safe
-from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.settings import SourceSettings, parse_options
 from aioprefetch.spark.stream_reader import StreamReader
 
 NAME = "aioprefetch"
 
 
 class AioPrefetchDataSource(DataSource):
-    """Files of an object store or a file system as a table or a stream. The options: docs/spark-options.md.
+    """Files of an object store or a file system as a table or a stream. The options: docs/reference/spark-options.md.
 
     ``found`` is what ``register`` found in the session; without it files of configuration count. See ``hadoop``.
     """

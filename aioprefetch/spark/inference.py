@@ -14,11 +14,10 @@ from aioprefetch.errors import ConfigInvalid, StateConflict, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.options import RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
-from aioprefetch.spark.kept import SCHEMA_NAME, keep, read_kept, settled
 from aioprefetch.spark.operators import locate, source_operator, state_operator
-from aioprefetch.spark.option_text import with_location
 from aioprefetch.spark.schema import narrowed, nullable, schema_from_json, spark_schema
-from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.settings import SourceSettings, with_location
+from aioprefetch.spark.stream_metadata import SCHEMA_NAME, keep, read_kept, settled
 from aioprefetch.sync import run
 
 METADATA_FIELDS = {

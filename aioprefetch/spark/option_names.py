@@ -19,7 +19,7 @@ from aioprefetch.spark import option_values as values
 Group = Literal["source", "list", "admission", "partition", "format", "failure", "read", "operator"]
 Scope = Literal["all", "batch", "stream"]
 
-PAGE = "docs/spark-options.md"
+PAGE = "docs/reference/spark-options.md"
 
 # Names that begin with one of these are keys of openFile(); what they are written as, and what they become.
 OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
@@ -134,6 +134,9 @@ _OPTIONS = (
     Option("concurrency", "operator", "concurrency", values.count),
     Option("diskCache", "operator", "disk_cache", values.text),
     Option("budgetWaitSeconds", "operator", "budget_wait_seconds", values.seconds),
+    Option("connectTimeoutSeconds", "operator", "connect_timeout_seconds", values.seconds),
+    Option("readTimeoutSeconds", "operator", "read_timeout_seconds", values.seconds),
+    Option("partBytes", "operator", "part_bytes", values.size_bytes),
     Option("attemptsMax", "operator", "attempts_max", values.count),
     Option("retrySeconds", "operator", "retry_seconds", values.seconds),
 )

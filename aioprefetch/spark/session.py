@@ -16,9 +16,9 @@ from aioprefetch.spark.data_source import NAME, AioPrefetchDataSource
 from aioprefetch.spark.hadoop import TIME_ZONE, Found, from_session
 from aioprefetch.spark.inference import with_metadata
 from aioprefetch.spark.option_names import check_scope, option_name
-from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.option_values import filters_to_text
 from aioprefetch.spark.schema import narrowed
+from aioprefetch.spark.settings import parse_options
 
 # What each session was last told, so that nothing is registered twice without need.
 _registered: WeakKeyDictionary[SparkSession, Found] = WeakKeyDictionary()
@@ -52,8 +52,8 @@ def read(
 
     ``columns`` are the only ones that are read, of a ``schema`` that tells what the files have. ``filters`` is a list
     of ``(column, operator, value)`` that all hold, or a list of such lists of which one does; row groups that cannot
-    match are not read, nor are rows kept that do not. ``options`` are those of docs/spark-options.md, also in snake
-    case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
+    match are not read, nor are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also
+    in snake case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
     """
     register(spark)
     texts = _texts(spark, url, columns, filters, format, options)

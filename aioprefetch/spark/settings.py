@@ -1,12 +1,20 @@
-"""All that is set of one source: plain data that travels by pickle, and shows no secret."""
+"""The settings of one source, and the text options of a DataFrame reader that they are made from.
+
+Settings are plain data: they travel by pickle, and their repr shows no secret. Options of the user win over those that
+``register`` read from the session (``hadoop``), for each location of the source by itself (``store_options``).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.list import Selection
 from aioprefetch.source.options import (
+    METADATA_COLUMNS,
     AdmissionOptions,
     CleanSource,
     FailureOptions,
@@ -15,7 +23,11 @@ from aioprefetch.source.options import (
     PartitionOptions,
     ReadOptions,
 )
-from aioprefetch.spark.source_url import SourceUrl
+from aioprefetch.source.roots import path_below, would_be_read
+from aioprefetch.spark.hadoop import Found
+from aioprefetch.spark.option_names import OPEN_FILE_PREFIXES, OPTIONS, Option, check_format, find_option
+from aioprefetch.spark.source_url import SourceUrl, directory_url, name_filter, source_url
+from aioprefetch.spark.store_options import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +72,207 @@ class SourceSettings:
         """Whether files that are given up are written down."""
         failures = self.failures
         return "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt)
+
+
+Groups = dict[str, dict[str, Any]]
+
+# Properties that every new table of Spark's catalog has. For its rows the catalog asks without any options.
+_OF_CATALOG = frozenset({"owner", "provider"})
+_NO_TABLES = (
+    "tables of the catalog (CREATE TABLE ... USING aioprefetch) hand no options to Python sources as of Spark 4.3, not "
+    "even a path: use CREATE TEMPORARY VIEW name USING aioprefetch OPTIONS (path '...')"
+)
+
+
+def parse_options(options: Mapping[str, str], found: Found | None = None) -> SourceSettings:
+    """The settings that ``options`` mean, with ``found`` in the session behind them.
+
+    ``ConfigInvalid`` names an option that there is not, with the nearest one, or a value that cannot be.
+    """
+    _check_catalog(options)
+    given, open_file = _split(options)
+    groups = _parsed(given)
+    if found is not None and found.time_zone is not None:
+        groups["format"].setdefault("time_zone", found.time_zone)
+    source = groups["source"]
+    if "path" not in source:
+        why = "no path is given: load() takes a URL such as s3://bucket/prefix"
+        raise ConfigInvalid(why if given else f"{why}; {_NO_TABLES}", operation="configure")
+    location = source_url(source["path"])
+    if "name_filter" in source:
+        location = _filtered(location, source["name_filter"])
+    state = _optional_directory(source.get("state_location"), "stateLocation")
+    quarantine = _optional_directory(source.get("quarantine_location"), "quarantineLocation")
+    attach_to = _optional_directory(source.get("attach_to"), "attachTo")
+    urls = (location.root, state, attach_to, quarantine)
+    places = Places(given, groups["operator"], found)
+    places.check(SourceUrl(url) for url in urls if url is not None)
+    settings = SourceSettings(
+        url=directory_url(source["path"], option="path"),
+        location=location,
+        operator=places.options(location.root),
+        state_operator=places.options(state),
+        attach_operator=places.options(attach_to),
+        quarantine_operator=places.options(quarantine),
+        left_out=places.left_out(urls),
+        listing=ListOptions(glob=location.glob, **groups["list"]),
+        admission=AdmissionOptions(**groups["admission"]),
+        partitioning=PartitionOptions(**{"slots": _slots(found), **groups["partition"]}),
+        formats=FormatOptions(**groups["format"]),
+        failures=FailureOptions(**groups["failure"]),
+        reading=ReadOptions(**groups["read"], open_file=open_file),
+        state_location=state,
+        attach_to=attach_to,
+        quarantine_location=quarantine,
+        columns=source.get("columns"),
+        file_schema=source.get("file_schema"),
+        metadata_columns=_metadata_columns(source.get("metadata_columns")),
+        push_filters=source.get("push_filters", False),
+        allow_empty=source.get("allow_empty", False),
+        **_cleaning(source),
+    )
+    _check_places(settings)
+    _check_cleaning(settings)
+    return settings
+
+
+def _check_catalog(options: Mapping[str, str]) -> None:
+    """``ConfigInvalid`` where Spark's catalog asks: for the schema of a new table it gives properties of its own."""
+    if {name.lower() for name in options} >= _OF_CATALOG:
+        raise ConfigInvalid(_NO_TABLES, operation="configure")
+
+
+def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Options by name in lower case, and keys of ``openFile()`` under the prefixes of ``propagate``."""
+    given: dict[str, str] = {}
+    open_file: dict[str, str] = {}
+    for name, value in options.items():
+        lower = name.lower()
+        prefix = next((one for one in OPEN_FILE_PREFIXES if lower.startswith(one)), None)
+        if prefix is not None:
+            open_file[OPEN_FILE_PREFIXES[prefix] + lower.removeprefix(prefix)] = value
+        elif lower == "paths":
+            raise ConfigInvalid(
+                "load() was given several paths; give one with a glob, or union several DataFrames",
+                operation="configure",
+            )
+        else:
+            given[lower] = value
+    if "sep" in given and "delimiter" in given:
+        raise ConfigInvalid("sep and delimiter are one option under two names; give one", operation="configure")
+    return given, open_file
+
+
+def _parsed(given: Mapping[str, str]) -> Groups:
+    groups: Groups = {option.group: {} for option in OPTIONS.values()}
+    for name, value in given.items():
+        option = find_option(name)
+        if name != "sessiontimezone" or "timezone" not in given:
+            groups[option.group][option.target] = _value(option, value)
+    formats = groups["format"]
+    if "format" in formats:
+        # These say what is so of any file that has no compression of its own.
+        without = {"compression"} if formats.get("compression") in ("auto", "none") else set()
+        check_format(given.keys() - without, formats["format"])
+    return groups
+
+
+def _value(option: Option, value: str) -> Any:
+    if not isinstance(value, str):
+        raise ConfigInvalid(f"the option {option.name} must be text", operation="configure")
+    return option.parse(option.name, value)
+
+
+def _filtered(location: SourceUrl, file_name: str) -> SourceUrl:
+    glob = name_filter(location.glob, file_name)
+    return SourceUrl(location.root, glob)
+
+
+def _slots(found: Found | None) -> int:
+    """How many tasks run at once, as far as this process knows."""
+    return (found.slots if found is not None else None) or os.cpu_count() or 2
+
+
+def _metadata_columns(text: str | None) -> tuple[str, ...]:
+    if text is None or text.strip().lower() == "false":
+        return ()
+    if text.strip().lower() == "true":
+        return METADATA_COLUMNS
+    names: tuple[str, ...] = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in METADATA_COLUMNS:
+            raise ConfigInvalid(
+                f"metadataColumns={text!r}: there is no {name!r}, but {', '.join(METADATA_COLUMNS)}",
+                operation="configure",
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def _optional_directory(text: str | None, option: str) -> str | None:
+    """The URL of a directory, without a slash at its end."""
+    if text is None:
+        return None
+    location = source_url(text.rstrip("/") + "/", option=option)
+    if location.glob is not None:
+        raise ConfigInvalid(f"{option}={text!r} has a wildcard; it is one directory", operation="configure")
+    return location.root
+
+
+def _check_places(settings: SourceSettings) -> None:
+    """What the source writes must not be what it reads, and quarantine needs a place."""
+    if settings.quarantines and settings.state_location is None and settings.quarantine_location is None:
+        raise ConfigInvalid(
+            "a policy is quarantine: give the option quarantineLocation, a directory for the list of such files",
+            operation="configure",
+        )
+    selection = Selection("", settings.listing.glob, hidden_files=settings.listing.hidden_files)
+    for option, place in (
+        ("stateLocation", settings.state_location),
+        ("quarantineLocation", settings.quarantine_location),
+    ):
+        below = None if place is None else path_below(settings.location.root, place)
+        if would_be_read(below, selection.takes):
+            raise ConfigInvalid(
+                f"{option} lies within the path that is read: what is written there would be read. Choose a place "
+                "outside, or one whose name begins with _",
+                operation="configure",
+            )
+
+
+def _cleaning(source: Mapping[str, Any]) -> dict[str, Any]:
+    clean = source.get("clean", "off")
+    destination = _optional_directory(source.get("clean_destination"), "cleanSource.moveDestination")
+    if (clean == "move") != (destination is not None):
+        raise ConfigInvalid("cleanSource=move and cleanSource.moveDestination go together", operation="configure")
+    return {"clean": clean, "clean_destination": destination}
+
+
+def _check_cleaning(settings: SourceSettings) -> None:
+    """A file is cleaned only where it is certain that its records were read, by all who want them."""
+    if settings.clean == "off":
+        return
+    failures = settings.failures
+    policies = {"onMissing": failures.on_missing, "onChanged": failures.on_changed, "onCorrupt": failures.on_corrupt}
+    skipping = next((name for name, policy in policies.items() if policy == "skip"), None)
+    if skipping is not None:
+        raise ConfigInvalid(
+            f"cleanSource={settings.clean} does not go with {skipping}=skip: nobody would know which files were left"
+            f" out, and they would be cleaned unread. Choose {skipping}=quarantine, which leaves them",
+            operation="configure",
+        )
+    if settings.quarantines and settings.quarantine_location is not None:
+        raise ConfigInvalid(
+            f"cleanSource={settings.clean} looks for quarantined files in the state: leave quarantineLocation out",
+            operation="configure",
+        )
+    if settings.attach_to is not None:
+        raise ConfigInvalid(
+            f"cleanSource={settings.clean} does not go with attachTo: the source that is followed, and others that "
+            "follow it, may not have read the file",
+            operation="configure",
+        )
+
+
+def with_location(settings: SourceSettings, location: SourceUrl) -> SourceSettings:
+    """The same settings for a location that was looked up: the directory of one object, say."""
+    return replace(settings, location=location, listing=replace(settings.listing, glob=location.glob))

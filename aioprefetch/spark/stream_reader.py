@@ -29,11 +29,10 @@ from aioprefetch.source.formats import can_split
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.spark.inference import Inferred, file_fields_of_stream
-from aioprefetch.spark.kept import keep_stream, settled
 from aioprefetch.spark.operators import explaining, operator_at, source_operator, state_operator
-from aioprefetch.spark.partition import ItemsPartition
 from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.task_reader import TaskReader, check_projection
+from aioprefetch.spark.stream_metadata import keep_stream, settled
+from aioprefetch.spark.task_reader import ItemsPartition, TaskReader, check_projection
 from aioprefetch.sync import run
 
 T = TypeVar("T")
@@ -43,7 +42,9 @@ FILES_MAX_DEFAULT = 10_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each file once, in batches within limits, whatever is killed. See docs/spark.md for what holds with which sink.
+    """Each file once, in batches within limits, whatever is killed.
+
+    docs/guides/spark.md says what holds with which sink.
 
     Offsets are small: all that a batch is made of is durable at ``stateLocation`` before its offset is returned.
     """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import zlib
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -10,15 +12,38 @@ from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.fetch.cleaning_notes import DEAD
+from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN
 from aioprefetch.source.reading import ReadTask, quarantine_to, read_items
 from aioprefetch.spark import worker
 from aioprefetch.spark.inference import FileFields
 from aioprefetch.spark.operators import explaining, operator_at, source_operator, state_operator
-from aioprefetch.spark.partition import ItemsPartition
 from aioprefetch.spark.schema import arrow_schema
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.sync import iterate
+
+
+class ItemsPartition(InputPartition):
+    """The items of a task. ``root`` is what their keys are relative to; ``label`` names the task in files it writes.
+
+    A thousand items take about 20 KB.
+    """
+
+    def __init__(self, items: Sequence[FetchItem], *, root: str, label: str) -> None:
+        text = json.dumps([item.to_json() for item in items], separators=(",", ":"))
+        super().__init__(zlib.compress(text.encode("utf-8", "surrogatepass")))
+        self.count = len(items)
+        self.root = root
+        self.label = label
+
+    def __repr__(self) -> str:
+        return f"<ItemsPartition {self.label}: {self.count} items below {self.root}>"
+
+    def items(self) -> list[FetchItem]:
+        """The items, in their order."""
+        text = zlib.decompress(self.value).decode("utf-8", "surrogatepass")
+        return [FetchItem.from_json(fields) for fields in json.loads(text)]
+
 
 WINDOW_ITEMS = 4
 

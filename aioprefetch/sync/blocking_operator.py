@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
-from aioprefetch.operator.paths import checked_path
+from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.runtime import fork_generation

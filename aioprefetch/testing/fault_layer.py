@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink, drain
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request

@@ -11,8 +11,8 @@ from tests.benchmarks.plots import chart
 from tests.benchmarks.records import Record
 from tests.benchmarks.report import circumstances_line, markdown
 
-PAGE = ROOT / "docs" / "performance.md"
-PLOTS = ROOT / "docs" / "plots"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
+PLOTS = ROOT / "docs" / "reference" / "plots"
 RESULTS = PLOTS / "results.json"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 NOTHING = "Nothing has been measured on this version yet: `make bench` fills this in."

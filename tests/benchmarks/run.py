@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output", type=Path, metavar="DIR", help="where results.json and the plots go")
     made.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     made.add_argument("--from", dest="source", type=Path, metavar="FILE", help="measure nothing: show these records")
-    made.add_argument("--page", action="store_true", help="measure nothing: fill docs/performance.md in again")
+    made.add_argument(
+        "--page", action="store_true", help="measure nothing: fill docs/reference/performance.md in again"
+    )
     return made
 
 

@@ -22,7 +22,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.operator.recipe import default_layers
+from aioprefetch.operator.stack import default_stack
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, ReadHead, ReadReply, ReadRequest, ServiceInfo, UncheckedHead
@@ -138,7 +138,7 @@ def rows_of(runtime: Runtime, operator: ap.Operator, unwatched: ap.Operator) -> 
     store, sink = NullService().build(runtime), FixedSink()
     rows: dict[str, Row] = {"the store alone": lambda: store.read(REQUEST, sink), "with a CollectSink": through(store)}
     accessor = store
-    for layer in default_layers():
+    for layer in default_stack():
         accessor = layer.wrap(accessor, runtime)
         rows[f"+ {type(layer).__name__}"] = through(accessor)
     rows["Operator.view"] = lambda: operator.view("k", offset=0, size=READ_BYTES)

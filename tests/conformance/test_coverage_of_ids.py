@@ -11,7 +11,7 @@ from aioprefetch.testing.conformance.suite import ConformanceSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.tidy.source_tree import ROOT, parse, python_files
 
-DOCUMENT = ROOT / "docs" / "conformance.md"
+DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
 
 
 def ids_in_tests() -> set[str]:
@@ -62,7 +62,7 @@ def test_reasons_are_sentences() -> None:
 
 
 def test_the_document_lists_what_does_not_apply() -> None:
-    """docs/conformance.md holds exactly the table in the code."""
+    """docs/reference/conformance.md holds exactly the table in the code."""
     rows = re.findall(r"^\| `(\w+:\w+)` \| (.+?) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
     assert dict(rows) == NOT_APPLICABLE
     assert len(rows) == len(NOT_APPLICABLE)

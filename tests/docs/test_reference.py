@@ -30,7 +30,7 @@ from tests.tidy.source_tree import ROOT
 from tests.tidy.test_imports import ORDER
 
 DOCS = ROOT / "docs"
-OPTIONS = DOCS / "options.md"
+OPTIONS = DOCS / "reference" / "options.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 MEMBERSHIP = {"yes": True, "no": False}
 
@@ -139,7 +139,8 @@ def test_sync_open_takes_what_the_page_says() -> None:
 def test_errors_are_all_there() -> None:
     """Name, Python's word for it, errno and status of each class."""
     documented = {
-        code(row[0]): [code(cell) for cell in row[1:4]] for row in rows_under(DOCS / "errors.md", "## The tree")
+        code(row[0]): [code(cell) for cell in row[1:4]]
+        for row in rows_under(DOCS / "reference" / "errors.md", "## The tree")
     }
     assert sorted(documented) == errors.__all__
     for name, (python, number, status) in documented.items():
@@ -151,14 +152,14 @@ def test_errors_are_all_there() -> None:
 
 def test_counters_are_all_there() -> None:
     """In the order and the words of the vocabulary."""
-    documented = {code(row[0]): row[1] for row in rows_under(DOCS / "statistics.md", "## The counters")}
+    documented = {code(row[0]): row[1] for row in rows_under(DOCS / "reference" / "statistics.md", "## The counters")}
     assert documented == dict(COUNTERS)
     assert list(documented) == list(COUNTERS)
 
 
 def test_the_import_order_is_the_one_that_is_enforced() -> None:
     """Lowest first."""
-    text = (DOCS / "architecture.md").read_text("utf-8").partition("## Import order")[2]
+    text = (DOCS / "concepts" / "architecture.md").read_text("utf-8").partition("## Import order")[2]
     listed = re.findall(r"^\d+\. (.+?) — ", text, re.MULTILINE)
     assert [tuple(re.findall(r"`([\w.]+)`", line)) for line in listed] == list(ORDER)
 
@@ -174,7 +175,7 @@ def test_the_import_order_is_the_one_that_is_enforced() -> None:
 )
 def test_capabilities_are_those_of_the_services(column: int, service: Any) -> None:
     """``yes`` and ``no`` for what is a flag, a number for the one that is not."""
-    rows = rows_under(DOCS / "services.md", "## What each can do")
+    rows = rows_under(DOCS / "reference" / "services.md", "## What each can do")
     documented: dict[str, object] = {code(row[0]): MEMBERSHIP.get(row[column]) for row in rows}
     documented["delete_paths_max"] = next(
         int(row[column].replace(",", "")) for row in rows if row[0] == "`delete_paths_max`"
@@ -186,7 +187,7 @@ def test_capabilities_are_those_of_the_services(column: int, service: Any) -> No
 def test_the_responses_of_s3_mean_what_the_page_says() -> None:
     """Each code and status of the table, and no other."""
     documented: dict[object, str] = {}
-    for responses, kind, _ in rows_under(DOCS / "services.md", "### What S3 answers"):
+    for responses, kind, _ in rows_under(DOCS / "reference" / "services.md", "### What S3 answers"):
         for response in responses.split(", "):
             text = code(response)
             documented[int(text) if text.isdigit() else text] = code(kind)
@@ -200,7 +201,7 @@ def test_what_files_and_http_answer_means_what_the_page_says() -> None:
         ("### What the file system answers", {errorcode[number]: row[0] for number, row in FS_TABLE.items()}),
         ("### What an HTTP server answers", {str(status): row[0] for status, row in STATUSES.items()}),
     ):
-        rows = rows_under(DOCS / "services.md", heading)
+        rows = rows_under(DOCS / "reference" / "services.md", heading)
         documented = {code(response): code(kind) for responses, kind in rows for response in responses.split(", ")}
         assert documented == {response: kind.__name__ for response, kind in table.items()}
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import CAPABILITY

@@ -31,7 +31,7 @@ def test_a_temporary_view_has_options_and_a_schema(spark: SparkSession, tmp_path
 
 def test_the_statements_of_the_guide(spark: SparkSession, tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", [{"id": n, "pickup": f"p{n}", "distance": n} for n in range(30)])
-    (block,) = [one for one in blocks_of(ROOT / "docs" / "spark.md") if one.info == "sql"]
+    (block,) = [one for one in blocks_of(ROOT / "docs" / "guides" / "spark.md") if one.info == "sql"]
     text = block.content.replace("s3://bucket/trips", str(tmp_path))
     found = [spark.sql(statement).collect() for statement in text.split(";") if statement.strip()]
     assert found[-1] == [(9,)]

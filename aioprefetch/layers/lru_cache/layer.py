@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.bodies import BegunBody, FillBody, HeldBody
 from aioprefetch.layers.lru_cache.cache_store import CacheStore

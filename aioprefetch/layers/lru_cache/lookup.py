@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.layers.lru_cache.entry import slot_of
 from aioprefetch.layers.lru_cache.fill import Fill
 from aioprefetch.layers.lru_cache.index import IndexEntry

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, IsADirectory, IsSameFile, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime

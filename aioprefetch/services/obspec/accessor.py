@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import anyio
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import (
     Closed,
     Error,

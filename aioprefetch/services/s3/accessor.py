@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from aioprefetch.accessor.bodies import WriteBody
 from aioprefetch.accessor.http_headers import range_header, unquote_etag
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import InvalidArgument, NotFound, PermissionDenied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.client import Reply, S3Client

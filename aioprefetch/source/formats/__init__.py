@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioprefetch.source.formats.choosing import can_split, compression_of, format_of
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
+from aioprefetch.source.formats.registry import can_split, compression_of, format_of
 
 __all__ = ["FoundBatch", "RecordFormat", "Wanted", "can_split", "compression_of", "format_of"]

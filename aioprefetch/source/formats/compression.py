@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.formats.gzip_stream import GzipStream
+from aioprefetch.errors import ConfigInvalid, MissingDependency
+from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.snappy_stream import SnappyStream
-from aioprefetch.source.formats.zstd_stream import ZstdStream
 
 T = TypeVar("T")
+
+# One call of `take` returns about this much.
+OUT_BYTES = 1 << 20
+
+# A decompressor copies the part of its input that lies behind the end of a member or a frame. So each member gets a
+# short first slice, and slices that double: the copies of all members together cost no more than their bytes.
+_SLICE_BYTES_FIRST = 128
+_GZIP_SLICE_BYTES_MAX = 32 << 10
+_ZSTD_SLICE_BYTES_MAX = 64 << 10
 
 # Work on less than this costs less than handing it to a thread.
 THREAD_BYTES = 64 << 10
 
-# So much compressed data is handed to a thread at once, and more of what becomes more.
-_SLICE_BYTES_MIN = 128 << 10
-_SLICE_BYTES_MAX = 16 << 20
+# A thread gets slices of compressed data that double between these, while decompression makes them larger.
+_THREAD_SLICE_BYTES_MIN = 128 << 10
+_THREAD_SLICE_BYTES_MAX = 16 << 20
 
 OffLoop = Callable[..., Awaitable[T]]
+
+_GZIP_WINDOW_BITS = 31
+_ZEROS = re.compile(rb"\0*+")
 
 
 class Decompressor(Protocol):
@@ -36,6 +51,149 @@ class Decompressor(Protocol):
     def finish(self) -> None:
         """The file has ended: raises if that is in the middle of something."""
         ...
+
+
+class GzipStream:
+    """See ``Decompressor``. Zeros after a member are padding, as gzip has it; anything else begins another one."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._data = b""
+        self._view = memoryview(b"")
+        self._at = 0
+        self._base = 0
+        self._members = 0
+        self._slice_bytes = _SLICE_BYTES_FIRST
+        self._member: zlib._Decompress | None = None
+
+    @property
+    def position(self) -> int:
+        """How many compressed bytes were used."""
+        return self._base + self._at
+
+    def feed(self, data: bytes) -> None:
+        """See ``Decompressor``."""
+        self._base += len(self._data)
+        self._data, self._view, self._at = data, memoryview(data), 0
+
+    def take(self) -> bytes:
+        """See ``Decompressor``."""
+        parts: list[bytes] = []
+        room = OUT_BYTES
+        while room > 0:
+            member = self._member or self._next_member()
+            if member is None:
+                break
+            found = self._inflate(member, room)
+            if found:
+                parts.append(found)
+                room -= len(found)
+            elif self._at == len(self._data) and not member.eof:
+                break
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        """See ``Decompressor``."""
+        if self._member is not None:
+            raise corrupt("the gzip stream is cut short", path=self._path, offset=self.position)
+
+    def _next_member(self) -> zlib._Decompress | None:
+        if self._members:
+            zeros = _ZEROS.match(self._data, self._at)
+            self._at = self._at if zeros is None else zeros.end()
+        if self._at >= len(self._data):
+            return None
+        self._members += 1
+        self._slice_bytes = _SLICE_BYTES_FIRST
+        self._member = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        return self._member
+
+    def _inflate(self, member: zlib._Decompress, room: int) -> bytes:
+        piece = self._view[self._at : self._at + self._slice_bytes]
+        self._slice_bytes = min(2 * self._slice_bytes, _GZIP_SLICE_BYTES_MAX)
+        try:
+            found = member.decompress(piece, room)
+        except zlib.error as error:
+            what = "this is no gzip" if self._members == 1 else "what follows a gzip member is no other one"
+            raise corrupt(f"{what}, or it is damaged: {error}", path=self._path, offset=self.position) from error
+        self._at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
+        if member.eof:
+            self._member = None
+        return found
+
+
+class ZstdStream:
+    """See ``Decompressor``. A frame that needs a window above 128 MiB is refused, as the ``zstd`` command does."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._module = _zstd(path)
+        self._data = memoryview(b"")
+        self._at = 0
+        self._base = 0
+        self._frames = 0
+        self._slice_bytes = _SLICE_BYTES_FIRST
+        self._frame: Any = None
+
+    @property
+    def position(self) -> int:
+        """How many compressed bytes were used."""
+        return self._base + self._at
+
+    def feed(self, data: bytes) -> None:
+        """See ``Decompressor``."""
+        self._base += len(self._data)
+        self._data, self._at = memoryview(data), 0
+
+    def take(self) -> bytes:
+        """See ``Decompressor``."""
+        parts: list[bytes] = []
+        room = OUT_BYTES
+        while room > 0:
+            if self._frame is None:
+                if self._at >= len(self._data):
+                    break
+                self._frames += 1
+                self._slice_bytes = _SLICE_BYTES_FIRST
+                self._frame = self._module.ZstdDecompressor()
+            elif self._frame.needs_input and self._at >= len(self._data):
+                break
+            found = self._decompress(room)
+            parts.append(found)
+            room -= len(found)
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        """See ``Decompressor``."""
+        if self._frame is not None:
+            raise corrupt("the zstd stream is cut short", path=self._path, offset=self.position)
+
+    def _decompress(self, room: int) -> bytes:
+        frame = self._frame
+        piece = self._data[self._at : self._at + self._slice_bytes] if frame.needs_input else b""
+        self._slice_bytes = min(2 * self._slice_bytes, _ZSTD_SLICE_BYTES_MAX)
+        try:
+            found: bytes = frame.decompress(piece, room)
+        except self._module.ZstdError as error:
+            what = "this is no zstd" if self._frames == 1 else "what follows a zstd frame is no other one"
+            raise corrupt(f"{what}, or it is damaged: {error}", path=self._path, offset=self.position) from error
+        self._at += len(piece)
+        if frame.eof:
+            self._at -= len(frame.unused_data)
+            self._frame = None
+        return found
+
+
+def _zstd(path: str) -> Any:
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependency(
+            "zstd needs Python 3.14 or the package backports.zstd: pip install 'aioprefetch[spark]'",
+            operation="read_items",
+            path=path,
+        ) from error
 
 
 _STREAMS: dict[str, Callable[[str], Decompressor]] = {"gzip": GzipStream, "zstd": ZstdStream, "snappy": SnappyStream}
@@ -59,7 +217,7 @@ async def decompressed(
     A thread cannot be cancelled: it gets little at once of what becomes less, such as thousands of empty members.
     """
     stream = decompressor(compression, path)
-    size = _SLICE_BYTES_MIN
+    size = _THREAD_SLICE_BYTES_MIN
     async for piece in pieces:
         is_small = len(piece) < THREAD_BYTES
         at = 0
@@ -71,7 +229,7 @@ async def decompressed(
                 taken += len(found)
                 yield found
             at += len(part)
-            size = min(2 * size, _SLICE_BYTES_MAX) if taken >= len(part) else _SLICE_BYTES_MIN
+            size = min(2 * size, _THREAD_SLICE_BYTES_MAX) if taken >= len(part) else _THREAD_SLICE_BYTES_MIN
     stream.finish()
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid, excerpt
+from aioprefetch.source.columns.zones import instant
 from aioprefetch.source.formats.corruption import UNDECODABLE
-from aioprefetch.source.formats.time_zones import instant
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 _DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})", re.ASCII)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from aioprefetch.errors import ConfigInvalid, Error
 from aioprefetch.source.columns.names import match_names
 from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field, warn_of_unknown
-from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.csv_records import Quoting
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.options import FormatOptions
 

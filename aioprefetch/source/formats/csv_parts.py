@@ -12,12 +12,11 @@ import pyarrow.csv as pv
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.columns.casts import CannotCast, cast_plain
-from aioprefetch.source.columns.zones import warn_of_no_zone
+from aioprefetch.source.columns.zones import instants, note_local, warn_of_no_zone, zone_of
 from aioprefetch.source.formats.conversion import NotConvertible, first_unfit, from_text, json_text
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt
 from aioprefetch.source.formats.csv_layout import Layout, ragged
-from aioprefetch.source.formats.csv_quoting import PIECE_BYTES, Quoting
-from aioprefetch.source.formats.csv_records import first_record, record_spans, without_blank
+from aioprefetch.source.formats.csv_records import PIECE_BYTES, Quoting, first_record, record_spans, without_blank
 from aioprefetch.source.formats.json_rows import unfit
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
@@ -31,7 +30,6 @@ from aioprefetch.source.formats.records import (
     split_lines,
     starts_of,
 )
-from aioprefetch.source.formats.time_zones import instants, note_local, zone_of
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 # pyarrow reads these as integers.

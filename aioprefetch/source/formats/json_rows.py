@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from aioprefetch.errors import Error
+from aioprefetch.source.columns.zones import zone_of
 from aioprefetch.source.formats.conversion import (
     Integer,
     NotConvertible,
@@ -29,7 +30,6 @@ from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt, shown, u
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import starts_of
-from aioprefetch.source.formats.time_zones import zone_of
 
 # Python makes no integer of more digits.
 _INTEGER_CHARS_MAX = 4000

@@ -7,19 +7,36 @@ What it refuses, or takes otherwise than line by line, is read again by ``json_r
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
+from aioprefetch.source.columns.casts import in_256_bits
+from aioprefetch.source.columns.zones import local_times, parsed_instants, warn_of_no_zone, zone_of
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.json_parts import JsonParts, one_object_a_line
-from aioprefetch.source.formats.json_types import infer_json
-from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, on_thread, read_records
+from aioprefetch.source.formats.conversion import is_unicode
+from aioprefetch.source.formats.corruption import corrupt, warn_of_unknown
+from aioprefetch.source.formats.json_rows import parse_record, read_rows
+from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, on_thread, read_records, sample_lines
+from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import Joined, Parse, parse_joined
-from aioprefetch.source.formats.sampling import sample_lines
+from aioprefetch.source.formats.records import (
+    Joined,
+    Parse,
+    has_infinity,
+    is_narrow,
+    line_starts,
+    only_batch,
+    parse_joined,
+    split_lines,
+)
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 
@@ -61,3 +78,234 @@ class JsonLinesFormat:
     def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
         """See ``LineFormat``."""
         return parse_joined(texts, JsonParts(want, line_ends(want.options), "").at_once)
+
+
+# A column that no record has: pyarrow counts no rows without columns.
+_NO_COLUMN = pa.schema([("", pa.bool_())])
+
+
+class JsonParts:
+    """How the parts of one item are parsed."""
+
+    def __init__(self, want: Wanted, ends: LineEnds, path: str) -> None:
+        self._want = want
+        self._ends = ends
+        self._path = path
+        self._zone = zone_of(want.options)
+        # Times of another zone than UTC are read as texts.
+        self._local = [one for one in want.schema if self._zone is not UTC and _is_instant(one.type)]
+        # Looked for in the first part alone.
+        self._local_times = local_times(want.schema) if want.options.time_zone is None else None
+        self._drops_unknown = want.options.drops_unknown
+        self._warns_of_unknown = want.options.unknown_fields == "warn"
+        read = want.schema if self._drops_unknown else want.known_fields
+        for one in self._local:
+            read = read.set(read.get_field_index(one.name), pa.field(one.name, pa.string()))
+        read = pa.schema([one.with_type(in_256_bits(one.type)) for one in read])
+        # Decimals that become what is wanted by a cast that is checked.
+        self._wide = [one for one in want.schema if in_256_bits(one.type) != one.type]
+        self._is_direct = all(_is_direct(one.type, self._zone is UTC) for one in want.schema if one not in self._local)
+        self._narrow = [place for place, one in enumerate(want.schema) if is_narrow(one.type)]
+        self._read_schema = read if len(read) else _NO_COLUMN
+
+    def records(self, lines: Lines) -> FoundBatch:
+        """The records of whole lines."""
+        found = self.at_once(lines)
+        if found is not None:
+            return found
+        unknown: set[str] | None = set() if self._warns_of_unknown else None
+        found = read_rows(lines, self._ends, self._want, self._path, unknown)
+        if unknown:
+            warn_of_unknown(sorted(unknown), path=self._path)
+            self._warns_of_unknown, self._drops_unknown = False, True  # The rest of the file is read at once.
+        return found
+
+    def at_once(self, lines: Lines) -> FoundBatch | None:
+        """The records as pyarrow reads them; ``None`` where they have to be read one by one."""
+        if self._local_times is not None:
+            if self._local_times.search(lines.data):
+                warn_of_no_zone()
+            self._local_times = None
+        data = self._plain(lines.data) if self._is_direct else None
+        if data is None:
+            return None
+        count, texts = one_object_a_line(data), None
+        if not count:
+            texts = _trimmed(split_lines(data, LineEnds(None)))
+            if not _are_objects(texts):
+                return None  # pyarrow crashes on a null at the beginning, and joins objects that span lines.
+            count = _count(texts)
+        if count == 0:
+            return None
+        parse = pj.ParseOptions(
+            explicit_schema=self._read_schema,
+            unexpected_field_behavior="ignore" if self._drops_unknown else "error",
+        )
+        try:
+            table = pj.read_json(
+                pa.BufferReader(data), pj.ReadOptions(use_threads=False, block_size=len(data) + 1), parse
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+            return None
+        if table.num_rows != count:
+            return None
+        batch = self._as_wanted(only_batch(table.select(self._want.schema.names)))
+        if batch is None:
+            return None
+        if any(has_infinity(batch.column(place)) for place in self._narrow):
+            return None
+        return FoundBatch(batch, self._starts(lines, texts), self._unknown(batch.num_rows))
+
+    def _as_wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        try:
+            for one in self._wide:
+                place = batch.schema.get_field_index(one.name)
+                batch = batch.set_column(place, one.name, batch.column(place).cast(one.type))
+            for one in self._local:
+                place = batch.schema.get_field_index(one.name)
+                times = parsed_instants(batch.column(place), one.type, self._zone)
+                batch = batch.set_column(place, one.name, times)
+        except pa.ArrowInvalid:
+            return None
+        return batch
+
+    def _plain(self, data: bytes) -> bytes | None:
+        """With line ends that pyarrow knows; ``None`` where these are in the records as well."""
+        separator = self._ends.separator
+        if separator is None or separator == b"\n":
+            return None if separator is not None and b"\r" in data.replace(b"\r\n", b"") else data
+        rest = data.replace(separator, b"")
+        return None if b"\n" in rest or b"\r" in rest else data.replace(separator, b"\n")
+
+    def _starts(self, lines: Lines, texts: pa.StringArray | None) -> pa.Int64Array | None:
+        if not self._want.offsets:
+            return None
+        starts = line_starts(lines, self._ends)
+        return starts if texts is None else starts.filter(pc.greater(pc.binary_length(texts), 0))
+
+    def _unknown(self, count: int) -> pa.StringArray | None:
+        return pa.nulls(count, pa.string()) if self._want.options.unknown_fields == "rescue" else None
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+def _is_direct(kind: pa.DataType, is_utc: bool) -> bool:
+    """Whether pyarrow reads it from JSON as we do."""
+    types = pa.types
+    if types.is_struct(kind):
+        return all(_is_direct(one.type, is_utc) for one in kind)
+    if types.is_list(kind):
+        return _is_direct(kind.value_type, is_utc)
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_number or is_text or types.is_boolean(kind) or (is_utc and _is_instant(kind)))
+
+
+def one_object_a_line(data: bytes) -> int:
+    """How many lines the usual file has, 0 for others.
+
+    Told by what is around line ends, since a ``}`` before one and a ``{`` behind it are nowhere within an object.
+    """
+    if not (data.startswith(b"{") and data.endswith((b"}\n", b"}"))) or b"\r" in data:
+        return 0
+    found = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(found[:-1] == ord("\n"))
+    is_usual = bool((found[ends - 1] == ord("}")).all() and (found[ends + 1] == ord("{")).all())
+    return len(ends) + 1 if is_usual else 0
+
+
+def _trimmed(lines: pa.StringArray) -> pa.StringArray:
+    return pc.utf8_trim(lines, " \t\r\n")
+
+
+def _are_objects(texts: pa.StringArray) -> bool:
+    blank = pc.equal(pc.binary_length(texts), 0)
+    whole = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    return pc.all(pc.or_(blank, whole)).as_py() is not False
+
+
+def _count(texts: pa.StringArray) -> int:
+    found: int = pc.sum(pc.greater(pc.binary_length(texts), 0)).as_py() or 0
+    return found
+
+
+_LONG_MAX = (1 << 63) - 1
+_DECIMAL_DIGITS_MAX = 38
+
+_SIMPLE = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+}
+
+# A kind: the name of a simple one, ``dict`` of fields, or a list of one kind.
+_Kind = Any
+
+
+def infer_json(lines: Lines, ends: LineEnds, path: str) -> pa.Schema:
+    """The schema of whole lines. ``UntrustedMetadata`` for what is no JSON object."""
+    merged: _Kind = {}
+    for start, stop in ends.spans(lines.data):
+        text = lines.data[start:stop].strip(b" \t\r\n")
+        if text:
+            try:
+                merged = _merge(merged, _kind(parse_record(text)))
+            except ValueError as error:
+                raise corrupt(f"no JSON object: {error}", path=path, offset=lines.place(start)) from error
+    return pa.schema([(name, _arrow(kind)) for name, kind in merged.items()])
+
+
+def _kind(value: Any) -> _Kind:
+    if isinstance(value, dict):
+        wrong = next((name for name in value if not is_unicode(name)), None)
+        if wrong is not None:
+            raise ValueError(f"the name {wrong!r} has half of a surrogate pair in it, which is no text")
+        return {name: _kind(one) for name, one in value.items()}
+    if isinstance(value, list):
+        inner: _Kind = "null"
+        for one in value:
+            inner = _merge(inner, _kind(one))
+        return [inner]
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        if -_LONG_MAX - 1 <= value <= _LONG_MAX:
+            return "long"
+        digits = len(str(abs(value)))
+        return digits if digits <= _DECIMAL_DIGITS_MAX else "double"
+    return "double" if isinstance(value, float) else "string"
+
+
+def _merge(one: _Kind, other: _Kind) -> _Kind:
+    if one == other or other == "null":
+        return one
+    if one == "null":
+        return other
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name, kind in other.items():  # In place: a copy for each record would make many names cost their square.
+            one[name] = _merge(one.get(name, "null"), kind)
+        return one
+    if isinstance(one, list) and isinstance(other, list):
+        return [_merge(one[0], other[0])]
+    numbers = [kind for kind in (one, other) if kind in ("long", "double") or isinstance(kind, int)]
+    if len(numbers) < 2:
+        return "string"
+    if "double" in numbers:
+        return "double"
+    return max(kind for kind in numbers if isinstance(kind, int))
+
+
+def _arrow(kind: _Kind) -> pa.DataType:
+    if isinstance(kind, dict):
+        return pa.struct([(name, _arrow(one)) for name, one in kind.items()])
+    if isinstance(kind, list):
+        return pa.list_(_arrow(kind[0]))
+    if isinstance(kind, int):
+        return pa.decimal128(kind, 0)
+    return _SIMPLE[kind]

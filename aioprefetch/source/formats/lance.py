@@ -22,10 +22,10 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.prepared import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.choosing import is_dataset
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
-from aioprefetch.source.formats.opened import check_open_file
+from aioprefetch.source.formats.file_bytes import check_open_file
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.registry import is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 

@@ -15,14 +15,14 @@ from typing import cast
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.choosing import compression_of, format_of
 from aioprefetch.source.formats.compression import decompressed_whole
 from aioprefetch.source.formats.corruption import UNDECODABLE
+from aioprefetch.source.formats.file_bytes import WHOLE_BYTES_MAX, comes_whole, read_whole
 from aioprefetch.source.formats.line_stream import Decoding, LineFormat, on_thread, read_records
 from aioprefetch.source.formats.lines import Lines
-from aioprefetch.source.formats.opened import WHOLE_BYTES_MAX, comes_whole, read_whole
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import Joined, in_batches
+from aioprefetch.source.formats.registry import compression_of, format_of
 
 # Larger files take longer to be parsed than to be begun.
 SMALL_BYTES_MAX = 64 << 10

@@ -8,25 +8,27 @@ which need the footer anyway.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error
-from aioprefetch.operator.operator import Operator
+from aioprefetch.lance.dataset.versions import version_of
+from aioprefetch.operator.operator import Operator, list_literally
 from aioprefetch.parquet import Footer
 from aioprefetch.parquet.pruning import prune_row_groups
-from aioprefetch.source.columns.directories import directories_of, directory_fields, names_of
+from aioprefetch.source.columns.directories import DirectoryFilter, directories_of, directory_fields, names_of
 from aioprefetch.source.fetch.partitioning import check_partition_options, divide, partition_count, piece_bytes
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.formats.parquet import pinned_footer, prunable, row_group_starts
+from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions
-from aioprefetch.source.reading.batch_files import list_files
-from aioprefetch.source.reading.directory_filter import DirectoryFilter
 from aioprefetch.source.reading.failures import reason_of
+from aioprefetch.values import Entry
 
 # Of more files footers are left to the tasks.
 FOOTERS_MAX = 100_000
@@ -167,3 +169,46 @@ def row_group_items(file: SourceFile, footer: Footer, groups: Sequence[int], tar
         else:
             items.append(FetchItem(file, start, end, (number,)))
     return items
+
+
+_MANIFEST = re.compile(r"(|.*/)_versions/\d{1,20}\.manifest")
+
+
+async def list_files(
+    operator: Operator, options: FormatOptions, *, glob: str | None = None, prefix: str = "", hidden_files: bool = False
+) -> AsyncGenerator[SourceFile, None]:
+    """The files below the root that match ``glob``, empty ones included; directories and hidden files are none.
+
+    A directory that holds a dataset of Lance is one file, if it matches: its key ends with ``/`` (that of the root is
+    empty), its version is the dataset's latest, its size is that of all its objects. What is in it is no file then.
+    """
+    selection = Selection(prefix, glob, hidden_files=hidden_files)
+    # Manifests come before the data they are of, in the order of keys.
+    may_be_dataset = options.format in (None, "lance")
+    dataset: SourceFile | None = None
+    async with list_literally(operator, selection.prefix, recursive=True) as entries:
+        async for entry in entries:
+            if dataset is not None and not entry.path.startswith(dataset.key):
+                if _takes(selection, dataset):
+                    yield dataset
+                dataset = None
+            found = _MANIFEST.fullmatch(entry.path) if may_be_dataset else None
+            if found is not None and dataset is None:
+                dataset = SourceFile(found[1], 0, None, "0")
+            if dataset is not None:
+                dataset = _with(dataset, entry)
+            elif selection.takes(entry.path):
+                yield file_of(entry)
+    if dataset is not None and _takes(selection, dataset):
+        yield dataset
+
+
+def _takes(selection: Selection, dataset: SourceFile) -> bool:
+    return not dataset.key or selection.takes(dataset.key[:-1])
+
+
+def _with(dataset: SourceFile, entry: Entry) -> SourceFile:
+    """A dataset with one more object."""
+    version = version_of(entry, dataset.key)
+    latest = max(int(dataset.version or 0), version[0].version if version is not None else 0)
+    return replace(dataset, size=dataset.size + (entry.size or 0), version=str(latest))

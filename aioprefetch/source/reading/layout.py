@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.source.columns.conform import Conformer
 from aioprefetch.source.columns.directories import (
     Directories,
+    DirectoryFilter,
     directories_of,
     directory_fields,
     directory_value,
@@ -21,9 +23,27 @@ from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.formats.records import Joined
 from aioprefetch.source.formats.small_files import SmallFiles
 from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions
-from aioprefetch.source.reading.directory_filter import DirectoryFilter
-from aioprefetch.source.reading.records import Records
 from aioprefetch.source.reading.task import ReadTask
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Conformed records of one file, or of several in their order: ``files`` has each with the number of its rows.
+
+    ``offsets`` and ``unknown`` are those of ``FoundBatch``.
+    """
+
+    batch: pa.RecordBatch
+    files: tuple[tuple[SourceFile, int], ...]
+    offsets: pa.Array | None = None
+    unknown: pa.Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What the columns take in memory."""
+        size: int = self.batch.nbytes
+        return size
+
 
 # Values of so many different directories are kept.
 _VALUES_MAX = 1024

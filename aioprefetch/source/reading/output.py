@@ -17,7 +17,7 @@ from aioprefetch.source.columns.conform import conform_array
 from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN
-from aioprefetch.source.reading.records import Records
+from aioprefetch.source.reading.layout import Records
 from aioprefetch.source.reading.task import ReadTask
 
 # A batch is given when it has so many bytes, however few rows; and when it has this share of the wanted rows.

@@ -1,8 +1,8 @@
 """The lines of the conformance lists, which test checks which line, and which lines do not apply here.
 
 `opendal:R9` is a line of the list drawn from OpenDAL's behaviour tests, `s3a:P09` one of the list drawn from Hadoop's
-contract tests for S3A streams, `reliability:D06` a fault that block files must survive. docs/conformance.md says all
-of it in words for people.
+contract tests for S3A streams, `reliability:D06` a fault that block files must survive.
+docs/reference/conformance.md says all of it in words for people.
 """
 
 from collections.abc import Callable

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.slots import SlotQueue

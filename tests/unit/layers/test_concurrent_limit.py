@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
@@ -170,11 +170,11 @@ async def test_a_promoted_prefetch_goes_with_the_demand() -> None:
             for number, lane in enumerate(lanes):
                 group.create_task(stack.accessor.read(ReadRequest(path="k", offset=number, lane=lane), sinks[number]))
                 await settle()
-            sinks[2].hurry()
+            sinks[2].promote()
             await body.aclose()
         assert [offset for offset, _ in stack.ranges()[1:]] == [3, 2, 0, 1]
-        sinks[2].hurry()
-        assert sinks[2].on_urgent is None
+        sinks[2].promote()
+        assert sinks[2].on_promote is None
 
 
 async def test_an_uncontended_read_makes_no_future() -> None:
@@ -195,7 +195,7 @@ async def test_a_prefetch_that_became_urgent_gives_back_the_slot_that_it_took() 
     async with open_stack(ConcurrentLimitLayer(4), data=DATA) as stack:
         for _ in range(3):
             sink = CollectSink()
-            sink.hurry()
+            sink.promote()
             await stack.accessor.read(ReadRequest(path="k", lane="prefetch"), sink)
         slots = slots_of(stack)
         assert (slots.in_flight, slots.prefetch_in_flight) == (0, 0)
@@ -203,7 +203,7 @@ async def test_a_prefetch_that_became_urgent_gives_back_the_slot_that_it_took() 
         sink = CollectSink()
         reading = asyncio.create_task(stack.accessor.read(ReadRequest(path="k", lane="prefetch"), sink))
         await settle()
-        sink.hurry()
+        sink.promote()
         for body in bodies:
             await body.aclose()
         await reading

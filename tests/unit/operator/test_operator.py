@@ -2,6 +2,7 @@
 
 import asyncio
 import mmap
+import pickle
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import PurePosixPath
@@ -11,6 +12,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import (
     ConditionNotMatch,
     ConfigInvalid,
@@ -22,8 +24,18 @@ from aioprefetch.errors import (
     ObjectChanged,
     RangeNotSatisfied,
     TimedOut,
+    Unavailable,
 )
-from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, Layer, RetryLayer, TimeoutLayer
+from aioprefetch.layers import (
+    CompleteLayer,
+    ConcurrentLimitLayer,
+    ErrorContextLayer,
+    Layer,
+    LruCacheLayer,
+    RetryLayer,
+    TimeoutLayer,
+    WrappedAccessor,
+)
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest, WriteRequest
@@ -361,10 +373,71 @@ def test_a_layer_replaces_its_own_kind_or_goes_outermost() -> None:
     assert repr(again).index("Outer") < repr(again).index("RetryLayer") < repr(again).index("ErrorContextLayer")
 
 
+def test_a_layer_is_placed_directly_inside_another() -> None:
+    base = Operator(Memory("placed"))
+    placed = base.layer(Outer("first"), inside=RetryLayer)
+    order = [ErrorContextLayer, CompleteLayer, TimeoutLayer, ConcurrentLimitLayer, Outer, RetryLayer]
+    assert [type(layer) for layer in placed._layers] == order
+    moved = placed.layer(Outer("second"), inside=CompleteLayer)
+    order = [ErrorContextLayer, Outer, CompleteLayer, TimeoutLayer, ConcurrentLimitLayer, RetryLayer]
+    assert [type(layer) for layer in moved._layers] == order
+    replaced = moved.layer(Outer("third"))  # without `inside` it takes the place of the layer of its type
+    assert [type(layer) for layer in replaced._layers] == order
+    assert [layer.name for layer in replaced._layers if isinstance(layer, Outer)] == ["third"]
+    assert type(base.layer(Outer(), inside=ErrorContextLayer)._layers[0]) is Outer
+    unpickled = pickle.loads(pickle.dumps(moved))
+    assert [type(layer) for layer in unpickled._layers] == [type(layer) for layer in moved._layers]
+
+
+class CountingLayer(Layer):
+    """Counts the calls that pass it."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def wrap(self, inner: Accessor, runtime: object) -> Accessor:
+        return CountingAccessor(inner, self)
+
+
+class CountingAccessor(WrappedAccessor):
+    def __init__(self, inner: Accessor, layer: CountingLayer) -> None:
+        super().__init__(inner)
+        self._layer = layer
+
+    async def around(self, request: Any, forward: Callable[[Any], Awaitable[Any]]) -> Any:
+        self._layer.calls += 1
+        return await forward(request)
+
+
+@pytest.mark.virtual
+async def test_a_layer_inside_retry_runs_for_each_attempt() -> None:
+    """Outermost it sees one read; inside of Retry it sees every attempt."""
+    plan = (Injection(operation="stat", times=2, error=Unavailable),)
+    for inside, calls in ((RetryLayer, 3), (None, 1)):
+        counting = CountingLayer()
+        operator = Operator(Memory()).layer(FaultLayer(plan), inside=TimeoutLayer).layer(counting, inside=inside)
+        await operator.create_dir("d/")
+        counting.calls = 0
+        await operator.stat("d/")
+        assert counting.calls == calls, inside
+        await operator.aclose()
+
+
+@pytest.mark.parametrize("inside", [LruCacheLayer, Outer, RetryLayer(), "RetryLayer", 5])
+def test_a_layer_that_is_not_there_is_named_with_those_that_are(inside: Any) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        Operator.bare(Memory()).layer(Outer(), inside=inside)
+    assert "CompleteLayer, ErrorContextLayer" in str(caught.value)
+    assert (inside.__name__ if isinstance(inside, type) else repr(inside)) in str(caught.value)
+    assert caught.value.operation == "configure"
+
+
 def test_a_timeout_outside_of_retry_is_refused() -> None:
     bare = Operator.bare(Memory())
     with pytest.raises(ConfigInvalid, match="within RetryLayer"):
         bare.layer(RetryLayer()).layer(TimeoutLayer())
+    with pytest.raises(ConfigInvalid, match="within RetryLayer"):
+        Operator(Memory()).layer(RetryLayer(), inside=TimeoutLayer)
     assert len(bare.layer(TimeoutLayer()).layer(RetryLayer())._layers) == 4
 
 

@@ -7,7 +7,7 @@ from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, Struc
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.inference import FileFields, file_fields_of_batch, with_metadata
-from aioprefetch.spark.option_text import parse_options
+from aioprefetch.spark.settings import parse_options
 
 FIELDS = {"a": LongType(), "b": StringType(), "c": DoubleType()}
 

@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
-from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.recipe import OperatorRecipe
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
-from aioprefetch.spark.option_text import parse_options
 from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
-from aioprefetch.spark.places import RETRY_OPTIONS
-from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.settings import SourceSettings, parse_options
+from aioprefetch.spark.store_options import RETRY_OPTIONS
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
@@ -93,7 +91,7 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
     [
         ("maxFilesPerTriger", "1", "maxFilesPerTrigger"),
         ("max_files", "1", "there is no option 'max_files'"),
-        ("quxx", "1", "docs/spark-options.md"),
+        ("quxx", "1", "docs/reference/spark-options.md"),
         ("maxFilesPerTrigger", "0", "at least 1"),
         ("maxFilesPerTrigger", "1.5", "integer"),
         ("taskSlots", "0", "at least 1"),
@@ -268,7 +266,7 @@ def test_every_option_of_an_operator_has_a_text_form() -> None:
     targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
     services = {name for names in SERVICE_OPTIONS.values() for name in names}
     assert targets == services | set(OPERATOR_OPTIONS) | set(RETRY_OPTIONS)
-    constructor = set(inspect.signature(OperatorRecipe.__init__).parameters) - {"self", "service"}
+    constructor = set(inspect.signature(Operator.__init__).parameters) - {"self", "service"}
     assert constructor == set(OPERATOR_OPTIONS)
 
 

@@ -4,9 +4,8 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, Unavailable
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
-from aioprefetch.spark.option_text import parse_options
-from aioprefetch.spark.places import is_same_endpoint
-from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.settings import SourceSettings, parse_options
+from aioprefetch.spark.store_options import is_same_endpoint
 from aioprefetch.testing import Fault, FaultServer, Rule
 
 STORE = "http://store:9000"

@@ -7,7 +7,7 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.operator.open_file import OpenFileBuilder
-from aioprefetch.operator.open_file.keys import KEYS
+from aioprefetch.operator.open_file_keys import KEYS
 from aioprefetch.reader.options import ReaderOptions
 from tests.unit.gates import KIB, Bench
 

@@ -6,8 +6,8 @@ import io
 import pytest
 
 from aioprefetch.errors import Error, InvalidPath, PermissionDenied
+from aioprefetch.operator import open_file_keys as k
 from aioprefetch.operator.open_file import PendingReader
-from aioprefetch.operator.open_file import keys as k
 from tests.unit.operator.open_file.clauses import Scene, clause
 
 UNKNOWN = "fs.example.option"

@@ -1,12 +1,12 @@
 """The pages about openFile() say what the tables of the code say."""
 
-from aioprefetch.operator.open_file.keys import KEYS
+from aioprefetch.operator.open_file_keys import KEYS
 from tests.docs.pages import code, rows_under
 from tests.tidy.source_tree import ROOT
 from tests.unit.operator.open_file.clauses_vendor import CAPABILITIES
 
-MAP = ROOT / "docs" / "openfile-map.md"
-OPTIONS = ROOT / "docs" / "options.md"
+MAP = ROOT / "docs" / "maps" / "openfile.md"
+OPTIONS = ROOT / "docs" / "reference" / "options.md"
 
 
 def test_the_keys_of_the_map() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from aioprefetch import Metadata, Operator, RangeReader
 from aioprefetch.errors import IsADirectory, NotFound
+from aioprefetch.operator import open_file_keys as k
 from aioprefetch.operator.open_file import PendingReader
-from aioprefetch.operator.open_file import keys as k
 from aioprefetch.services import Memory
 from tests.unit.gates import bench, settle
 

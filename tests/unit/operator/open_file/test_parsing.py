@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from aioprefetch import Operator, RangeReader
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator.open_file import keys as k
-from aioprefetch.operator.open_file.settings import Settings
-from aioprefetch.operator.open_file.status import known_object
+from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator.open_file_keys import Settings, known_object
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.services import Memory
 

@@ -7,8 +7,8 @@ import pytest
 
 from aioprefetch import Metadata, Operator
 from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, InvalidType, Unsupported
+from aioprefetch.operator import open_file_keys as k
 from aioprefetch.operator.open_file import OpenFileBuilder
-from aioprefetch.operator.open_file import keys as k
 from aioprefetch.services import Memory
 
 Call = Callable[[OpenFileBuilder], OpenFileBuilder]

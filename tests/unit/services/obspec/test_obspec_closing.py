@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from obstore.store import MemoryStore
 
-from aioprefetch.accessor.bodies import ReadBody
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Closed, ConditionNotMatch
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore

@@ -150,7 +150,7 @@ def test_names_are_the_caller_s_to_give() -> None:
 
 def test_the_options_are_those_of_the_page() -> None:
     """Names in order, and defaults."""
-    rows = rows_under(ROOT / "docs" / "obspec.md", "## Options")
+    rows = rows_under(ROOT / "docs" / "guides" / "obspec.md", "## Options")
     documented = {code(row[0]): row[3] for row in rows}
     actual = inspect.signature(ObspecStore).parameters
     assert list(documented) == list(actual)
@@ -169,7 +169,7 @@ class CanAll(GetOnly):
 
 def test_capabilities_are_those_of_the_page() -> None:
     """Of each store of obstore's; what the table leaves out is the same for all."""
-    rows = rows_under(ROOT / "docs" / "obspec.md", "## What each store can do")
+    rows = rows_under(ROOT / "docs" / "guides" / "obspec.md", "## What each store can do")
     stores: list[Any] = [
         s3(),
         AzureStore("c", account_name="a", account_key="YWJj"),

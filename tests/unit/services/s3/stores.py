@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from aioprefetch.accessor.bodies import ReadBody
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client

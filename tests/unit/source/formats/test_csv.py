@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, Unsupported, UntrustedMetadata
 from aioprefetch.source.formats import can_split
-from aioprefetch.source.formats.csv_quoting import Quoting
+from aioprefetch.source.formats.csv_records import Quoting
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, Error, Unsupported, UntrustedMetadata
-from aioprefetch.source.formats.json_parts import JsonParts
 from aioprefetch.source.formats.json_rows import read_rows
-from aioprefetch.source.formats.jsonl import JsonLinesFormat
+from aioprefetch.source.formats.jsonl import JsonLinesFormat, JsonParts
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.options import FormatOptions, ReadOptions

@@ -21,13 +21,12 @@ from backports import zstd
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.columns.casts import CannotCast, cast_plain
 from aioprefetch.source.columns.directories import DirectoryColumns
-from aioprefetch.source.formats import zstd_stream
+from aioprefetch.source.formats import compression as zstd_stream
 from aioprefetch.source.formats.compression import decompressor
-from aioprefetch.source.formats.csv_quoting import Quoting
-from aioprefetch.source.formats.csv_records import RecordCutter
+from aioprefetch.source.formats.csv_records import Quoting, RecordCutter
 from aioprefetch.source.formats.encodings import Transcoder
 from aioprefetch.source.formats.json_rows import DEPTH_MAX, read_rows
-from aioprefetch.source.formats.json_types import infer_json
+from aioprefetch.source.formats.jsonl import infer_json
 from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.options import FormatOptions, ReadOptions

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.formats import lines as lines_module
-from aioprefetch.source.formats.csv_quoting import Quoting
-from aioprefetch.source.formats.csv_records import RecordCutter, record_spans
+from aioprefetch.source.formats.csv_records import Quoting, RecordCutter, record_spans
 from aioprefetch.source.formats.lines import LineCutter, LineEnds
 
 CONTENT = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"|", b"||", b"\n\n", b"x" * 9])).map(b"".join)

@@ -24,7 +24,7 @@ RESCUED = pa.schema([("n", pa.int64()), ("_rescued", pa.string())])
 GOOD = b'{"n": 1}\n'
 # More than is decoded on the loop's own thread.
 LARGE = 100_000
-# The bound that docs/spark-options.md names.
+# The bound that docs/reference/spark-options.md names.
 DEPTH_MAX = 200
 
 
@@ -254,7 +254,7 @@ async def test_a_sample_meets_the_policy_for_corrupt_files_whatever_a_decoder_ra
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("aioprefetch.source.formats.json_types.parse_record", fail)
+    monkeypatch.setattr("aioprefetch.source.formats.jsonl.parse_record", fail)
     async with Shelf() as shelf:
         file = await shelf.put("a.jsonl", b'{"n":1}\n')
         with pytest.raises(UntrustedMetadata, match="cannot be decoded"):

@@ -1,0 +1,75 @@
+"""The layers of an Operator: the default stack, and where another layer goes. Stacks are listed innermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aioprefetch.accessor.protocols import Layer, Service
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
+from aioprefetch.runtime.options import check_count, checked_seconds
+
+Stack = tuple[Layer, ...]
+
+
+def default_stack(service: Service, *, attempts_max: int, retry_seconds: float) -> Stack:
+    """The default stack over a service.
+
+    Timeout bounds one attempt and so lies within Retry; neither a pause between attempts nor a queue may hold a slot,
+    so ConcurrentLimit lies between the two. Raises ``ConfigInvalid`` for an invalid option.
+    """
+    check_count("Operator", "attempts_max", attempts_max, least=1)
+    total_seconds = checked_seconds("retry_seconds", retry_seconds, zero_allowed=True)
+    retry = RetryLayer(attempts_max=attempts_max, total_seconds=total_seconds)
+    return (ErrorContextLayer(), CompleteLayer(), _timeout_over(service), ConcurrentLimitLayer(), retry)
+
+
+def _timeout_over(service: Service) -> TimeoutLayer:
+    """The Timeout of the default stack, which never ends a wait that the options of the service allow."""
+    layer = TimeoutLayer()
+    connect_seconds, read_seconds = (
+        float(getattr(service, name, 0.0)) for name in ("connect_timeout_seconds", "read_timeout_seconds")
+    )
+    return TimeoutLayer(
+        timeout_seconds=max(layer.timeout_seconds or 0.0, connect_seconds + read_seconds),
+        stall_seconds=max(layer.stall_seconds or 0.0, connect_seconds, read_seconds),
+    )
+
+
+def bare_stack() -> Stack:
+    """The stack of ``Operator.bare``: errors name operation and path, and reads are complete."""
+    return (ErrorContextLayer(), CompleteLayer())
+
+
+def with_layer(stack: Stack, layer: Layer, *, inside: type[Layer] | None = None) -> Stack:
+    """The stack with ``layer`` in place of the layer of its type, otherwise outermost; or directly inside another.
+
+    ``ConfigInvalid`` for a layer that is not a layer, and for an ``inside`` that is not in the stack.
+    """
+    if isinstance(layer, type) or not callable(getattr(layer, "wrap", None)):
+        raise ConfigInvalid(f"a layer is needed, such as RetryLayer(), not {layer!r}", operation="configure")
+    kinds = [type(member) for member in stack]
+    if inside is None:
+        place = kinds.index(type(layer)) if type(layer) in kinds else len(stack)
+        return (*stack[:place], layer, *stack[place + 1 :])
+    others = [member for member in stack if type(member) is not type(layer)]
+    places = {type(member): place for place, member in enumerate(others)}
+    if not isinstance(inside, type) or inside not in places:
+        name = inside.__name__ if isinstance(inside, type) else repr(inside)
+        present = ", ".join(kind.__name__ for kind in reversed(places))
+        raise ConfigInvalid(
+            f"inside must be the type of another layer of the stack, not {name}; from the outermost on there are"
+            f" {present}",
+            operation="configure",
+        )
+    return (*others[: places[inside]], layer, *others[places[inside] :])
+
+
+def check_order(stack: Sequence[Layer]) -> None:
+    """Timeout must lie within Retry: outside it would end the pauses and attempts that Retry owns."""
+    kinds = [type(layer) for layer in stack]
+    if TimeoutLayer in kinds and RetryLayer in kinds and kinds.index(TimeoutLayer) > kinds.index(RetryLayer):
+        raise ConfigInvalid(
+            "TimeoutLayer must lie within RetryLayer: add Timeout before Retry, or replace both of the default stack",
+            operation="configure",
+        )

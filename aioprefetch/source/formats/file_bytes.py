@@ -1,0 +1,156 @@
+"""The bytes of one item, of the version that it names: small files by one plain GET, others by a reader, in pieces.
+
+Opening a reader costs ten times a GET, and pays from the second request on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.errors import ConditionNotMatch, ObjectChanged
+from aioprefetch.operator.open_file_keys import READ_POLICY, SPLIT_END, SPLIT_START
+from aioprefetch.operator.operator import Operator
+from aioprefetch.reader import RangeReader
+from aioprefetch.reader.options import CHUNK_BYTES
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.values import ReadRequest
+
+# Larger files come in pieces, the next of which is read while one is decoded.
+WHOLE_BYTES_MAX = 1 << 20
+
+# The record that crosses the end of an item is looked for in steps, the first as long as this.
+BEYOND_BYTES = 64 << 10
+BEYOND_BYTES_MAX = 8 << 20
+
+# So much of a part is asked for ahead of its reading.
+AHEAD_BYTES = 16 << 20
+
+
+def check_open_file(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> None:
+    """Check the settings of ``openFile`` for a file that is read without a reader.
+
+    ``ConfigInvalid`` and ``Unsupported`` as ``OpenFileBuilder.build`` raises them. What is known of the file (length,
+    ETag, version) wins over settings, as a status does; the others say how a reader reads, and there is none.
+    """
+    if settings:
+        operator.open_file(file.key).propagate(settings).with_status(file).build()
+
+
+def comes_whole(file: SourceFile) -> bool:
+    """Whether ``read_whole`` is for it: small, and nothing that a store could not be held to by its ETag."""
+    return 0 < file.size <= WHOLE_BYTES_MAX and not (file.etag and is_weak(file.etag))
+
+
+async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:
+    """All bytes of this version of a file by one GET. ``ObjectChanged`` if the store has another one."""
+    check_open_file(operator, file, settings)
+    request = ReadRequest(path=file.key, if_match=file.etag, version=file.version)
+    sink = CollectSink(operator.runtime().budget)
+    try:
+        reply = await operator.accessor().read(request, sink)
+    except ConditionNotMatch as error:
+        actual = error.context.get("etag")
+        raise _changed(file, "the file was overwritten after it was listed", actual) from error
+    data = sink.to_bytes()
+    if file.etag and reply.head.etag not in (None, file.etag):  # Some stores ignore the condition.
+        raise _changed(file, "the file was overwritten after it was listed", reply.head.etag)
+    if len(data) != file.size:
+        raise _changed(file, f"the file has {len(data)} bytes, and had {file.size} when it was listed", None)
+    return data
+
+
+def _changed(file: SourceFile, message: str, actual: object) -> ObjectChanged:
+    return ObjectChanged(
+        message,
+        expected_etag=file.etag,
+        actual_etag=None if actual is None else str(actual),
+        operation="read_items",
+        path=file.key,
+    )
+
+
+async def read_content(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:
+    """All bytes of this version of a file of any size, at once."""
+    if comes_whole(file):
+        return await read_whole(operator, file, settings)
+    if file.size == 0:
+        return b""
+    async with await open_pinned(operator, file, settings, policy="whole-file") as reader:
+        return await reader.read_at(0, file.size)
+
+
+async def open_pinned(
+    operator: Operator,
+    file: SourceFile,
+    settings: Mapping[str, str],
+    *,
+    policy: str,
+    split: tuple[int, int] | None = None,
+) -> RangeReader:
+    """A reader of this version of a file; nothing is sent. ``settings`` of ``openFile`` win over ``policy``, ``split``.
+
+    Raises ``ConfigInvalid`` for a mandatory setting that nobody knows.
+    """
+    builder = operator.open_file(file.key).opt(READ_POLICY, policy)
+    if split is not None:
+        builder.opt(SPLIT_START, split[0]).opt(SPLIT_END, split[1])
+    return await builder.propagate(settings).with_status(file).build()
+
+
+async def pieces(
+    operator: Operator, item: FetchItem, settings: Mapping[str, str], *, begin: int
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of the file from ``begin`` on, to the end of the item in large pieces, then beyond it in small ones.
+
+    Whoever has what he needs closes it; then nothing is left in flight.
+    """
+    if item.file.size == 0:
+        return
+    if item.is_whole and comes_whole(item.file):
+        yield await read_whole(operator, item.file, settings)
+        return
+    policy, split = ("sequential", None) if item.is_whole else ("random", (begin, item.stop))
+    async with await open_pinned(operator, item.file, settings, policy=policy, split=split) as reader:
+        if item.is_whole:
+            async with reader.stream() as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        else:
+            async with aclosing(_part(reader, begin, item.stop)) as chunks_of_part:
+                async for chunk in chunks_of_part:
+                    yield chunk
+
+
+async def _part(reader: RangeReader, position: int, stop: int) -> AsyncGenerator[bytes, None]:
+    """From a position on, with exact requests ahead up to ``stop``, and beyond it.
+
+    Requests by block would bring a block on each side of a part of a file, which its neighbours bring again.
+    """
+    asked = position
+    while position < stop:
+        chunk = await reader.read_at(position, min(CHUNK_BYTES, stop - position))
+        if not chunk:
+            return
+        position += len(chunk)
+        if asked < min(stop, position + AHEAD_BYTES // 2):
+            begin, asked = max(asked, position), min(stop, position + AHEAD_BYTES)
+            reader.will_need([(begin, asked)])
+        yield chunk
+    size = BEYOND_BYTES
+    while chunk := await reader.read_at(position, size):
+        position += len(chunk)
+        size = min(2 * size, BEYOND_BYTES_MAX)
+        yield chunk
+
+
+async def beginning(operator: Operator, file: SourceFile, settings: Mapping[str, str], size: int) -> bytes:
+    """The first ``size`` bytes of a file, by one request for exactly these."""
+    if file.size == 0:
+        return b""
+    if file.size <= size and comes_whole(file):
+        return await read_whole(operator, file, settings)
+    async with await open_pinned(operator, file, settings, policy="random") as reader:
+        return await reader.read_at(0, size)

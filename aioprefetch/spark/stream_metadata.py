@@ -1,0 +1,104 @@
+"""What a stream keeps beside its state from its first start on: the schema, and what may not change between runs.
+
+Each is one file, written once by whoever comes first, and sealed by a checksum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict, UntrustedMetadata
+from aioprefetch.operator.listing import literal_glob
+from aioprefetch.operator.operator import Operator
+from aioprefetch.source.state.sealed import seal, unseal
+from aioprefetch.spark.operators import locate
+from aioprefetch.spark.option_names import OPTIONS
+from aioprefetch.spark.settings import SourceSettings, with_location
+from aioprefetch.spark.source_url import SourceUrl
+
+SCHEMA_NAME = "schema.json"
+STREAM_NAME = "stream.json"
+VERSION = 1
+
+# How bytes become records. A file may be half read, and what is left of it must mean the same.
+_LASTING = (
+    *("format", "compression", "encoding", "header", "delimiter", "quote", "escape", "null_value", "multi_line"),
+    *("line_separator", "time_zone"),
+)
+# Of several names of one the first.
+_NAMES = {option.target: option.name for option in reversed([*OPTIONS.values()]) if option.group == "format"}
+
+
+async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[str, Any] | None:
+    """What a file has, ``None`` when there is none. ``UntrustedMetadata`` when it is damaged, or of another format."""
+    try:
+        data = await store.read(name)
+    except NotFound:
+        return None
+    found: Any = unseal(data, path=name)[0]
+    is_whole = isinstance(found, dict) and fields <= found.keys() and isinstance(found.get("format", {}), dict)
+    if not is_whole or type(found.get("v")) is not int or found["v"] != VERSION:
+        raise UntrustedMetadata(
+            f"what was kept with the state at {store.info.url} cannot be read: it is not of this format",
+            operation="read_state",
+            path=name,
+        )
+    kept: dict[str, Any] = found
+    return kept
+
+
+async def keep(store: Operator, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Write a file unless it is there; what counts is what is there then."""
+    body = {"v": VERSION, **body}
+    conditional = store.capability.write_if_not_exists
+    try:
+        await store.write(name, seal(body)[0], if_not_exists=conditional)
+    except (AlreadyExists, ConditionNotMatch):
+        pass
+    except Error as error:
+        # The response was lost, perhaps not the file.
+        if error.status == "permanent" or await read_kept(store, name, frozenset(body)) is None:
+            raise
+    return await read_kept(store, name, frozenset(body)) or body
+
+
+async def settled(settings: SourceSettings, store: Operator) -> SourceSettings:
+    """The settings with the location that the first start decided on, or a look at the store now.
+
+    ``StateConflict`` names an option that was another one at the first start.
+    """
+    kept = await read_kept(store, STREAM_NAME, frozenset({"url", "object", "format"}))
+    if kept is None or kept["url"] != settings.url:  # Another source's state is refused by the state itself.
+        return with_location(settings, await locate(settings))
+    _check_formats(kept["format"], settings, store)
+    location = settings.location
+    if kept["object"] and location.name is not None and location.parent is not None:
+        return with_location(settings, SourceUrl(location.parent, literal_glob(location.name)))
+    return settings
+
+
+async def keep_stream(settings: SourceSettings, store: Operator, *, given: SourceSettings) -> None:
+    """Keep what may not change, of settings that were ``settled`` out of those ``given``, once the state is ours."""
+    body = {"url": given.url, "object": settings.location != given.location, "format": _formats(settings)}
+    if await read_kept(store, STREAM_NAME, frozenset(body)) is None:
+        kept = await keep(store, STREAM_NAME, body)
+        _check_formats(kept["format"], settings, store)
+
+
+def _formats(settings: SourceSettings) -> dict[str, Any]:
+    formats = replace(settings.formats, time_zone=settings.formats.time_zone or "UTC")
+    return {_NAMES[target]: getattr(formats, target) for target in _LASTING}
+
+
+def _check_formats(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> None:
+    now = _formats(settings)
+    changed = [name for name in now if name in kept and kept[name] != now[name]]
+    if changed:
+        what = ", ".join(f"{name} was {kept[name]!r} and is {now[name]!r}" for name in changed)
+        raise StateConflict(
+            f"options have changed since the stream with the state at {store.info.url} started: {what}. Files may be "
+            "half read: put the options back, or begin anew with another stateLocation and another checkpoint",
+            operation="read_state",
+            path=STREAM_NAME,
+        )
