@@ -9,7 +9,7 @@ from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Error
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.memory import CAPABILITY
+from aioprefetch.services.memory.options import CAPABILITY
 from aioprefetch.testing.oracle import pattern
 from aioprefetch.values import Capability, Lane, Metadata, ReadHead, ReadRequest, ServiceInfo, StatRequest
 

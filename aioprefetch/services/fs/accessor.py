@@ -45,10 +45,11 @@ DELETE_BATCH = 100
 
 
 class FsAccessor(ServiceAccessor):
-    """Files below one confined root."""
+    """Files below one confined root. One job of a thread moves at most ``piece_bytes``."""
 
-    def __init__(self, options: FsOptions, runtime: Runtime) -> None:
+    def __init__(self, options: FsOptions, runtime: Runtime, *, piece_bytes: int = PIECE_BYTES) -> None:
         super().__init__(options.info, options.capability, runtime)
+        self._piece_bytes = piece_bytes
         self._root = ConfinedRoot(options.root, follow_symlinks=options.follow_symlinks)
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
@@ -109,7 +110,7 @@ class FsAccessor(ServiceAccessor):
         counters = self.runtime.counters
         position = head.start
         while not sink.complete:
-            window = sink.writable()[: min(PIECE_BYTES, head.end - position)]
+            window = sink.writable()[: min(self._piece_bytes, head.end - position)]
             try:
                 await translated(request, self.runtime.run_blocking(file.read_into, window, position))
             except Error as error:
@@ -157,7 +158,7 @@ class FsAccessor(ServiceAccessor):
         names = self._names(request)
         self.runtime.counters["object_put_request"] += 1
         opener = partial(open_partial, self._root, names, request, fsync=self._fsync)
-        return await open_write_body(self.runtime, request, opener, self._place_lock)
+        return await open_write_body(self.runtime, request, opener, self._place_lock, self._piece_bytes)
 
     async def copy(self, request: CopyRequest) -> Metadata:
         if self._names(request) == self._names(request, request.target):
@@ -176,8 +177,8 @@ class FsAccessor(ServiceAccessor):
         try:
             target = await self.open_write(WriteRequest(path=request.target))
             try:
-                for position in range(0, head.size, PIECE_BYTES):
-                    count = min(PIECE_BYTES, head.size - position)
+                for position in range(0, head.size, self._piece_bytes):
+                    count = min(self._piece_bytes, head.size - position)
                     chunk = await translated(reading, self.runtime.run_blocking(source.read, position, count))
                     counters["stream_read_total_bytes"] += count
                     await target.write(chunk)
