@@ -12,10 +12,10 @@ from typing import TypeVar
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, NotFound, Unexpected
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -75,44 +75,8 @@ class ErrorContextAccessor(WrappedAccessor):
             explained.head, explained.received = sink.head, sink.received
             raise explained from explained.__cause__
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        try:
-            return ErrorContextReadBody(await self.inner.open_read(request), self, request)
-        except Exception as error:
-            explained = self.explain(error, request, range=request.describe())
-            raise explained from explained.__cause__
-
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return ErrorContextWriteBody(await self.around(request, self.inner.open_write), self, request)
-
-
-class ErrorContextReadBody:
-    """A body whose errors carry range and progress."""
-
-    def __init__(self, body: ReadBody, layer: ErrorContextAccessor, request: ReadRequest) -> None:
-        self._body = body
-        self._layer = layer
-        self._request = request
-        self._received = 0
-
-    @property
-    def head(self) -> ReadHead:
-        return self._body.head
-
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        try:
-            chunk = await self._body.read_chunk()
-        except Exception as error:
-            explained = self._layer.explain(
-                error, self._request, range=self._request.describe(), received=self._received
-            )
-            explained.head, explained.received = self.head, self._received
-            raise explained from explained.__cause__
-        self._received += len(chunk)
-        return chunk
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
 
 
 class ErrorContextWriteBody:

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from aioprefetch.errors import Error, ProtocolError
-from aioprefetch.layers.retry_attempts import PROTOCOL_ERRORS_MAX
+from aioprefetch.layers.retry import PROTOCOL_ERRORS_MAX
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
 from tests.reliability.scripted import Scripted, Serve
 

@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, Stalled, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
-from aioprefetch.layers.retry_attempts import NAME_FAILURES_MAX, NAME_FAILURES_SECONDS_MAX
+from aioprefetch.layers.retry import NAME_FAILURES_MAX, NAME_FAILURES_SECONDS_MAX
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import Fault, FaultServer
 from aioprefetch.testing.oracle import content
