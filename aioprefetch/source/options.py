@@ -12,7 +12,6 @@ UnknownFields = Literal["ignore", "warn", "fail", "rescue"]
 CleanSource = Literal["off", "delete", "move"]
 Assign = Literal["hash", "size"]
 
-FORMATS = ("parquet", "jsonl", "csv", "text", "binary", "lance")
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy")
 METADATA_COLUMNS = ("_file", "_offset", "_etag", "_mtime")
 # Under ``unknown_fields="rescue"``: JSON text of the fields of a record that the schema does not have.

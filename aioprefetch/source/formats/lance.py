@@ -8,6 +8,7 @@ datasets: point them at directories of files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged
 from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
+from aioprefetch.lance.dataset.versions import version_of
 from aioprefetch.lance.parts import TableScan, prepared_scan
 from aioprefetch.lance.request import ScanRequest, scan_request
 from aioprefetch.lance.scan import file_scan
@@ -24,26 +26,38 @@ from aioprefetch.scheduler.prepared import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
 from aioprefetch.source.formats.file_bytes import check_open_file
-from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.registry import is_dataset
+from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted, is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.values import Entry
+
+_MANIFEST = re.compile(r"(|.*/)_versions/\d{1,20}\.manifest")
 
 
-class LanceFormat:
-    """See ``RecordFormat``, and the module."""
+class LanceFormat(RecordFormat):
+    """Files, and datasets at one version."""
 
     name = "lance"
+    compresses_within = True
+
+    def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
+        return not is_dataset(file)
+
+    def dataset_of(self, key: str) -> str | None:
+        found = _MANIFEST.fullmatch(key)
+        return None if found is None else found[1]
+
+    def dataset_version(self, entry: Entry, directory: str) -> int:
+        found = version_of(entry, directory)
+        return 0 if found is None else found[0].version
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``."""
         if not file.size:
             return pa.schema([])
         return (await _opened(operator, file, read)).schema.remove_metadata()
 
     async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
         file = item.file
         if not file.size:
             return
