@@ -1,7 +1,9 @@
 """URIs, keyword options and environment variables into a service and the options of an Operator.
 
-Keywords win over ``AIOPREFETCH_*`` variables (``AIOPREFETCH_ENDPOINT_URL``, ``AIOPREFETCH_MEMORY_BYTES``, ...), which
-win over the defaults. Secrets from the environment stay references to it.
+A service is found by the scheme of its URI: one of ``aioprefetch.services``, or one that another distribution registers
+under the entry point group ``aioprefetch.services``, with the scheme as the entry's name. Keywords win over
+``AIOPREFETCH_*`` variables (``AIOPREFETCH_ENDPOINT_URL``, ``AIOPREFETCH_MEMORY_BYTES``, ...), which win over the
+defaults. Secrets from the environment stay references to it.
 """
 
 from __future__ import annotations
@@ -9,16 +11,23 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import importlib.metadata
 import inspect
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from types import UnionType
+from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from aioprefetch.accessor.protocols import Service
+from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, printable, redact
+from aioprefetch.layers import RetryLayer
 from aioprefetch.reader.options import reader_options
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.options import RuntimeOptions
+
+ENTRY_POINTS = "aioprefetch.services"
 
 OPERATOR_OPTIONS = (
     "memory_bytes",
@@ -27,46 +36,34 @@ OPERATOR_OPTIONS = (
     "concurrency",
     "disk_cache",
     "budget_wait_seconds",
+    "attempts_max",
+    "retry_seconds",
 )
-
-_S3_OPTIONS = (
-    "endpoint_url",
-    "region",
-    "access_key_id",
-    "secret_access_key",
-    "session_token",
-    "profile",
-    "anonymous",
-    "addressing_style",
-    "signing",
-    "ca_bundle",
-    "proxies",
-    "allow_http",
-    "sse_customer_key",
-    "request_payer",
-)
-_HTTP_OPTIONS = ("headers", "auth", "follow_redirects", "ca_bundle", "proxies")
-
-SERVICE_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "s3": _S3_OPTIONS,
-    "s3a": _S3_OPTIONS,
-    "http": _HTTP_OPTIONS,
-    "https": _HTTP_OPTIONS,
-    "file": ("follow_symlinks",),
-    "memory": (),
-}
 
 READER_OPTIONS = frozenset(inspect.signature(reader_options).parameters) - {"path", "limits"}
 
-# The classes of `services` by scheme. They have options that a URI does not.
-_CLASSES = {"s3": "S3", "s3a": "S3", "http": "Http", "https": "Http", "file": "Fs", "memory": "Memory"}
+
+class UriRecipe(Protocol):
+    """A recipe that is found by the scheme of a URI."""
+
+    schemes: ClassVar[tuple[str, ...]]
+    # The options that ``from_uri`` takes beside the URI. An option that is a field of the recipe, and has a text form,
+    # can also be an environment variable.
+    uri_options: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def from_uri(cls, uri: str, **options: Any) -> Service:
+        """The recipe for a URI, whose scheme is in lower case. Raises ``ConfigInvalid``."""
+        ...
+
+
 # Schemes of stores that come in through obspec, and obstore's class for each.
 _OBSTORE_CLASSES = {
     **dict.fromkeys(("gs", "gcs"), "GCSStore"),
     **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), "AzureStore"),
 }
 
-# What boto3, s3fs, obstore and others call an option of ours.
+# Names of boto3, s3fs, obstore and others for an option of ours.
 _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("anon", "skip_signature", "no_sign_request"), "anonymous"),
     **dict.fromkeys(("key", "access_key", "aws_access_key", "aws_access_key_id"), "access_key_id"),
@@ -82,6 +79,10 @@ _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("default_block_size", "block_size", "blocksize", "buffer_size"), "block_bytes"),
     **dict.fromkeys(("max_concurrency", "max_connections", "max_pool_connections"), "concurrency"),
     **dict.fromkeys(("default_cache_type", "cache_type", "caching"), "policy"),
+    **dict.fromkeys(("retries", "max_retries", "max_attempts"), "attempts_max"),
+    **dict.fromkeys(("connect_timeout", "connection_timeout"), "connect_timeout_seconds"),
+    **dict.fromkeys(("read_timeout", "request_timeout"), "read_timeout_seconds"),
+    **dict.fromkeys(("multipart_chunksize", "part_size"), "part_bytes"),
     **dict.fromkeys(("username", "user", "password", "bearer_token"), "auth"),
 }
 _HINTS: Mapping[str, str] = {
@@ -90,53 +91,106 @@ _HINTS: Mapping[str, str] = {
         "what it would hold are options of their own, such as endpoint_url and region",
     ),
     **dict.fromkeys(
-        ("retries", "max_retries", "max_attempts", "attempts_max", "retry_config", "retry_seconds"),
-        "retries belong to a layer: operator.layer(ap.layers.RetryLayer(attempts_max=...))",
+        ("retry_config", "retry"),
+        "there are attempts_max and retry_seconds; for all settings: operator.layer(ap.layers.RetryLayer(...))",
     ),
     **dict.fromkeys(
-        ("timeout", "timeout_seconds", "connect_timeout", "read_timeout", "request_timeout"),
-        "ap.services.S3 and ap.services.Http have connect_timeout_seconds and read_timeout_seconds, each attempt has"
+        ("timeout", "timeout_seconds"),
+        "s3:// and http(s):// have connect_timeout_seconds and read_timeout_seconds, each attempt has"
         " ap.layers.TimeoutLayer, each read timeout_seconds",
     ),
 }
 
-# Options that have no text form, and so no variable.
-_NO_VARIABLE = frozenset({"proxies", "headers", "auth"})
-_SECRETS = frozenset({"access_key_id", "secret_access_key", "session_token", "sse_customer_key"})
+# Credentials of one principal: some from keywords and others from variables would be mixed up.
 _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile", "anonymous"})
-_FLAGS = frozenset({"anonymous", "allow_http", "follow_redirects", "request_payer", "follow_symlinks"})
-_NUMBERS = frozenset({"memory_bytes", "block_bytes", "prefetch_blocks", "concurrency"})
-_SECONDS = frozenset({"budget_wait_seconds"})
-
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _PREFIX = "AIOPREFETCH_"
-_OPTIONS_WITH_VARIABLE = frozenset(OPERATOR_OPTIONS).union(*SERVICE_OPTIONS.values()) - _NO_VARIABLE
+
+# Recipes of entry points, by scheme. One that fails to load is tried again.
+_loaded: dict[str, type[UriRecipe]] = {}
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with those there are."""
+    """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with those that are supported."""
     scheme, separator, rest = str(uri).partition("://")
     scheme = scheme.lower()
-    if separator and scheme in SERVICE_OPTIONS:
+    if separator and (scheme in _built_in() or _entry_point(scheme) is not None):
         return scheme, rest
-    known = ", ".join(f"{name}://" for name in SERVICE_OPTIONS)
-    message = f"the URI {redact(str(uri))!r} begins with none of {known}"
-    if separator and scheme in _OBSTORE_CLASSES:
+    supported = f"supported: {', '.join(supported_schemes())}"
+    if not separator or not scheme:
+        message = f"the URI {redact(str(uri))!r} has no scheme; {supported}"
+        if str(uri).startswith("/"):
+            message += f"; files are at file://{uri}"
+    else:
+        message = f"unknown scheme {printable(redact(scheme))!r}; {supported}"
+    if scheme in _OBSTORE_CLASSES:
         message += (
             f"; a store of obstore's is put under an Operator with ap.services.ObspecStore:"
             f" Operator(ObspecStore(obstore.store.{_OBSTORE_CLASSES[scheme]}(...)))"
         )
-    elif str(uri).startswith("/"):
-        message += f"; files are at file://{uri}"
     raise ConfigInvalid(message, operation="configure")
+
+
+def supported_schemes() -> tuple[str, ...]:
+    """The schemes of the built-in services, then those of entry points."""
+    built_in = _built_in()
+    others = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return (*built_in, *sorted(others - built_in.keys()))
+
+
+def service_options(scheme: str) -> tuple[str, ...]:
+    """The options of the service of a scheme that ``Operator.from_uri`` takes."""
+    return recipe_of(scheme).uri_options
 
 
 def store_options(scheme: str) -> tuple[str, ...]:
     """The options that ``Operator.from_uri`` takes for a scheme."""
-    return (*SERVICE_OPTIONS[scheme], *OPERATOR_OPTIONS)
+    return (*service_options(scheme), *OPERATOR_OPTIONS)
+
+
+def recipe_of(scheme: str) -> type[UriRecipe]:
+    """The recipe class of a scheme. ``ConfigInvalid`` where an entry point cannot be loaded, or has none."""
+    recipe = _built_in().get(scheme) or _loaded.get(scheme)
+    if recipe is None:
+        entry = _entry_point(scheme)
+        if entry is None:
+            split_uri(f"{scheme}://")
+        assert entry is not None
+        recipe = _loaded[scheme] = _load(entry)
+    return recipe
+
+
+@functools.cache
+def _built_in() -> Mapping[str, type[UriRecipe]]:
+    # At the first URI: an Operator over a recipe needs the module of that recipe alone.
+    recipes: tuple[type[UriRecipe], ...] = importlib.import_module("aioprefetch.services").BY_URI
+    return {scheme: recipe for recipe in recipes for scheme in recipe.schemes}
+
+
+def _entry_point(scheme: str) -> importlib.metadata.EntryPoint | None:
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
+    return next(iter(found), None)
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> type[UriRecipe]:
+    distribution = entry.dist.name if entry.dist is not None else "an unknown distribution"
+    source = f"the service for {entry.name}:// of the distribution {distribution!r} ({entry.value})"
+    facts: dict[str, object] = {"distribution": distribution, "entry_point": entry.value}
+    try:
+        recipe: Any = entry.load()
+    except Exception as error:
+        message = f"{source} cannot be loaded: {type(error).__name__}: {redact(str(error))}"
+        raise ConfigInvalid(message, operation="configure", context=facts) from error
+    missing = [name for name in ("schemes", "uri_options", "from_uri") if not hasattr(recipe, name)]
+    if missing or entry.name not in recipe.schemes:
+        why = f"it has no {missing[0]}" if missing else f"its schemes are {', '.join(recipe.schemes)}"
+        raise ConfigInvalid(f"{source} is no recipe for that scheme: {why}", operation="configure", context=facts)
+    loaded: type[UriRecipe] = recipe
+    return loaded
 
 
 def unknown_option(name: str, known: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
-    """The error for an option that nobody knows, with the one that was most likely meant; ``of`` is whose it is not."""
+    """The error for an unknown option of ``of``, with the option that was probably meant."""
     hint = _hint(name, known)
     listed = f"there are {', '.join(sorted(known))}"
     message = f"unknown option {name!r} for {of}{hint}{'' if hint.endswith('?') else ';'} {listed}"
@@ -173,103 +227,99 @@ def _in_bytes(text: str) -> str:
 
 
 def configure(uri: str, options: Mapping[str, Any]) -> tuple[Service, dict[str, Any]]:
-    """The service a URI names, and the options left for the Operator."""
+    """The service of a URI, and the options left for the Operator."""
     scheme, rest = split_uri(uri)
+    recipe = recipe_of(scheme)
     allowed = store_options(scheme)
     for variable in tuple(os.environ):
-        if variable.startswith(_PREFIX):
+        if variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() not in allowed:
             _check_variable(variable)
     for name in options:
         if name not in allowed:
-            raise _unknown_to_a_uri(name, scheme, allowed)
+            raise _not_for_a_uri(name, scheme, allowed)
     keywords = {name: value for name, value in options.items() if value is not None}
-    # Credentials come as one: a key from here with a secret or a profile from there would be nobody's.
     own_credentials = any(keywords.get(name) for name in _CREDENTIALS)
     variables = [name for name in allowed if not (own_credentials and name in _CREDENTIALS)]
-    given = {**_from_environment(variables), **keywords}
-    own = {name: given.pop(name) for name in SERVICE_OPTIONS[scheme] if name in given}
-    return _service(scheme, rest, own), given
+    values = {**from_environment(recipe, variables), **keywords}
+    own = {name: values.pop(name) for name in recipe.uri_options if name in values}
+    return recipe.from_uri(f"{scheme}://{rest}", **own), values
 
 
-def _unknown_to_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:
-    services = importlib.import_module("aioprefetch.services")
-    if name in inspect.signature(getattr(services, _CLASSES[scheme])).parameters:
+def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:
+    recipe = recipe_of(scheme)
+    if name in inspect.signature(recipe).parameters:
         return ConfigInvalid(
-            f"{name!r} is no option for {scheme}:// but of ap.services.{_CLASSES[scheme]}, which Operator(...) takes;"
+            f"{name!r} is no option for {scheme}:// but of ap.services.{recipe.__name__}, which Operator(...) takes;"
             f" there are {', '.join(sorted(allowed))}",
             operation="configure",
         )
     return unknown_option(name, allowed, of=f"{scheme}://", operation="configure")
 
 
-def _service(scheme: str, rest: str, options: dict[str, Any]) -> Service:
-    # By name, so that a scheme loads its own service and no other.
-    services = importlib.import_module("aioprefetch.services")
-    if scheme in ("s3", "s3a"):
-        bucket, _, prefix = rest.partition("/")
-        if "@" in bucket:  # Not shown: what stands before it are most likely credentials.
-            raise ConfigInvalid(
-                f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options",
-                operation="configure",
-            )
-        made = services.S3(bucket=bucket, prefix=prefix, **options)
-    elif scheme == "file":
-        made = services.Fs(rest, **options)
-    elif scheme == "memory":
-        name, _, root = rest.partition("/")
-        made = services.Memory(name, root)
-    else:
-        made = services.Http(f"{scheme}://{rest}", **options)
-    service: Service = made
-    return service
+# --- environment variables ----------------------------------------------------------------------------------------
 
 
 @functools.cache
 def _check_variable(variable: str) -> None:
-    """Warn once of a variable that no scheme reads and that is meant for one: it is misspelt, or has to be an option.
+    """Warn once of a variable that no scheme reads: it is probably misspelt, or has to be an option.
 
-    What is like none may belong to somebody else, such as the settings of a test suite.
+    A variable that is like no option may belong to another program, such as a test suite.
     """
     name = variable.removeprefix(_PREFIX).lower()
-    if name in _OPTIONS_WITH_VARIABLE:
+    options = {option for recipe in _built_in().values() for option in (*recipe.uri_options, *OPERATOR_OPTIONS)}
+    readable = {name for recipe in _built_in().values() for name in options if _text_form(recipe, name) is not None}
+    if name in readable:
         return
     plain = _OTHER_NAMES.get(name, name)
-    if plain in _OPTIONS_WITH_VARIABLE:
-        near = [plain]
-    else:
-        near = difflib.get_close_matches(plain, _OPTIONS_WITH_VARIABLE, n=1, cutoff=0.7)
-    if near or name in _NO_VARIABLE:
+    near = [plain] if plain in readable else difflib.get_close_matches(plain, readable, n=1, cutoff=0.7)
+    if near or name in options:
         hint = f"did you mean {_PREFIX}{near[0].upper()}?" if near else f"give {name}= as an option"
         logger.warning("the environment variable %s is read by nothing; %s", printable(variable), hint)
 
 
-def _from_environment(names: Iterable[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def from_environment(recipe: type[UriRecipe], names: Iterable[str]) -> dict[str, Any]:
+    """The values of the ``AIOPREFETCH_*`` variables for some options of a recipe and its Operator."""
+    values: dict[str, Any] = {}
     for name in names:
         variable = f"{_PREFIX}{name.upper()}"
         text = os.environ.get(variable)
-        if not text or name in _NO_VARIABLE:
-            continue
-        found[name] = f"env:{variable}" if name in _SECRETS else _parse(name, text, variable)
-    return found
+        form = _text_form(recipe, name) if text else None
+        if text and form is not None:
+            values[name] = f"env:{variable}" if form is Secret else _parse(form, name, text, variable)
+    return values
 
 
-def _parse(name: str, text: str, variable: str) -> Any:
-    if name in _FLAGS:
-        value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(text.lower())
+@functools.cache
+def _text_form(recipe: type[UriRecipe], name: str) -> type | None:
+    """The type that the text of an option is read as, by the type of its field; ``None`` for one without a text form."""
+    hint = _operator_types().get(name) or get_type_hints(recipe).get(name)
+    types = _members(hint)
+    return next((form for form in (Secret, bool, int, float, str) if form in types), None)
+
+
+@functools.cache
+def _operator_types() -> Mapping[str, Any]:
+    runtime, retry = get_type_hints(RuntimeOptions), get_type_hints(RetryLayer)
+    own = {"disk_cache": str, "attempts_max": retry["attempts_max"], "retry_seconds": retry["total_seconds"]}
+    return {name: own.get(name) or runtime[name] for name in OPERATOR_OPTIONS}
+
+
+def _members(hint: Any) -> set[Any]:
+    """The types of a union, of a ``Literal`` that of its values."""
+    if get_origin(hint) in (Union, UnionType):
+        return {member for part in get_args(hint) for member in _members(part)}
+    return {type(value) for value in get_args(hint)} if get_origin(hint) is Literal else {hint}
+
+
+def _parse(form: type, name: str, text: str, variable: str) -> Any:
+    if form is bool:
+        value = _FLAGS.get(text.lower())
         if value is None:
             raise ConfigInvalid(f"{variable}={text!r} is neither true nor false", operation="configure")
         return value
-    if name in _NUMBERS:
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigInvalid(
-                f"{variable}={text!r} is not an integer{_in_bytes(text)}", operation="configure"
-            ) from None
-    if name in _SECONDS:
-        try:
-            return float(text)
-        except ValueError:
-            raise ConfigInvalid(f"{variable}={text!r} is not a number of seconds", operation="configure") from None
-    return text
+    try:
+        return form(text)
+    except ValueError:
+        unit = " of seconds" if name.endswith("_seconds") else ""
+        what = f"an integer{_in_bytes(text)}" if form is int else f"a number{unit}"
+        raise ConfigInvalid(f"{variable}={text!r} is not {what}", operation="configure") from None

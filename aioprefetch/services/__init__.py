@@ -1,4 +1,8 @@
-"""Services: accessors that do I/O. Each is a recipe that loads what it needs when it is first used."""
+"""Services: accessors that do I/O. Each is a recipe that loads what it needs when it is first used.
+
+Every service is a folder with the same files: ``options`` (fields and checks, below everything), ``errors``,
+``responses``, ``accessor`` (the live service) and ``recipe`` (schemes, ``from_uri`` and ``build``).
+"""
 
 from __future__ import annotations
 
@@ -7,5 +11,8 @@ from aioprefetch.services.http import Http
 from aioprefetch.services.memory import Memory
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.s3 import S3
+
+# The recipes that ``Operator.from_uri`` finds by their schemes.
+BY_URI = (S3, Http, Fs, Memory)
 
 __all__ = ["S3", "Fs", "Http", "Memory", "ObspecStore"]

@@ -20,7 +20,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.events import COUNTERS
 from aioprefetch.runtime.options import DiskCache
-from aioprefetch.services.fs.failures import TABLE as FS_TABLE
+from aioprefetch.services.fs.errors import TABLE as FS_TABLE
 from aioprefetch.services.http.responses import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open

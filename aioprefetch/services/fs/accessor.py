@@ -11,22 +11,19 @@ from itertools import chain, islice
 
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, IsADirectory, IsSameFile, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.folding import PAGE_ENTRIES
-from aioprefetch.services.fs.bodies import FileBody, open_write_body, translated
-from aioprefetch.services.fs.confined import ConfinedRoot, link_status, refuse_unless_regular
-from aioprefetch.services.fs.failures import from_os_error
-from aioprefetch.services.fs.keys import names_of, normalised
-from aioprefetch.services.fs.opened import OpenedFile, metadata_of, modified_at, open_file
-from aioprefetch.services.fs.partial import open_partial
-from aioprefetch.services.fs.removal import make_directories, remove
-from aioprefetch.services.fs.scanning import Scan
-from aioprefetch.services.fs.threads import FileThreads
+from aioprefetch.services.fs.confined import ConfinedRoot, link_status, names_of, normalised, refuse_unless_regular
+from aioprefetch.services.fs.errors import from_os_error
+from aioprefetch.services.fs.listing import Scan, make_directories, remove
+from aioprefetch.services.fs.open_file import OpenedFile, metadata_of, modified_at, open_file
+from aioprefetch.services.fs.options import FsOptions
+from aioprefetch.services.fs.threads import FileThreads, translated
+from aioprefetch.services.fs.writer import PIECE_BYTES, open_partial, open_write_body
 from aioprefetch.values import (
-    Capability,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
@@ -38,7 +35,6 @@ from aioprefetch.values import (
     ReadReply,
     ReadRequest,
     Request,
-    ServiceInfo,
     StatRequest,
     WriteRequest,
 )
@@ -51,12 +47,10 @@ DELETE_BATCH = 100
 class FsAccessor(ServiceAccessor):
     """Files below one confined root."""
 
-    def __init__(
-        self, info: ServiceInfo, capability: Capability, runtime: Runtime, root: ConfinedRoot, *, fsync: bool
-    ) -> None:
-        super().__init__(info, capability, runtime)
-        self._root = root
-        self._fsync = fsync
+    def __init__(self, options: FsOptions, runtime: Runtime) -> None:
+        super().__init__(options.info, options.capability, runtime)
+        self._root = ConfinedRoot(options.root, follow_symlinks=options.follow_symlinks)
+        self._fsync = options.fsync
         self._place_lock = threading.Lock()
         self._suspended: OrderedDict[tuple[str, bool, str], Iterator[Entry]] = OrderedDict()
 
@@ -88,18 +82,16 @@ class FsAccessor(ServiceAccessor):
         return metadata_of(path, status)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        body = await self._open(request)
+        file, head = await self._open(request)
         try:
-            sink.begin(body.head, path=request.path)
-            await body.fill(sink)
+            sink.begin(head, path=request.path)
+            await self._fill(file, request, sink, head)
         finally:
-            await body.aclose()
-        return ReadReply(head=body.head, received=body.head.size)
+            file.close()
+        return ReadReply(head=head, received=head.size)
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        return await self._open(request)
-
-    async def _open(self, request: ReadRequest) -> FileBody:
+    async def _open(self, request: ReadRequest) -> tuple[OpenedFile, ReadHead]:
+        """The file of a request, and the head of the response. The caller closes the file."""
         if request.version is not None:
             self._unsupported(request, "versions")
         names = self._names(request)
@@ -107,10 +99,25 @@ class FsAccessor(ServiceAccessor):
             job = self.runtime.run_blocking(open_file, self._root, names)
             file = await translated(request, job, OpenedFile.close)
         try:
-            return FileBody(self.runtime, request, file, _head_of(request, file))
+            return file, _head_of(request, file)
         except BaseException:
             file.close()
             raise
+
+    async def _fill(self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
+        """Read straight into the sink's memory."""
+        counters = self.runtime.counters
+        position = head.start
+        while not sink.complete:
+            window = sink.writable()[: min(PIECE_BYTES, head.end - position)]
+            try:
+                await translated(request, self.runtime.run_blocking(file.read_into, window, position))
+            except Error as error:
+                error.head, error.received = head, position - head.start
+                raise
+            position += len(window)
+            counters["stream_read_total_bytes"] += len(window)
+            sink.advance(len(window))
 
     async def list_page(self, request: ListRequest) -> ListPage:
         prefix = normalised(request.path)
@@ -163,17 +170,22 @@ class FsAccessor(ServiceAccessor):
             raise
 
     async def _copy(self, request: CopyRequest) -> Metadata:
-        source = await self._open(ReadRequest(path=request.path))
+        counters = self.runtime.counters
+        reading = ReadRequest(path=request.path)
+        source, head = await self._open(reading)
         try:
             target = await self.open_write(WriteRequest(path=request.target))
             try:
-                while chunk := await source.read_chunk():
+                for position in range(0, head.size, PIECE_BYTES):
+                    count = min(PIECE_BYTES, head.size - position)
+                    chunk = await translated(reading, self.runtime.run_blocking(source.read, position, count))
+                    counters["stream_read_total_bytes"] += count
                     await target.write(chunk)
                 return await target.close()
             finally:
                 await target.abort()
         finally:
-            await source.aclose()
+            source.close()
 
     async def delete(self, request: DeleteRequest) -> None:
         self.runtime.counters["object_delete_request"] += 1

@@ -1,5 +1,10 @@
-"""A directory that nothing escapes: every walk goes name by name, by directory descriptors, through no link.
+"""Keys as names of files, and the walk to them that nothing escapes.
 
+Runs of ``/`` in a key count as one and a leading ``/`` as none, so ``/a//b`` is ``a/b``. A trailing ``/`` stays: it
+means the directory. Every other character is kept. ``.`` and ``..`` segments and NUL are refused, and so are the names
+under which files are hidden while they are written.
+
+A walk goes name by name, by directory descriptors, through no link.
 ``O_NOFOLLOW`` guards only the last name of a path, and a check of the path before its use loses against a rename in
 between. So each name is opened relative to the directory before it, and a link on any of them is refused. The root
 itself is the user's own configuration: links in it are followed. Hard links cannot be told from files.
@@ -10,10 +15,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 
 from aioprefetch.errors import InvalidPath
+
+_SLASHES = re.compile(r"/{2,}")
+_PARTIAL = re.compile(r"\.aioprefetch-[0-9a-f]{16}\.tmp")
 
 # O_PATH asks for the right to search a directory, not to list it; only Linux has it.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -124,3 +133,39 @@ def _open_directory(directory: int, name: str) -> int:
                 raise
         # A moment ago it was none, now it is a directory, or nothing at all: look again.
     raise InvalidPath(f"{name!r} on the way keeps being replaced by something that is no directory")
+
+
+def is_partial(name: str) -> bool:
+    """Whether a name is of a file that is still being written, or was left by a crash."""
+    return _PARTIAL.fullmatch(name) is not None
+
+
+def partial_name(token: str) -> str:
+    """The name of a file being written; ``token`` is 16 hexadecimal digits."""
+    return f".aioprefetch-{token}.tmp"
+
+
+def normalised(path: str) -> str:
+    """A key or prefix with its slashes collapsed."""
+    return _SLASHES.sub("/", path).lstrip("/")
+
+
+def names_of(path: str, *, operation: str = "") -> tuple[str, ...]:
+    """The names on the way to a key below the root, ``()`` for the root itself. Raises ``InvalidPath``."""
+
+    def invalid(why: str) -> InvalidPath:
+        return InvalidPath(why, operation=operation, path=path)
+
+    names = tuple(name for name in path.split("/") if name)
+    if "\0" in path:
+        raise invalid("a file name cannot hold a NUL character")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise invalid("the key holds a character that the file system cannot encode") from error
+    for name in names:
+        if name in (".", ".."):
+            raise invalid(f"the segment {name!r} could lead out of the root; name the object itself")
+        if is_partial(name):
+            raise invalid(f"names like {name!r} are reserved for files being written")
+    return names

@@ -13,7 +13,10 @@ from typing import TypeVar
 
 import aiofiles.os
 
+from aioprefetch.errors import Error
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.fs.errors import from_os_error
+from aioprefetch.values import Request
 
 T = TypeVar("T")
 
@@ -47,6 +50,23 @@ async def settled(
     if not task.cancelled() and task.exception() is None and dispose is not None:
         dispose(task.result())
     raise interruption
+
+
+async def translated(
+    request: Request,
+    job: Awaitable[T],
+    dispose: Callable[[T], object] | None = None,
+    *,
+    give_up: Callable[[], object] | None = None,
+) -> T:
+    """Await a thread's job to its end (see ``settled``) and raise what goes wrong as an error of ours."""
+    try:
+        return await settled(job, dispose, give_up=give_up)
+    except Error as error:
+        error.add_context(operation=request.operation, path=request.path)
+        raise
+    except OSError as error:
+        raise from_os_error(error, operation=request.operation, path=request.path) from error
 
 
 class FileThreads:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from aioprefetch.accessor.http_headers import is_weak, parse_content_range, quote_etag, range_header
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.accessor.service_base import ServiceAccessor
-from aioprefetch.accessor.sink import Sink, drain
-from aioprefetch.accessor.write_body import ReadBody
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http.bodies import BufferedBody, UnsizedBytes
-from aioprefetch.services.http.exchange import Exchange, Response, ServerTraits
-from aioprefetch.services.http.fields import field_of
+from aioprefetch.services.error_body import ErrorBody
+from aioprefetch.services.http.exchange import SUCCESS_STATUSES, Exchange, ServerTraits
+from aioprefetch.services.http.options import HttpOptions
+from aioprefetch.services.http.receivers import SkippingReceiver, UnsizedReceiver
 from aioprefetch.services.http.responses import (
-    answer_head,
     content_length,
     etag_of,
-    failure_of,
+    field_of,
     is_synthetic,
     metadata_of,
+    unchecked_head,
 )
-from aioprefetch.services.streamed_body import StreamedBody
-from aioprefetch.transport import HttpClient, ResponseHead, StreamedAnswer, encoded_fields
+from aioprefetch.transport import Connection, Destination, HttpClient, ResponseHead, encoded_fields
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
-
-if TYPE_CHECKING:
-    from aioprefetch.services.http.recipe import Http
 
 # 403 is on the list because a signed URL is often signed for GET alone.
 HEAD_REFUSED = frozenset({403, 405, 501})
@@ -39,190 +34,179 @@ ONE_BYTE = b"Range: bytes=0-0\r\n"
 class HttpAccessor(ServiceAccessor):
     """Reads and stats objects of one base URL."""
 
-    def __init__(self, recipe: Http, runtime: Runtime, client: HttpClient, stall_seconds: float) -> None:
-        super().__init__(recipe.info, recipe.capability, runtime)
-        # No wait of ours lasts longer: the client watches its connections.
+    def __init__(self, options: HttpOptions, runtime: Runtime, client: HttpClient, stall_seconds: float) -> None:
+        super().__init__(options.info, options.capability, runtime)
+        # The client watches its connections, so that no wait of this service lasts longer.
         self.stall_seconds = stall_seconds
-        self._recipe = recipe
-        self._exchange = Exchange(recipe, runtime, client)
+        self._options = options
+        self._exchange = Exchange(options, runtime, client)
         self._traits = self._exchange.traits
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        """As in ``Accessor``. What was asked for, and tells its length, is received straight into the sink."""
-        counters = self.runtime.counters
-        counters["transport_requests"] += 1
-        direct = _DirectRead(request, sink, self._traits)
-        try:
-            response = await self._send(request, direct)
-        except Error as error:
-            if direct.head is not None:
-                error.head, error.received = direct.head, direct.received
-            raise
-        finally:
-            if direct.head is not None:
-                counters["stream_read_total_bytes"] += direct.received
-        if direct.head is not None:
-            return ReadReply(head=direct.head, received=direct.head.size)
-        body = await self._body_of(request, response)
-        await drain(body, sink, path=request.path)
-        return ReadReply(head=body.head, received=body.head.size)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        self.runtime.counters["transport_requests"] += 1
-        return await self._body_of(request, await self._send(request))
-
-    async def _send(self, request: ReadRequest, direct: _DirectRead | None = None) -> Response:
         if request.version is not None:
             self._unsupported(request, "versions")
-        take = None if direct is None else direct.take
-        return await self._exchange.send(request, "GET", _request_fields(request), take)
-
-    async def _body_of(self, request: ReadRequest, response: Response) -> ReadBody:
-        """The body of a response that is read piece by piece. Closes the response if it is not what was asked for."""
-        stream = response.stream
-        assert stream is not None
+        self.runtime.counters["transport_requests"] += 1
+        read = _Read(request, sink, self._options, self._traits, self.runtime)
+        before = sink.received
         try:
-            if response.status not in (200, 206):
-                raise await failure_of(request, response, self._recipe.identity)
-            if _is_ranged(response.head):
-                head = check_reply(request, answer_head(response.head))
-                self._traits.obeys_range = True
-                return StreamedBody(self.runtime, request, stream, head)
-            if response.head.length is None:
-                return await self._unsized(request, response.head, stream)
-            if request.is_whole:
-                return StreamedBody(self.runtime, request, stream, check_reply(request, answer_head(response.head)))
-            return await self._unranged(request, response.head, stream, response.head.length)
-        except BaseException as error:
-            response.close()
-            if isinstance(error, Error):
-                error.add_context(operation="read", path=request.path)
+            try:
+                response = await self._exchange.send(request, "GET", _request_fields(request), read.receive)
+            finally:
+                self.runtime.counters["stream_read_total_bytes"] += sink.received - before
+            if response.status not in SUCCESS_STATUSES:
+                raise self._exchange.failure_of(request, response)
+            if read.too_far is not None:
+                return await self._read_elsewhere(request, sink, *read.too_far)
+            return read.end()
+        except Error as error:
+            if read.head is not None:
+                error.head, error.received = read.head, sink.received - before
             raise
+        finally:
+            read.close()
 
-    async def _unranged(
-        self, request: ReadRequest, response: ResponseHead, stream: StreamedAnswer, total: int
-    ) -> ReadBody:
-        """The whole object came although a range was asked for: take from it what is wanted, if that is near."""
-        bounds = _bounds(request, total)
-        head = _checked_part(request, answer_head(response), bounds, total)
-        start, end = bounds
-        if start <= self._recipe.skip_bytes_max:
-            self._note_ignored_range(request)
-            return StreamedBody(self.runtime, request, stream, head, skip_bytes=start)
-        stream.close()
+    async def _read_elsewhere(self, request: ReadRequest, sink: Sink, start: int, end: int) -> ReadReply:
+        """The whole object came instead of a range that begins beyond ``skip_bytes_max``, and was broken off."""
         if request.suffix is not None:
-            # Many servers that know ranges do not know those from the end.
-            request = replace(request, offset=start, size=end - start, suffix=None)
-            return await self._body_of(request, await self._send(request))
+            # Many servers that support ranges do not support ranges from the end.
+            return await self.read(replace(request, offset=start, size=end - start, suffix=None), sink)
         if self._traits.obeys_range:
             raise ProtocolError(
                 f"the server sent the whole object for {request.describe()}, although it has obeyed ranges before",
                 operation="read",
                 path=request.path,
             )
-        self._note_ignored_range(request)
+        _note_ignored_range(self.runtime, self._traits, self._options, request)
         raise Unsupported(
-            f"the server ignores ranges, and offset {start} is beyond skip_bytes_max={self._recipe.skip_bytes_max}: "
+            f"the server ignores ranges, and offset {start} is beyond skip_bytes_max={self._options.skip_bytes_max}: "
             "read from the start, raise skip_bytes_max, or copy the object to a store that has ranges",
             operation="read",
             path=request.path,
         )
 
-    def _note_ignored_range(self, request: ReadRequest) -> None:
-        if self._traits.obeys_range is None:
-            self._traits.obeys_range = False
-            self.runtime.events.publish("http.range_ignored", request.path, service=self.info.url)
-
-    async def _unsized(self, request: ReadRequest, response: ResponseHead, stream: StreamedAnswer) -> BufferedBody:
-        """No length was told (a chunked body, or one that ends with the connection): read ahead to know it."""
-        collected = UnsizedBytes(self.runtime, request)
-        complete = False
-        try:
-            while not complete and not collected.is_enough:
-                chunk = await stream.read_chunk()
-                self.runtime.counters["stream_read_total_bytes"] += len(chunk)
-                await collected.add(chunk)
-                complete = not chunk
-            stream.close()
-            bounds = _bounds(request, collected.received)
-            # Without a total on every response no ETag can be made up that is the same on each: only a real one counts.
-            described = replace(answer_head(response), etag=etag_of(response, None))
-            head = _checked_part(request, described, bounds, collected.received if complete else None)
-            return BufferedBody(head, collected)
-        except BaseException:
-            collected.release()
-            raise
-
     async def stat(self, request: StatRequest) -> Metadata:
         if request.version is not None:
             self._unsupported(request, "versions")
-        method = self._recipe.stat_method
+        method = self._options.stat_method
         if method == "get" or (method == "auto" and self._traits.refuses_head):
             return await self._stat_by_get(request)
-        response = await self._exchange.send(request, "HEAD", b"")
-        response.close()
+        response = await self._exchange.send(request, "HEAD", b"", _receive_nothing)
         if response.status == 200:
             size = content_length(response.head)
             return await self._stat_by_get(request) if size is None else metadata_of(request.path, response.head, size)
         if response.status not in HEAD_REFUSED or method == "head":
-            raise await failure_of(request, response, self._recipe.identity)
-        found = await self._stat_by_get(request)
+            raise self._exchange.failure_of(request, response)
+        metadata = await self._stat_by_get(request)
         self._traits.refuses_head = True
-        return found
+        return metadata
 
     async def _stat_by_get(self, request: StatRequest) -> Metadata:
-        response = await self._exchange.send(request, "GET", ONE_BYTE)
-        try:
-            size: int | None
-            if response.status == 206:
-                parsed = parse_content_range(field_of(response.head, b"content-range") or "")
-                if parsed is None or parsed[0] != (0, 1):
-                    raise ProtocolError(
-                        "the response to a range of one byte holds something else", operation="stat", path=request.path
-                    )
-                size = parsed[1]
-            elif response.status == 200:
-                size = content_length(response.head)
-            elif response.status == 416:  # Only an empty object has no first byte.
-                size = 0
-            else:
-                raise await failure_of(request, response, self._recipe.identity)
-            return metadata_of(request.path, response.head, size)
-        finally:
-            response.close()
+        response = await self._exchange.send(request, "GET", ONE_BYTE, _receive_one_byte)
+        size: int | None
+        if response.status == 206:
+            parsed = parse_content_range(field_of(response.head, b"content-range") or "")
+            if parsed is None or parsed[0] != (0, 1):
+                raise ProtocolError(
+                    "the response to a range of one byte holds something else", operation="stat", path=request.path
+                )
+            size = parsed[1]
+        elif response.status == 200:
+            size = content_length(response.head)
+        elif response.status == 416:  # Only an empty object has no first byte.
+            size = 0
+        else:
+            raise self._exchange.failure_of(request, response)
+        return metadata_of(request.path, response.head, size)
 
 
-class _DirectRead:
-    """Takes a response straight into a sink, if it is the range that was asked for. ``head`` is set once it does."""
+class _Read:
+    """One read: where the body of its response goes.
 
-    __slots__ = ("_before", "_request", "_sink", "_traits", "head")
+    The range that was asked for goes into the sink in place. A wanted part of a whole object is received behind a
+    prefix that is dropped; a body without a length is collected, and copied at its end. ``head`` is set once the sink
+    has begun. ``too_far`` are the bounds of a part that was not received because its prefix is too long.
+    """
 
-    def __init__(self, request: ReadRequest, sink: Sink, traits: ServerTraits) -> None:
+    __slots__ = ("_options", "_request", "_runtime", "_sink", "_traits", "_unsized", "_unsized_head", "head", "too_far")
+
+    def __init__(
+        self, request: ReadRequest, sink: Sink, options: HttpOptions, traits: ServerTraits, runtime: Runtime
+    ) -> None:
         self.head: ReadHead | None = None
+        self.too_far: tuple[int, int] | None = None
         self._request = request
         self._sink = sink
+        self._options = options
         self._traits = traits
-        self._before = sink.received
+        self._runtime = runtime
+        self._unsized: UnsizedReceiver | None = None
+        self._unsized_head: ResponseHead | None = None
 
-    @property
-    def received(self) -> int:
-        """Bytes of this response."""
-        return self._sink.received - self._before
-
-    def take(self, response: ResponseHead) -> Sink | None:
-        """The sink, begun with the checked head; ``None`` for what takes more than receiving it."""
+    def receive(self, response: ResponseHead, connection: Connection) -> Destination | None:
+        """Check the head of a 200 or 206, and begin the sink."""
         request = self._request
-        if response.length is None or response.status not in (200, 206):
-            return None
         is_ranged = _is_ranged(response)
-        if not is_ranged and not request.is_whole:
+        if is_ranged or (request.is_whole and response.length is not None):
+            head = check_reply(request, unchecked_head(response))
+            if is_ranged:
+                self._traits.obeys_range = True
+            self._begin(head)
+            return self._sink
+        if response.length is None:
+            self._unsized, self._unsized_head = UnsizedReceiver(self._runtime, request, connection), response
+            return self._unsized
+        return self._receive_part(response, response.length, connection)
+
+    def _receive_part(self, response: ResponseHead, total: int, connection: Connection) -> Destination | None:
+        """The whole object came although a range was asked for: take the wanted part, if that is near."""
+        bounds = start, end = _bounds(self._request, total)
+        head = _checked_part(self._request, unchecked_head(response), bounds, total)
+        if start > self._options.skip_bytes_max:
+            self.too_far = bounds
             return None
-        head = check_reply(request, answer_head(response))
-        if is_ranged:
-            self._traits.obeys_range = True
-        self._sink.begin(head, path=request.path)
+        _note_ignored_range(self._runtime, self._traits, self._options, self._request)
+        self._begin(head)
+        if start == end:
+            return None
+        return SkippingReceiver(self._runtime, self._sink, connection, start)
+
+    def _begin(self, head: ReadHead) -> None:
+        self._sink.begin(head, path=self._request.path)
         self.head = head
-        return self._sink
+
+    def end(self) -> ReadReply:
+        """The reply, once the response has ended."""
+        unsized, response = self._unsized, self._unsized_head
+        if unsized is not None and response is not None:
+            bounds = _bounds(self._request, unsized.received)
+            # Without a total in every response no ETag can be made that is the same in each: only a real one counts.
+            described = replace(unchecked_head(response), etag=etag_of(response, None))
+            self._begin(
+                _checked_part(self._request, described, bounds, unsized.received if unsized.is_complete else None)
+            )
+            self._sink.feed(unsized.view(*bounds))
+        assert self.head is not None
+        return ReadReply(head=self.head, received=self.head.size)
+
+    def close(self) -> None:
+        """Give back the memory of a body without a length."""
+        if self._unsized is not None:
+            self._unsized.release()
+
+
+def _receive_nothing(response: ResponseHead, connection: Connection) -> None:
+    """For a HEAD."""
+
+
+def _receive_one_byte(response: ResponseHead, connection: Connection) -> Destination | None:
+    """Receive a body that is short, so that its connection serves others; break off a whole object."""
+    return ErrorBody(connection) if response.length is not None and response.length <= 1 else None
+
+
+def _note_ignored_range(runtime: Runtime, traits: ServerTraits, options: HttpOptions, request: ReadRequest) -> None:
+    if traits.obeys_range is None:
+        traits.obeys_range = False
+        runtime.events.publish("http.range_ignored", request.path, service=options.info.url)
 
 
 def _is_ranged(response: ResponseHead) -> bool:

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from aioprefetch.errors import Closed, Error, RedirectRefused, excerpt
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import Counters
-from aioprefetch.services.http.fields import location_of
+from aioprefetch.services.error_body import ErrorBody
+from aioprefetch.services.http.errors import failure_of, has_text
+from aioprefetch.services.http.options import HttpOptions
 from aioprefetch.services.http.proxies import Proxies
+from aioprefetch.services.http.responses import location_of
 from aioprefetch.services.http.urls import encoded_key, redirect_target
 from aioprefetch.services.keys import checked_key
-from aioprefetch.transport import (
-    Connection,
-    Destination,
-    HttpClient,
-    Origin,
-    ResponseHead,
-    StreamedAnswer,
-    Target,
-)
+from aioprefetch.transport import Connection, Destination, HttpClient, Origin, ResponseHead, Target
 from aioprefetch.values import Request
 
-if TYPE_CHECKING:
-    from aioprefetch.services.http.recipe import Http
-
 Method = Literal["GET", "HEAD"]
-# Called with the head of a response: where its body goes, or ``None`` for a body that is read piece by piece.
-Take = Callable[[ResponseHead], Destination | None]
+# Called with the head of a success, or of any response to a HEAD. Returns where its body goes; ``None`` breaks it off.
+Receive = Callable[[ResponseHead, Connection], Destination | None]
 
-# The headers and the query by which a request says who we are.
-Said = tuple[Mapping[str, str], str]
+# The headers and the query that identify the caller.
+Credentials = tuple[Mapping[str, str], str]
 
 REDIRECTS_MAX = 5
+SUCCESS_STATUSES = frozenset({200, 206})
+# The text of an error may fail or take this long without consequence.
+ERROR_BODY_SECONDS_MAX = 2.0
 REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 # No store's limit, but that of many servers for a request line, after percent-encoding.
 KEY_BYTES_MAX = 2048
@@ -52,29 +47,21 @@ class ServerTraits:
     refuses_head: bool = False
 
 
+@dataclass(slots=True)
 class Response:
-    """A response whose head is there.
+    """A response that was received. ``redirected_to`` is the origin that sent it, if that is not the base's.
 
-    ``redirected_to`` is the origin that sent it, if that is not the base's. ``stream`` is its body, to be closed by
-    whoever has the response; ``None``: ``Take`` has said where it goes, and it is there.
+    ``error_text`` is the text of an error response, as far as it may be shown.
     """
 
-    __slots__ = ("head", "redirected_to", "stream")
-
-    def __init__(self, head: ResponseHead, stream: StreamedAnswer | None, redirected_to: Origin | None) -> None:
-        self.head = head
-        self.stream = stream
-        self.redirected_to = redirected_to
+    head: ResponseHead
+    error_text: bytes
+    redirected_to: Origin | None
 
     @property
     def status(self) -> int:
-        """Its status."""
+        """The status."""
         return self.head.status
-
-    def close(self) -> None:
-        """Give the connection back at once, broken off when the body was not read to its end. May be called twice."""
-        if self.stream is not None:
-            self.stream.close()
 
 
 class Exchange:
@@ -84,78 +71,81 @@ class Exchange:
     They are part of each request and never of a connection, so identities may share connections.
     """
 
-    def __init__(self, recipe: Http, runtime: Runtime, client: HttpClient) -> None:
-        self._recipe = recipe
+    def __init__(self, options: HttpOptions, runtime: Runtime, client: HttpClient) -> None:
+        self._options = options
         self._runtime = runtime
         self._client = client
-        self._proxies = Proxies(recipe.proxies)
-        self._targets: dict[tuple[Method, str], tuple[Said, str, Target]] = {}
-        self.traits = runtime.shared(("http traits", recipe.origin), ServerTraits)
+        self._proxies = Proxies(options.proxies)
+        self._targets: dict[tuple[Method, str], tuple[Credentials, str, Target]] = {}
+        self.traits = runtime.shared(("http traits", options.origin), ServerTraits)
 
-    async def send(self, request: Request, method: Method, fields: bytes, take: Take | None = None) -> Response:
-        """The response at the end of the redirects, whatever its status. The caller closes it.
+    async def send(self, request: Request, method: Method, fields: bytes, receive: Receive) -> Response:
+        """The response at the end of the redirects, whatever its status, once its body has been received.
 
-        ``fields`` are the headers of this request alone, encoded. What ``take`` raises refuses the response; it is not
-        asked about redirects.
+        ``fields`` are the headers of this request alone, encoded. An error of ``receive`` refuses the response.
+        ``receive`` is called for neither redirects nor errors.
         """
         try:
-            return await self._send(request, method, fields, take)
+            return await self._send(request, method, fields, receive)
         except Error as error:
             # The frames below hold the headers of the request, and with them the credentials.
             failed = error.add_context(operation=request.operation, path=request.path).with_traceback(None)
             raise failed from failed.__cause__
 
-    async def _send(self, request: Request, method: Method, fields: bytes, take: Take | None) -> Response:
-        recipe = self._recipe
-        origin, ours = recipe.origin, recipe.identity.request_headers()
+    def failure_of(self, request: Request, response: Response) -> Error:
+        """The error that a response without success means."""
+        return failure_of(request, response.head, response.error_text, response.redirected_to, self._options.identity)
+
+    async def _send(self, request: Request, method: Method, fields: bytes, receive: Receive) -> Response:
+        options = self._options
+        origin, ours = options.origin, options.identity.request_headers()
         url, target = self._target(request, method, ours)
         for _ in range(REDIRECTS_MAX + 1):
-            head, stream = await self._fetch(target, fields, take)
+            head, error_text = await self._fetch(target, fields, receive)
             if head.status not in REDIRECT_STATUSES:
-                return Response(head, stream, None if origin == recipe.origin else origin)
-            origin, url = redirect_target(url, location_of(head), recipe.origin)
-            if not recipe.follow_redirects:
+                return Response(head, error_text, None if origin == options.origin else origin)
+            origin, url = redirect_target(url, location_of(head), options.origin)
+            if not options.follow_redirects:
                 raise RedirectRefused(f"the server redirects to {excerpt(url)}, and follow_redirects is False")
-            if origin != recipe.origin:
+            if origin != options.origin:
                 ours = {}
-            target = self._made(method, origin, url, ours)
+            target = self._target_at(method, origin, url, ours)
         raise RedirectRefused(f"more than {REDIRECTS_MAX} redirects, the last one to {excerpt(url)}")
 
-    async def _fetch(
-        self, target: Target, fields: bytes, take: Take | None
-    ) -> tuple[ResponseHead, StreamedAnswer | None]:
+    async def _fetch(self, target: Target, fields: bytes, receive: Receive) -> tuple[ResponseHead, bytes]:
         counters, name = self._runtime.counters, _COUNTER[target.method]
         counters[name] += 1
-        receiver = _Receiver(self._client, take, counters, name, self._runtime.loop.time)
+        receiver = _Receiver(receive, self._runtime, name)
         try:
             await self._client.fetch(target, fields, receiver)
-        except BaseException as error:
-            if receiver.stream is not None:
-                receiver.stream.close()
-            if receiver.head is None and isinstance(error, Error):
+        except Error as error:
+            if receiver.error_body is not None and not isinstance(error, Closed):
+                return receiver.checked_head, b""
+            if receiver.head is None:
                 error.context.setdefault("host", target.origin.netloc)
                 if not isinstance(error, Closed):
                     counters.failed(name)
             raise
-        assert receiver.head is not None
-        return receiver.head, receiver.stream
+        finally:
+            receiver.end()
+        return receiver.checked_head, receiver.error_text
 
     def _target(self, request: Request, method: Method, ours: Mapping[str, str]) -> tuple[str, Target]:
         """URL and target for a key; kept for its other ranges, until what we say of ourselves changes."""
-        recipe = self._recipe
-        said = ours, recipe.identity.request_query()
-        known = self._targets.get((method, request.path))
-        if known is not None and known[0] == said:
-            return known[1], known[2]
+        options = self._options
+        credentials = ours, options.identity.request_query()
+        cached = self._targets.get((method, request.path))
+        if cached is not None and cached[0] == credentials:
+            return cached[1], cached[2]
         key = checked_key(request.path, operation=request.operation, bytes_max=KEY_BYTES_MAX)
-        url = f"{recipe.origin}{recipe.path}/{encoded_key(key)}{said[1]}"
-        target = self._made(method, recipe.origin, url, ours)
+        url = f"{options.origin}{options.path}/{encoded_key(key)}{credentials[1]}"
+        target = self._target_at(method, options.origin, url, ours)
         if len(self._targets) >= TARGETS_MAX:
             del self._targets[next(iter(self._targets))]
-        self._targets[method, request.path] = said, url, target
+        self._targets[method, request.path] = credentials, url, target
         return url, target
 
-    def _made(self, method: Method, origin: Origin, url: str, ours: Mapping[str, str]) -> Target:
+    def _target_at(self, method: Method, origin: Origin, url: str, ours: Mapping[str, str]) -> Target:
         # Headers beyond ASCII go out as UTF-8, whose bytes the transport is given as the characters of their numbers.
         sent = {name: value.encode().decode("latin-1") for name, value in ours.items()}
         path = url.removeprefix(str(origin))
@@ -163,32 +153,51 @@ class Exchange:
 
 
 class _Receiver:
-    """Send the body of a response to where ``take`` says, or make a stream of it; drop the body of a redirect."""
+    """Counts a response, and receives it: a success by ``receive``, the text of an error here."""
 
-    __slots__ = ("_client", "_counters", "_name", "_now", "_started", "_take", "head", "stream")
+    __slots__ = ("_limit", "_name", "_receive", "_runtime", "_started", "error_body", "head", "is_cut")
 
-    def __init__(
-        self, client: HttpClient, take: Take | None, counters: Counters, name: str, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, receive: Receive, runtime: Runtime, name: str) -> None:
         self.head: ResponseHead | None = None
-        self.stream: StreamedAnswer | None = None
-        self._client = client
-        self._take = take
-        self._counters = counters
+        self.error_body: ErrorBody | None = None
+        self.is_cut = False
+        self._receive = receive
+        self._runtime = runtime
         self._name = name
-        self._now = now
-        self._started = now()
+        self._started = runtime.now()
+        self._limit: asyncio.TimerHandle | None = None
+
+    @property
+    def checked_head(self) -> ResponseHead:
+        """The head, which is there once the request has ended."""
+        assert self.head is not None
+        return self.head
+
+    @property
+    def error_text(self) -> bytes:
+        """The text of an error response, nothing where it took too long."""
+        return b"" if self.error_body is None or self.is_cut else bytes(self.error_body.body)
 
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
         self.head = head
-        if head.status >= 400:
-            self._counters.failed(self._name)
+        counters, status = self._runtime.counters, head.status
+        if status >= 400:
+            counters.failed(self._name)
         else:
-            self._counters.succeeded(self._name, self._now() - self._started)
-        if head.status in REDIRECT_STATUSES:
+            counters.succeeded(self._name, self._runtime.now() - self._started)
+        if status in SUCCESS_STATUSES:
+            return self._receive(head, connection)
+        if status in REDIRECT_STATUSES or not has_text(head):
             return None
-        destination = None if self._take is None else self._take(head)
-        if destination is None:
-            self.stream = self._client.stream(connection)
-            destination = self.stream.take_over(head)
-        return destination
+        self.error_body = ErrorBody(connection)
+        self._limit = self._runtime.loop.call_later(ERROR_BODY_SECONDS_MAX, self._cut, connection)
+        return self.error_body
+
+    def _cut(self, connection: Connection) -> None:
+        self.is_cut = True
+        connection.stop()
+
+    def end(self) -> None:
+        """The request has ended: its connection may serve others."""
+        if self._limit is not None:
+            self._limit.cancel()

@@ -1,54 +1,40 @@
-"""What a response says: its head for a read, its metadata for a stat, and the error of each status. One table."""
+"""The head of a response: its fields as text, the head of a read, the metadata of a stat. Pure, no I/O."""
 
 from __future__ import annotations
 
-import asyncio
-import html
 import re
 
-from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, parse_retry_after, unquote_etag
-from aioprefetch.errors import (
-    ConditionNotMatch,
-    Error,
-    NotFound,
-    PermissionDenied,
-    ProtocolError,
-    RangeNotSatisfied,
-    Throttled,
-    TimedOut,
-    Unavailable,
-    Unexpected,
-    excerpt,
-)
+from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, unquote_etag
+from aioprefetch.errors import ProtocolError
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.http.exchange import Response
-from aioprefetch.services.http.fields import field_of, text_of
-from aioprefetch.services.http.identity import Identity
-from aioprefetch.services.read_receiver import ERROR_BODY_BYTES_MAX
 from aioprefetch.transport import ResponseHead
-from aioprefetch.values import Metadata, Request, UncheckedHead
+from aioprefetch.values import Metadata, UncheckedHead
 
-ERROR_BODY_SECONDS_MAX = 2.0
-
-STATUSES: dict[int, tuple[type[Error], str]] = {
-    304: (ConditionNotMatch, "the object is still the one that if_none_match names"),
-    401: (PermissionDenied, "the server wants other credentials; check auth and headers"),
-    403: (PermissionDenied, "the server refuses; check auth, headers and whether the URL has expired"),
-    404: (NotFound, "there is no such object"),
-    407: (PermissionDenied, "the proxy wants credentials; give user and password in its URL"),
-    408: (TimedOut, "the server gave up waiting for the request"),
-    410: (NotFound, "the object is gone for good"),
-    412: (ConditionNotMatch, "the object is not the one that if_match names"),
-    425: (Throttled, "the server asks to send the request again later"),
-    429: (Throttled, "the server asks for fewer requests"),
-    503: (Throttled, "the server is overloaded or down for a while"),
-}
-
-_TEXT = re.compile(r"(text/|application/(json|xml|problem\+)).*", re.IGNORECASE)
-_TAG = re.compile(r"<[^<>]*>")
 _LENGTH = re.compile(r"\d{1,19}")
-# An ETag that we make ourselves begins like this; weak, so it is compared and never sent.
+# The beginning of an ETag that is made here; weak, so it is compared and never sent.
 _SYNTHETIC = "W/modified-"
+
+
+def field_of(head: ResponseHead, name: bytes) -> str | None:
+    """A field as it came, each byte a character: ETags must go back to the byte. ``name`` in lower case."""
+    value = head.fields.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def text_of(head: ResponseHead, name: bytes) -> str | None:
+    """A field for people, or with a path in it: as UTF-8 where it is that."""
+    value = head.fields.get(name)
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def location_of(head: ResponseHead) -> str | None:
+    """Where a redirect leads, as the server wrote it."""
+    return text_of(head, b"location")
 
 
 def content_length(head: ResponseHead) -> int | None:
@@ -75,7 +61,7 @@ def is_synthetic(etag: str) -> bool:
     return etag.startswith(_SYNTHETIC)
 
 
-def answer_head(head: ResponseHead) -> UncheckedHead:
+def unchecked_head(head: ResponseHead) -> UncheckedHead:
     """The head of a 200 or 206 to a GET, for ``check_reply``."""
     content_range = field_of(head, b"content-range")
     etag = unquote_etag(field_of(head, b"etag"))
@@ -104,65 +90,3 @@ def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
         content_disposition=text_of(head, b"content-disposition"),
         cache_control=text_of(head, b"cache-control"),
     )
-
-
-async def failure_of(request: Request, response: Response, identity: Identity) -> Error:
-    """The error that a response other than 200 and 206 means. Closes the response."""
-    try:
-        # A proxy may repeat what it was sent, and with it the password in its URL.
-        excerpt = "" if response.status == 407 else await _excerpt(response, identity)
-    finally:
-        response.close()
-    status = response.status
-    facts: dict[str, object] = {"status": status}
-    if excerpt:
-        facts["response"] = excerpt
-    if response.redirected_to is not None:
-        facts["redirected_to"] = str(response.redirected_to)
-    if status == 416:
-        parsed = parse_content_range(field_of(response.head, b"content-range") or "")
-        total = parsed[1] if parsed else None
-        size = "" if total is None else f" of the object's {total} bytes"
-        return RangeNotSatisfied(
-            f"the range starts at or beyond the end{size}",
-            total=total,
-            operation=request.operation,
-            path=request.path,
-            context=facts,
-        )
-    kind, words = STATUSES.get(status) or _other(status)
-    if kind is PermissionDenied and response.redirected_to is not None:
-        words += "; it redirected to another origin, where credentials and headers are not sent"
-    return kind(
-        words,
-        operation=request.operation,
-        path=request.path,
-        context=facts,
-        retry_after_seconds=parse_retry_after(field_of(response.head, b"retry-after")),
-    )
-
-
-def _other(status: int) -> tuple[type[Error], str]:
-    if status >= 500:
-        return Unavailable, f"the server failed with {status}"
-    if status >= 400:
-        return Unexpected, f"the server does not accept the request: {status}"
-    return ProtocolError, f"a status {status} is no response to a read"
-
-
-async def _excerpt(response: Response, identity: Identity) -> str:
-    """A line of an error's text, or nothing. It may fail or take too long without consequence."""
-    stream = response.stream
-    if stream is None or not _TEXT.fullmatch(field_of(response.head, b"content-type") or ""):
-        return ""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(ERROR_BODY_SECONDS_MAX):
-            while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await stream.read_chunk()):
-                body += chunk
-    except (Error, TimeoutError):
-        return ""
-    # Scrubbed before it is cut: half of a secret must not remain.
-    text = identity.scrub(bytes(body[:ERROR_BODY_BYTES_MAX]).decode("utf-8", "replace"))
-    text = identity.scrub(html.unescape(_TAG.sub(" ", text)))
-    return excerpt(" ".join("".join(char if char.isprintable() else " " for char in text).split()))

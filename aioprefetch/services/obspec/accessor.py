@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import anyio
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import (
     Closed,
     Error,
@@ -19,17 +23,27 @@ from aioprefetch.errors import (
     NotFound,
     ProtocolError,
     RangeNotSatisfied,
+    Unavailable,
     WrongLoop,
 )
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
-from aioprefetch.services.obspec import responses
-from aioprefetch.services.obspec.body import ObspecBody, is_cancelled
 from aioprefetch.services.obspec.errors import Explainer
-from aioprefetch.services.obspec.identity import known_secrets
 from aioprefetch.services.obspec.listing import Pages
-from aioprefetch.services.obspec.traits import has, kind_of
-from aioprefetch.services.obspec.writing import ObspecWriteBody, Parts, part_options
+from aioprefetch.services.obspec.options import ObspecOptions
+from aioprefetch.services.obspec.responses import (
+    attributes_of,
+    head_of,
+    metadata_of,
+    raw_etag,
+    read_options,
+    sent_etag,
+    sized,
+    write_attributes,
+    written,
+)
+from aioprefetch.services.obspec.traits import has, kind_of, known_secrets
+from aioprefetch.services.obspec.writer import ObspecWriteBody, Parts, part_options
 from aioprefetch.values import (
     CopyRequest,
     DeleteRequest,
@@ -37,18 +51,20 @@ from aioprefetch.values import (
     ListRequest,
     Metadata,
     PresignRequest,
+    ReadHead,
+    ReadReply,
     ReadRequest,
     Request,
     StatRequest,
     WriteRequest,
 )
 
-if TYPE_CHECKING:
-    from aioprefetch.services.obspec.recipe import ObspecStore
-
 T = TypeVar("T")
 
 PRESIGN_SECONDS_MAX = 7 * 24 * 3600
+# Smaller pieces of a body cost a switch between threads each; larger ones hide from a reader that bytes arrive slowly.
+CHUNK_BYTES = 256 << 10
+CLOSE_SECONDS_MAX = 5.0
 
 # obstore's threads belong to the process that first used it: in a forked child its calls never come back.
 _obstore_generation: list[int] = []
@@ -57,12 +73,14 @@ _obstore_generation: list[int] = []
 class ObspecAccessor(ServiceAccessor):
     """The live service. ``store`` is used from one runtime only where the recipe has a factory."""
 
-    def __init__(self, service: ObspecStore, store: Any, runtime: Runtime) -> None:
-        super().__init__(service.info, service.capability, runtime)
+    def __init__(self, options: ObspecOptions, store: Any, runtime: Runtime) -> None:
+        super().__init__(options.info, options.capability, runtime)
         self._store = store
         self._kind = kind_of(store)
-        self._root = f"{service.prefix}/" if service.prefix else ""
-        self._part_bytes = service.part_bytes
+        self._root = f"{options.prefix}/" if options.prefix else ""
+        self._part_bytes = options.part_bytes
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._closer_registered = False
         self._explainer = Explainer(lambda: known_secrets(store))
         self._pages = Pages(store, self._root, self._called)
         # obstore gives ETags in quotes and wants them so; of other stores the first response tells.
@@ -96,7 +114,7 @@ class ObspecAccessor(ServiceAccessor):
         try:
             return await call()
         except asyncio.CancelledError:
-            if is_cancelled():
+            if _is_cancelled():
                 raise
             raise self._explainer.broken_off(request) from None
         except Exception as error:
@@ -127,30 +145,28 @@ class ObspecAccessor(ServiceAccessor):
         key = self._key(request.path, request)
         with self.runtime.timer("action_http_head_request"):
             if has(self._store, "head_async") and not self._kind and request.version is None:
-                return responses.metadata_of(
-                    await self._called(request, lambda: self._store.head_async(key)), {}, request
-                )
+                return metadata_of(await self._called(request, lambda: self._store.head_async(key)), {}, request)
             options: dict[str, Any] = {"head": True}
             if request.version is not None:
                 options["version"] = request.version
             # Unlike ``head_async`` this brings the content type and the metadata of the user.
             get = self._method(request, "get_async")
             result = await self._called(request, lambda: get(key, options=options))
-            return responses.metadata_of(result.meta, responses.attributes_of(result), request)
+            return metadata_of(result.meta, attributes_of(result), request)
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         key, get = self._key(request.path, request), self._method(request, "get_async")
-        options = responses.read_options(request) | self._conditions(request)
+        options = read_options(request) | self._conditions(request)
         try:
-            return await self._open_read(request, lambda: get(key, options=options or None))
+            return await self._read(request, sink, lambda: get(key, options=options or None))
         except RangeNotSatisfied as error:
-            if request.suffix is None or error.total is not None:
+            if request.suffix is None or error.total is not None or sink.head is not None:
                 raise
             # Some stores refuse a suffix that is longer than the object, where the whole of it is meant.
             options.pop("range")
-            return await self._open_read(request, lambda: get(key, options=options or None))
+            return await self._read(request, sink, lambda: get(key, options=options or None))
         except ProtocolError as error:
-            # obstore says so too when a store answers a range of an empty object with all of it.
+            # obstore raises this too when a store answers a range of an empty object with the whole object.
             if "range_ignored" not in error.context or await self._size(request) != 0:
                 raise
             raise RangeNotSatisfied("the object is empty", total=0, operation="read", path=request.path) from None
@@ -159,34 +175,50 @@ class ObspecAccessor(ServiceAccessor):
         """The conditions that can be sent. All are compared again when the response is here."""
         conditions = {}
         if self._etags_quoted is not None:
-            pinned, known = request.if_match, request.if_none_match
+            pinned, cached = request.if_match, request.if_none_match
             if pinned not in (None, "*") and not is_weak(pinned or ""):
-                conditions["if_match"] = responses.sent_etag(pinned or "", quoted=self._etags_quoted)
-            if known is not None and not is_weak(known):
-                conditions["if_none_match"] = responses.sent_etag(known, quoted=self._etags_quoted)
+                conditions["if_match"] = sent_etag(pinned or "", quoted=self._etags_quoted)
+            if cached is not None and not is_weak(cached):
+                conditions["if_none_match"] = sent_etag(cached, quoted=self._etags_quoted)
         return conditions
 
-    async def _open_read(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> ObspecBody:
+    async def _read(self, request: ReadRequest, sink: Sink, get: Callable[[], Awaitable[Any]]) -> ReadReply:
+        head, stream = await self._opened(request, get)
+        try:
+            sink.begin(head, path=request.path)
+            await self._copy_body(stream, request, sink, head)
+        finally:
+            # obstore closes the connection with the last reference to its stream, which an exception must not keep.
+            closing = getattr(stream, "aclose", None)
+            del stream
+            if closing is not None:
+                # An async generator may fail or hang at its end, which is no matter of the read.
+                with anyio.move_on_after(CLOSE_SECONDS_MAX), contextlib.suppress(Exception):
+                    await closing()
+        return ReadReply(head=head, received=head.size)
+
+    async def _opened(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> tuple[ReadHead, Any]:
+        """The checked head of a response, and the stream of its body."""
         with self.runtime.timer("action_http_get_request") as timer:
             result: Any = None
             try:
                 result = await self._called(request, get)
                 self._check_open(request)
-                return self._body_of(result, request)
+                return self._checked(result, request)
             except Error as error:
                 if is_unmodified(request, error):
                     timer.end(None)
                 raise
             finally:
-                # Whoever keeps the exception must not keep the connection, which ends with the last reference.
+                # An exception that is kept must not keep the connection, which ends with the last reference.
                 del result
 
-    def _body_of(self, result: Any, request: ReadRequest) -> ObspecBody:
+    def _checked(self, result: Any, request: ReadRequest) -> tuple[ReadHead, Any]:
         try:
             meta = result.meta
             self._note_etag(meta)
-            head = responses.head_of(meta, result.range, responses.attributes_of(result), request)
-            return ObspecBody(result, head, self.runtime, self._explainer, request)
+            head = head_of(meta, result.range, attributes_of(result), request)
+            return head, _stream_of(result, head) if head.size else None
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, Error):
                 raise
@@ -199,9 +231,58 @@ class ObspecAccessor(ServiceAccessor):
             del result
 
     def _note_etag(self, meta: Any) -> None:
-        etag = None if self._kind else responses.raw_etag(meta)
+        etag = None if self._kind else raw_etag(meta)
         if etag is not None:
             self._etags_quoted = etag.startswith('"')
+
+    async def _copy_body(self, stream: Any, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
+        """Copy the chunks of a stream into the sink, which has begun."""
+        counters = self.runtime.counters
+        received = 0
+        while not sink.complete:
+            chunk = await self._next_chunk(stream, request)
+            if chunk is None:
+                raise Unavailable(
+                    f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
+                )
+            received += len(chunk)
+            counters["stream_read_total_bytes"] += len(chunk)
+            if received > head.size:
+                raise ProtocolError(
+                    f"the body has more than the {head.size} bytes that its head promised",
+                    operation="read",
+                    path=request.path,
+                )
+            sink.feed(chunk)
+
+    async def _next_chunk(self, stream: Any, request: ReadRequest) -> memoryview | None:
+        """The next bytes of a body, perhaps none; ``None`` at its end. ``Closed`` once the operator is closed."""
+        try:
+            if not self._closer_registered:
+                self._closer_registered = True
+                self.runtime.supervisor.on_close(self._break_off)
+            waiting = asyncio.ensure_future(_next_of(stream))
+            self._waiting.add(waiting)
+            try:
+                chunk = await waiting
+            finally:
+                self._waiting.discard(waiting)
+            return memoryview(chunk).cast("B")
+        except StopAsyncIteration:
+            return None
+        except asyncio.CancelledError:
+            if _is_cancelled() or not self.runtime.closed:
+                raise
+            raise Closed("the operator was closed", operation="read", path=request.path) from None
+        except Exception as error:
+            explained = self._explainer.explain(error, request)
+        # Raised here, so that the exception of the store is not its context: that may hold a secret.
+        raise explained from explained.__cause__
+
+    async def _break_off(self) -> None:
+        """End the reads that wait for the store, when the operator is closed."""
+        for waiting in tuple(self._waiting):
+            waiting.cancel()
 
     async def _size(self, request: ReadRequest) -> int | None:
         found = await self.stat(StatRequest(path=request.path, version=request.version, deadline=request.deadline))
@@ -216,23 +297,23 @@ class ObspecAccessor(ServiceAccessor):
         return await self._put(request, bytes(data), {"use_multipart": False} if self._kind else {}, len(data))
 
     async def _put_parts(self, request: WriteRequest, parts: Parts) -> Metadata:
-        written = await self._put(request, parts, part_options(self._kind, self._part_bytes), None)
+        metadata = await self._put(request, parts, part_options(self._kind, self._part_bytes), None)
         self.runtime.counters["stream_write_bytes"] += parts.sent_bytes
-        return responses.sized(written, parts.sent_bytes)
+        return sized(metadata, parts.sent_bytes)
 
     async def _put(self, request: WriteRequest, data: Any, options: dict[str, Any], size: int | None) -> Metadata:
         key, put = self._key(request.path, request), self._method(request, "put_async")
-        attributes = responses.write_attributes(request, self.capability)
+        attributes = write_attributes(request, self.capability)
         if attributes:
             options["attributes"] = attributes
         if request.if_not_exists:
             options["mode"] = "create"
         elif request.if_match is not None:
-            options["mode"] = {"e_tag": responses.sent_etag(request.if_match, quoted=self._etags_quoted is not False)}
+            options["mode"] = {"e_tag": sent_etag(request.if_match, quoted=self._etags_quoted is not False)}
         self.runtime.counters["object_put_request"] += 1
         result = await self._called(request, lambda: put(key, data, **options))
         self.runtime.counters["stream_write_bytes"] += size or 0
-        return responses.written(request, result, size)
+        return written(request, result, size)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         self._key(request.path, request)
@@ -289,3 +370,35 @@ class ObspecAccessor(ServiceAccessor):
     async def aclose(self) -> None:
         """Forget listings that were left half way; nothing else is held open."""
         self._pages.clear()
+
+
+class _OnePiece:
+    """The stream of a body that is short enough to come at once, which takes obstore less."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def __anext__(self) -> Awaitable[Any]:
+        result, self._result = self._result, None
+        if result is None:
+            raise StopAsyncIteration
+        piece: Awaitable[Any] = result.buffer_async()
+        return piece
+
+
+def _stream_of(result: Any, head: ReadHead) -> Any:
+    if type(result).__name__ != "GetResult" or not hasattr(result, "buffer_async"):
+        return aiter(result)
+    # obstore's: by default its pieces are of 10 MiB.
+    return _OnePiece(result) if head.size <= CHUNK_BYTES else aiter(result.stream(CHUNK_BYTES))
+
+
+def _next_of(stream: Any) -> Awaitable[Any]:
+    following: Awaitable[Any] = anext(stream)
+    return following
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels the running task, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -15,7 +15,7 @@ from typing import Any
 from aioprefetch import errors
 from aioprefetch.errors import Error, excerpt, redact
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.fs.failures import TABLE as SYSTEM_ERRORS
+from aioprefetch.services.fs.errors import TABLE as SYSTEM_ERRORS
 from aioprefetch.values import ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 
 _FORKED = "the store broke off its work by itself; obstore does so in a forked child of a process that has used it"

@@ -1,5 +1,5 @@
 """Amazon S3 and what speaks its protocol: MinIO, Ceph, R2, GCS in its XML dialect, ..."""
 
-from aioprefetch.services.s3.service import S3
+from aioprefetch.services.s3.recipe import S3
 
 __all__ = ["S3"]

@@ -14,19 +14,17 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from aioprefetch import errors
 from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, parse_retry_after
 from aioprefetch.errors import Error, Status, excerpt
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.s3.error_body import parse_error
+from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.xml_guard import parse_error
 from aioprefetch.transport.failures import reason_of
-from aioprefetch.values import CopyRequest, ReadRequest, Request, ServiceInfo, StatRequest, WriteRequest
-
-if TYPE_CHECKING:
-    from aioprefetch.services.s3.service import S3
+from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
 
 # A shorter text may stand in a response by chance, and is no secret worth the name.
 SECRET_LENGTH_MIN = 4
@@ -200,8 +198,8 @@ class Reported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a response said. It may repeat the request, so no repr shows more than the code."""
+class ErrorResponse:
+    """The code, message and headers of an error response. It may repeat the request, so its repr is the code."""
 
     code: str
     http_status: int
@@ -211,8 +209,8 @@ class Told:
     request_id: str = field(repr=False)
 
     @classmethod
-    def by(cls, response: Mapping[str, Any]) -> Told:
-        """Out of the dictionary that botocore's ``ClientError`` holds."""
+    def from_botocore(cls, response: Mapping[str, Any]) -> ErrorResponse:
+        """From the dictionary in botocore's ``ClientError``."""
         fields = response.get("Error") or {}
         metadata = response.get("ResponseMetadata") or {}
         headers = metadata.get("HTTPHeaders") or {}
@@ -231,9 +229,9 @@ class Told:
         )
 
     @classmethod
-    def answered(cls, status: int, headers: Mapping[str, str], body: bytes) -> Told:
-        """Out of a response as the transport brought it; names of headers are in lower case."""
-        return cls.by(
+    def from_http(cls, status: int, headers: Mapping[str, str], body: bytes) -> ErrorResponse:
+        """From a response of the transport; names of headers are in lower case."""
+        return cls.from_botocore(
             {"Error": parse_error(body), "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
         )
 
@@ -262,15 +260,15 @@ class Told:
 
 
 class Explainer:
-    """Makes our errors for one recipe, whose ``info`` was found when it was connected.
+    """Makes the errors of one client; ``principal`` is the identity that its messages name.
 
-    ``keys_left_behind``: literal keys stayed in the process that pickled them. ``credentials`` are botocore's, where
-    its providers found them.
+    ``keys_left_behind``: literal keys stayed in the process that pickled them. ``credentials`` are botocore's, if its
+    providers found any.
     """
 
-    def __init__(self, service: S3, info: ServiceInfo) -> None:
-        self._service = service
-        self._principal = info.principal
+    def __init__(self, options: S3Options, principal: str) -> None:
+        self._options = options
+        self._principal = principal
         self.keys_left_behind = False
         self.credentials: Any = None
 
@@ -281,29 +279,35 @@ class Explainer:
         """
         response = getattr(error, "response", None)
         explained = (
-            self.answered(Told.by(response), request) if isinstance(response, Mapping) else self._failed(error, request)
+            self.from_response(ErrorResponse.from_botocore(response), request)
+            if isinstance(response, Mapping)
+            else self._failed(error, request)
         )
         explained.__cause__ = Reported(f"{type(error).__module__}.{type(error).__qualname__}: {self.scrub(str(error))}")
         return explained
 
-    def answered(self, told: Told, request: Request) -> Error:
-        """The error for a response that is none of success."""
-        context = {"http_status": told.http_status, "code": told.code, "request_id": self.scrub(told.request_id)}
+    def from_response(self, response: ErrorResponse, request: Request) -> Error:
+        """The error for a response without success."""
+        context = {
+            "http_status": response.http_status,
+            "code": response.code,
+            "request_id": self.scrub(response.request_id),
+        }
         facts: dict[str, Any] = {
             "operation": request.operation,
             "path": request.path,
             "context": {name: value for name, value in context.items() if value},
-            "retry_after_seconds": told.retry_after_seconds,
+            "retry_after_seconds": response.retry_after_seconds,
         }
-        conditional = _condition(told, request, facts)
+        conditional = _condition(response, request, facts)
         if conditional is not None:
             return conditional
-        if told.code == "InvalidRange" or told.http_status == 416:
-            size = f"; the object has {told.total} bytes" if told.total is not None else ""
+        if response.code == "InvalidRange" or response.http_status == 416:
+            size = f"; the object has {response.total} bytes" if response.total is not None else ""
             text = f"the range starts at or beyond the end{size}"
-            return errors.RangeNotSatisfied(text, total=told.total, **facts)
-        row = _row(told, request)
-        return row.kind(self._text(row, told, told.message), status=row.status, **facts)
+            return errors.RangeNotSatisfied(text, total=response.total, **facts)
+        row = _row(response, request)
+        return row.kind(self._text(row, response, response.message), status=row.status, **facts)
 
     def _failed(self, error: Exception, request: Request) -> Error:
         facts: dict[str, Any] = {"operation": request.operation, "path": request.path}
@@ -318,29 +322,29 @@ class Explainer:
         reason = reason_of(inner) if type(inner).__module__ == "builtins" else type(inner).__name__
         if reason == "ClientConnectorDNSError":
             facts["context"] = {"reason": "dns"}
-        text = self._text(row, Told.by({}), str(error), reason=reason)
+        text = self._text(row, ErrorResponse.from_botocore({}), str(error), reason=reason)
         return row.kind(text, status=row.status, **facts)
 
-    def _text(self, row: Row, told: Told, said: str, reason: str = "") -> str:
-        service = self._service
+    def _text(self, row: Row, response: ErrorResponse, said: str, reason: str = "") -> str:
+        options = self._options
         found_none = "no credentials were found"
         if self.keys_left_behind:
             found_none = "the operator was pickled without its literal keys, and this process has none of its own"
-        where = f"set region={told.region!r}" if told.region else "set region to the bucket's region"
-        if service.endpoint_url:
+        where = f"set region={response.region!r}" if response.region else "set region to the bucket's region"
+        if options.endpoint_url:
             where += ", or check endpoint_url"
         text = row.text.format(
-            bucket=service.bucket,
-            profile=service.profile,
+            bucket=options.bucket,
+            profile=options.profile,
             identity=self._principal,
-            other_identity="give keys or a profile" if service.anonymous else "set anonymous=True for a public bucket",
-            endpoint=service.endpoint_url or "the store",
-            connect_seconds=service.connect_timeout_seconds,
-            read_seconds=service.read_timeout_seconds,
-            code=told.code or "no code",
-            http_status=told.http_status,
-            storage_class=self.scrub(str(told.fields.get("StorageClass") or "GLACIER")),
-            server_date=parse_http_date(told.headers.get("date")) or "another time",
+            other_identity="give keys or a profile" if options.anonymous else "set anonymous=True for a public bucket",
+            endpoint=options.endpoint_url or "the store",
+            connect_seconds=options.connect_timeout_seconds,
+            read_seconds=options.read_timeout_seconds,
+            code=response.code or "no code",
+            http_status=response.http_status,
+            storage_class=self.scrub(str(response.fields.get("StorageClass") or "GLACIER")),
+            server_date=parse_http_date(response.headers.get("date")) or "another time",
             set_region=where,
             no_keys=found_none,
             reason=REASONS.get(reason, reason),
@@ -360,7 +364,7 @@ class Explainer:
     def _known_secrets(self) -> set[str]:
         found = vars(self.credentials) if self.credentials is not None else {}
         values = {found.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
-        known = (*self._service.known_secrets(), *values)
+        known = (*self._options.known_secrets(), *values)
         return {value for value in known if isinstance(value, str) and len(value) >= SECRET_LENGTH_MIN}
 
 
@@ -377,40 +381,44 @@ def _forms(secret: str) -> set[str]:
     return {secret, quoted, quoted.lower(), quote(secret), html.escape(secret), slashes, repr(secret)[1:-1]}
 
 
-def _condition(told: Told, request: Request, facts: dict[str, Any]) -> Error | None:
+def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any]) -> Error | None:
     """The error for a precondition that does not hold, ``None`` where the response is about something else."""
-    conflict = told.code == "ConditionalRequestConflict" or (told.http_status == 409 and told.code in ("409", ""))
+    conflict = response.code == "ConditionalRequestConflict" or (
+        response.http_status == 409 and response.code in ("409", "")
+    )
     if isinstance(request, WriteRequest):
-        if request.if_not_exists and (conflict or told.http_status == 412):
+        if request.if_not_exists and (conflict or response.http_status == 412):
             return errors.AlreadyExists("the object exists already", **facts)
-        if request.if_match is not None and told.code in ("NoSuchKey", "404"):
+        if request.if_match is not None and response.code in ("NoSuchKey", "404"):
             return errors.ConditionNotMatch(f"there is no object with the ETag {request.if_match!r}", **facts)
     if conflict:
         return errors.ConditionNotMatch("another write of the object is going on", status="temporary", **facts)
-    if told.http_status == 304:
+    if response.http_status == 304:
         return errors.ConditionNotMatch("the object is unchanged", **facts)
-    if told.http_status == 412 or told.code == "PreconditionFailed":
+    if response.http_status == 412 or response.code == "PreconditionFailed":
         wanted = getattr(request, "if_match", None)
         return errors.ConditionNotMatch(f"the object's ETag is not {wanted!r}", **facts)
     return None
 
 
-def _row(told: Told, request: Request) -> Row:
+def _row(response: ErrorResponse, request: Request) -> Row:
     version = request.version if isinstance(request, (ReadRequest, StatRequest)) else None
-    if version is not None and (told.code == "InvalidArgument" or told.http_status in (400, 405)):
+    if version is not None and (response.code == "InvalidArgument" or response.http_status in (400, 405)):
         # An identifier that the store cannot even parse, or one that names a delete marker.
         return BY_CODE["NoSuchVersion"]
-    if isinstance(request, CopyRequest) and told.code == "InvalidRequest" and "itself" in told.message:
+    if isinstance(request, CopyRequest) and response.code == "InvalidRequest" and "itself" in response.message:
         return Row(errors.IsSameFile, "source and target are the same object")
-    if told.code not in BY_CODE and told.http_status == 400 and told.region is not None:
+    if response.code not in BY_CODE and response.http_status == 400 and response.region is not None:
         return _WRONG_REGION
-    if 300 <= told.http_status < 400:
+    if 300 <= response.http_status < 400:
         return _REDIRECT
-    row = BY_CODE.get(told.code)
-    if row is None and (told.code in ("", str(told.http_status)) or told.http_status != 400):
-        row = BY_STATUS.get(told.http_status)
+    row = BY_CODE.get(response.code)
+    if row is None and (response.code in ("", str(response.http_status)) or response.http_status != 400):
+        row = BY_STATUS.get(response.http_status)
     if row is None:
-        row = _FAILED if told.http_status >= 500 else Row(errors.Unexpected, "the store answered {code}", quotes=True)
+        row = (
+            _FAILED if response.http_status >= 500 else Row(errors.Unexpected, "the store answered {code}", quotes=True)
+        )
     return row
 
 

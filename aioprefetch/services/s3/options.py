@@ -1,7 +1,7 @@
-"""The options of the S3 recipe, checked one by one. Pure: no I/O, no name resolution.
+"""The options of the S3 service: fields and checks. No request is sent and no name resolved.
 
-Each check returns the value as it is kept, and raises ``ConfigInvalid`` with the option, the value and what is right.
-A value that may hold a secret is never part of a message.
+Each check returns the value to keep, or raises ``ConfigInvalid`` with the option, the value and a valid value. A value
+that may hold a secret is never part of a message.
 """
 
 from __future__ import annotations
@@ -9,21 +9,189 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
-from aioprefetch.credentials import Secret
-from aioprefetch.errors import ConfigInvalid, InvalidPath
-from aioprefetch.services.keys import checked_key
+from aioprefetch.credentials import Secret, digest
+from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
+from aioprefetch.runtime.options import checked_file, checked_seconds
+from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
+from aioprefetch.services.s3.identity import ambient
 from aioprefetch.transport import is_link_local_or_metadata
+from aioprefetch.values import Capability, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20
 PART_BYTES_MAX = 5 << 30
 SSE_KEY_BYTES = 32
 
+# A listing or a write needs a connection too, so the pool is a little wider than the limit of concurrent requests.
+_CONNECTIONS_EXTRA = 8
+_SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """The fields of the recipe ``S3``, which documents them. Raises ``ConfigInvalid`` for options that cannot work."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint_url: str | None = None
+    region: str | None = None
+    access_key_id: str | Secret | None = None
+    secret_access_key: str | Secret | None = None
+    session_token: str | Secret | None = None
+    profile: str | None = None
+    anonymous: bool = False
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    signing: Literal["presigned", "header"] = "presigned"
+    ca_bundle: str | None = None
+    proxies: Mapping[str, str | Secret] | None = field(default=None, hash=False)
+    allow_http: bool | None = None
+    sse_customer_key: str | bytes | Secret | None = None
+    request_payer: bool = False
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 20.0
+    part_bytes: int = 8 << 20
+    connections_max: int | None = None
+
+    def __post_init__(self) -> None:
+        keep = object.__setattr__
+        keep(self, "bucket", checked_bucket(self.bucket))
+        keep(self, "prefix", checked_prefix(self.prefix))
+        for name in ("access_key_id", "secret_access_key", "session_token"):
+            keep(self, name, Secret.of(getattr(self, name)))
+        keep(self, "sse_customer_key", sse_secret(self.sse_customer_key))
+        if self.region is not None:
+            keep(self, "region", checked_region(self.region))
+        if self.ca_bundle is not None:
+            keep(self, "ca_bundle", checked_file("ca_bundle", self.ca_bundle))
+        if self.proxies is not None:
+            keep(self, "proxies", checked_proxies(self.proxies))
+        checked_choice("addressing_style", self.addressing_style, ("auto", "path", "virtual"))
+        checked_choice("signing", self.signing, ("presigned", "header"))
+        for name in ("anonymous", "request_payer", *(() if self.allow_http is None else ("allow_http",))):
+            checked_flag(name, getattr(self, name))
+        checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
+        checked_seconds("read_timeout_seconds", self.read_timeout_seconds)
+        checked_integer("part_bytes", self.part_bytes, minimum=PART_BYTES_MIN, maximum=PART_BYTES_MAX)
+        if self.connections_max is not None:
+            checked_integer("connections_max", self.connections_max, minimum=1, maximum=100_000)
+        self._check_identity()
+        if self.endpoint_url is not None:
+            keep(self, "endpoint_url", checked_endpoint(self.endpoint_url))
+            self.check_endpoint(self.endpoint_url)
+
+    def _check_identity(self) -> None:
+        if self.anonymous and (self.access_key_id or self.secret_access_key or self.session_token or self.profile):
+            raise invalid("anonymous=True sends no credentials; give it without keys and without a profile")
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            given, missing = ("access_key_id", "secret_access_key")[:: 1 if self.access_key_id else -1]
+            raise invalid(f"{given} is given without {missing}; they go together")
+        if self.session_token and not self.access_key_id:
+            raise invalid("session_token is given without access_key_id and secret_access_key")
+        if self.profile is not None and (not isinstance(self.profile, str) or not self.profile):
+            raise invalid(f"profile must be the name of a profile, not {self.profile!r}")
+
+    def check_endpoint(self, url: str) -> None:
+        """Refuse an endpoint, configured here or found by botocore, to which secrets must not be sent."""
+        checked_endpoint(url)
+        carries = "" if self.anonymous else "signed requests and their session token"
+        if self.sse_customer_key is not None:
+            carries = "sse_customer_key"
+        check_transport(url, allow_http=self.allow_http, carries=carries)
+
+    @property
+    def info(self) -> ServiceInfo:
+        own = self._own_identity()
+        # With keys and an endpoint of its own nothing is left open that tells bytes apart, and no file is looked at.
+        files = not (own and self.endpoint_url)
+        found = ambient(self.profile, has_identity=bool(own), files=files)
+        return ServiceInfo(
+            scheme="s3",
+            name=self.bucket,
+            root=self.prefix,
+            endpoint=self.endpoint_url or found.endpoint,
+            region=self.region or found.region,
+            principal=f"{own or found.principal}{self._customer()}",
+        )
+
+    def _own_identity(self) -> str:
+        """The identity that the recipe itself names, ``""`` where the provider chain finds one."""
+        if self.anonymous:
+            return "anonymous"
+        key_id = Secret.of(self.access_key_id)
+        if key_id is None or (key_id.is_literal and key_id.reveal() is None):
+            return ""
+        value = key_id.reveal()
+        return f"key:{key_id.fingerprint() if value is None else digest(value)}"
+
+    def _customer(self) -> str:
+        # Who does not know a customer's key may not read what was stored with it, whoever he is.
+        key = self.sse_customer_key
+        if isinstance(key, Secret) and (key.reveal() is not None or not key.is_literal):
+            return f" customer-key:{key.fingerprint()}"
+        return ""
+
+    @property
+    def capability(self) -> Capability:
+        return Capability(
+            read=True,
+            read_range=True,
+            read_suffix=True,
+            read_if_match=True,
+            read_if_none_match=True,
+            read_version=True,
+            stat=True,
+            stat_directory=True,
+            list=True,
+            list_recursive=True,
+            list_start_after=True,
+            write=True,
+            write_stream=True,
+            write_if_match=True,
+            write_if_not_exists=True,
+            write_content_type=True,
+            write_user_metadata=True,
+            copy=True,
+            delete=True,
+            delete_paths_max=1000,
+            create_dir=True,
+            # A URL alone opens nothing where its bearer must send headers as well.
+            presign=not (self.anonymous or self.sse_customer_key or self.request_payer),
+        )
+
+    def key_of(self, path: str, *, operation: str) -> str:
+        """The key of a path below the prefix. Raises ``IsADirectory`` or ``InvalidPath``."""
+        if not path:
+            raise IsADirectory("the root is a directory", operation=operation, path=path)
+        root = self.root
+        return root + checked_key(path, operation=operation, bytes_max=KEY_BYTES_MAX - len(root.encode()))
+
+    @property
+    def root(self) -> str:
+        """The text before every path in a key: the prefix and a slash, or nothing."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+    def connections(self, concurrency: int) -> int:
+        """How many connections the pool holds for a runtime that lets ``concurrency`` requests through."""
+        return self.connections_max or concurrency + _CONNECTIONS_EXTRA
+
+    def known_secrets(self) -> Iterator[str]:
+        """The values that no message may hold, as far as this process knows them."""
+        own = (self.access_key_id, self.secret_access_key, self.session_token, self.sse_customer_key)
+        for secret in (*own, *(self.proxies or {}).values()):
+            if isinstance(secret, Secret) and (value := secret.reveal()):
+                yield value
+        for name in _SECRET_VARIABLES:
+            if value := os.environ.get(name):
+                yield value
 
 
 def invalid(message: str) -> ConfigInvalid:

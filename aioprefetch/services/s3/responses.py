@@ -45,7 +45,7 @@ def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
     )
 
 
-def answer_head(reply: Mapping[str, Any]) -> UncheckedHead:
+def unchecked_head(reply: Mapping[str, Any]) -> UncheckedHead:
     """The head of a response to a GET, not checked yet."""
     headers = headers_of(reply)
     length = headers.get("content-length", "")

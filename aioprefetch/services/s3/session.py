@@ -19,15 +19,13 @@ import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
 from aioprefetch.errors import ProtocolError, redact
-from aioprefetch.services.read_receiver import ERROR_BODY_BYTES_MAX
-from aioprefetch.services.s3.error_body import has_document_type
-
-if TYPE_CHECKING:
-    from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.error_body import ERROR_BODY_BYTES_MAX
+from aioprefetch.services.s3.xml_guard import has_document_type
 
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10
@@ -104,18 +102,18 @@ class DirectRequests:
         )
         call = _call.get()
         if call is None:
-            return BoundedAnswer(answer)
+            return BoundedResponse(answer)
         call.answers.append(answer)
-        return answer if call.streams and answer.status < 300 else BoundedAnswer(answer)
+        return answer if call.streams and answer.status < 300 else BoundedResponse(answer)
 
 
-class BoundedAnswer:
+class BoundedResponse:
     """What aiobotocore uses of a response whose body it parses. A body that must not be parsed is never given to it."""
 
-    __slots__ = ("_answer", "raw_headers", "status", "url")
+    __slots__ = ("_response", "raw_headers", "status", "url")
 
     def __init__(self, answer: Any) -> None:
-        self._answer = answer
+        self._response = answer
         self.status: int = answer.status
         self.url = answer.url
         self.raw_headers = answer.raw_headers
@@ -123,13 +121,13 @@ class BoundedAnswer:
     async def read(self) -> bytes:
         """The body of a success, or ``ProtocolError``; of an error its beginning, or nothing where it is not S3's."""
         try:
-            return await (self._success() if self.status < 300 else self._excerpt())
+            return await (self._success() if self.status < 300 else self._error_body())
         finally:
-            self._answer.close()  # Without effect after the last byte.
+            self._response.close()  # Without effect after the last byte.
 
     async def _success(self) -> bytes:
         body = bytearray()
-        while chunk := await self._answer.content.readany():
+        while chunk := await self._response.content.readany():
             body += chunk
             if len(body) > BODY_BYTES_MAX:
                 raise _refused(f"is longer than {BODY_BYTES_MAX} bytes: no response of S3 is")
@@ -139,9 +137,9 @@ class BoundedAnswer:
             raise _refused("declares a document type, or begins with too much to tell: no response of S3 does")
         return bytes(body)
 
-    async def _excerpt(self) -> bytes:
+    async def _error_body(self) -> bytes:
         body = bytearray()
-        while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await self._answer.content.readany()):
+        while len(body) < ERROR_BODY_BYTES_MAX and (chunk := await self._response.content.readany()):
             body += chunk
         kept = bytes(body[:ERROR_BODY_BYTES_MAX])
         return b"" if has_document_type(kept) else kept

@@ -65,8 +65,8 @@ class Signatures:
 
         Raises ``PresigningRefused``, and what botocore raises for missing or expired credentials as errors of ours.
         """
-        service = self._client.service
-        limit_seconds = service.connect_timeout_seconds + service.read_timeout_seconds
+        options = self._client.options
+        limit_seconds = options.connect_timeout_seconds + options.read_timeout_seconds
         try:
             async with asyncio.timeout(limit_seconds) as limit:
                 # One at a time: it is a millisecond of computing, and who waits for the same object finds it done.
@@ -105,7 +105,7 @@ class Signatures:
         return Target(origin, f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
 
     def _is_proxied(self, scheme: str, host: str) -> bool:
-        given = self._client.service.proxies
+        given = self._client.options.proxies
         if given is not None:
             return scheme in given
         return scheme in getproxies() and not proxy_bypass(host)

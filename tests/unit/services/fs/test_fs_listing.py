@@ -8,8 +8,9 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs import Fs, scanning
+from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs import accessor as accessor_module
+from aioprefetch.services.fs import listing as scanning
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, StatRequest, WriteRequest
 

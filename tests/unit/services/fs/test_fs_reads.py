@@ -14,7 +14,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs, bodies
-from aioprefetch.services.fs.failures import from_os_error
+from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, StatRequest
 
 ODD_KEYS = [

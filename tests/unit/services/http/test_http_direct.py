@@ -4,12 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from aioprefetch.services.streamed_body import StreamedBody
 
 from aioprefetch import errors
 from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
-from aioprefetch.services.streamed_body import StreamedBody
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.transport import StreamedAnswer
 from aioprefetch.values import ReadRequest, StatRequest

@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from aioprefetch.services.http.bodies import RESERVED_BYTES_MIN
 
 from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http.bodies import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest
 from tests.unit.services.http.reading import Servers, accessor_for

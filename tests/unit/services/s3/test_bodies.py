@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.services.s3.error_body import has_document_type, parse_error
-from aioprefetch.services.s3.multipart import S3WriteBody
 from aioprefetch.services.s3.session import BODY_BYTES_MAX, BODY_TAGS_MAX
+from aioprefetch.services.s3.writer import S3WriteBody
+from aioprefetch.services.s3.xml_guard import has_document_type, parse_error
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest, WriteRequest
 from tests.unit.services.s3.stores import Store

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, Unavailable
-from aioprefetch.services.s3 import multipart
+from aioprefetch.services.s3 import writer as multipart
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import WriteRequest
 from tests.unit.services.s3.stores import Store

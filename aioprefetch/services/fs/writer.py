@@ -8,13 +8,20 @@ import os
 import secrets
 import stat
 import threading
+from collections.abc import Callable
+from typing import Any
 
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Unsupported
-from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable, refuse_unless_regular
-from aioprefetch.services.fs.keys import partial_name
-from aioprefetch.services.fs.opened import etag_of
-from aioprefetch.values import WriteRequest
+import aiofiles
 
+from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Unsupported
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable, partial_name, refuse_unless_regular
+from aioprefetch.services.fs.open_file import etag_of, metadata_of
+from aioprefetch.services.fs.threads import FileThreads, settled, translated
+from aioprefetch.values import Metadata, WriteRequest
+
+# One thread job moves at most this much: a cancelled caller waits no longer than for that.
+PIECE_BYTES = 4 << 20
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -138,3 +145,100 @@ def refuse_by_conditions(directory: int, name: str, request: WriteRequest) -> No
     if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
         found = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
         raise ConditionNotMatch(f"{found}, not {request.if_match!r}", context={"etag": etag})
+
+
+class FileWriteBody:
+    """A file being written piece by piece, in a temporary file beside its target."""
+
+    def __init__(
+        self, runtime: Runtime, request: WriteRequest, partial: PartialFile, lock: threading.Lock, file: Any
+    ) -> None:
+        self._runtime = runtime
+        self._threads = FileThreads.of(runtime)
+        self._request = request
+        self._partial: PartialFile | None = partial
+        self._lock = lock
+        self._file = file
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self._check_open()
+        view = memoryview(chunk)
+        data = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+        while data:
+            # A raw file may take less than it is given.
+            count = await translated(self._request, self._file.write(data[:PIECE_BYTES]))
+            data = data[count:]
+            self._runtime.counters["stream_write_bytes"] += count
+
+    async def close(self) -> Metadata:
+        """Put the file in its place.
+
+        If cancelled before the last rename nothing appears; after it the file is there, whole.
+        """
+        partial = self._check_open()
+        job = self._threads.call(partial.place, self._lock)
+        status = await translated(self._request, job, give_up=partial.give_up)
+        self._partial = None
+        return metadata_of(self._request.path, status)
+
+    async def abort(self) -> None:
+        partial, self._partial = self._partial, None
+        if partial is not None:
+            await settled(self._threads.call(partial.discard))
+
+    def _check_open(self) -> PartialFile:
+        if self._partial is None:
+            raise Closed("the write was closed or aborted already", operation="write", path=self._request.path)
+        return self._partial
+
+
+class _Opening:
+    """Makes a temporary file in a thread, and knows of it even if nobody gets the result.
+
+    A loop that ends cancels whatever waits for the thread, while the thread goes on.
+    """
+
+    def __init__(self, open_partial: Callable[[], PartialFile]) -> None:
+        self._open_partial = open_partial
+        self._lock = threading.Lock()
+        self._made: PartialFile | None = None
+        self._given_up = False
+
+    def run(self) -> PartialFile:
+        """For the thread. A file that is wanted no more when it is made is removed at once."""
+        made = self._open_partial()
+        with self._lock:
+            if not self._given_up:
+                self._made = made
+                return made
+        made.discard()
+        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
+
+    def give_up(self) -> PartialFile | None:
+        """The file, if it was made by now: the caller's to discard."""
+        with self._lock:
+            self._given_up = True
+            return self._made
+
+
+async def open_write_body(
+    runtime: Runtime, request: WriteRequest, open_partial: Callable[[], PartialFile], lock: threading.Lock
+) -> FileWriteBody:
+    """Make the temporary file and wrap it. A cancelled call leaves none behind."""
+    threads = FileThreads.of(runtime)
+    opening = _Opening(open_partial)
+
+    async def opened(partial: PartialFile) -> Any:
+        # Made in here: a job that is cancelled before it begins has made nothing that would have to be awaited. The
+        # descriptor stays ours: it must be closed even where aiofiles was cancelled.
+        return await aiofiles.open(partial.descriptor, "wb", buffering=0, closefd=False, executor=threads.executor)
+
+    try:
+        partial = await translated(request, threads.call(opening.run))
+        file = await settled(opened(partial))
+    except BaseException:
+        made = opening.give_up()
+        if made is not None:
+            await settled(threads.call(made.discard))
+        raise
+    return FileWriteBody(runtime, request, partial, lock, file)

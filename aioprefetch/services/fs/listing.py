@@ -1,4 +1,6 @@
-"""The entries below a prefix in the order of their keys, one directory at a time.
+"""Directories: the entries below a prefix in the order of their keys; directories made, files and directories removed.
+
+All of it blocks: call it in a thread. A listing goes one directory at a time.
 
 Memory holds the names of the directories between the prefix and the current entry, and of no other. Only files and
 directories appear: no links, FIFOs, sockets or devices, and no file that is still being written. Links are never
@@ -8,16 +10,23 @@ are empty: like a directory made by hand in a store without real ones, they woul
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
 
 from aioprefetch.errors import InvalidPath
-from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable
-from aioprefetch.services.fs.keys import is_partial, names_of
-from aioprefetch.services.fs.opened import etag_of, modified_at
+from aioprefetch.services.fs.confined import (
+    ConfinedRoot,
+    is_partial,
+    link_status,
+    listable,
+    names_of,
+    refuse_unless_regular,
+)
+from aioprefetch.services.fs.open_file import etag_of, modified_at
 from aioprefetch.values import Entry
 
 STAT_BATCH = 256
@@ -107,7 +116,7 @@ class Scan:
         """The status of each file of a batch, ``None`` for directories and for what is gone by now."""
         if all(child.endswith("/") for child in batch):
             return [None] * len(batch)
-        with suppress(InvalidPath, *_GONE), self._root.directory(self._resolved(names)) as directory:
+        with contextlib.suppress(InvalidPath, *_GONE), self._root.directory(self._resolved(names)) as directory:
             return [None if child.endswith("/") else link_status(directory, child) for child in batch]
         return [None] * len(batch)
 
@@ -115,3 +124,63 @@ class Scan:
         # Only what the caller named may lead through a link; what lies below was found not to be one.
         base = self._root.resolved(self._base)
         return (*base, *names[len(self._base) :])
+
+
+def make_directories(root: ConfinedRoot, names: Names) -> None:
+    """Make a directory and its parents; what exists already is fine, a file in the way is not."""
+    names = root.resolved(names)
+    with root.directory(names[:-1], create=True) as directory:
+        if not names:
+            return
+        try:
+            os.mkdir(names[-1], dir_fd=directory)
+        except FileExistsError:
+            status = link_status(directory, names[-1])
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                return
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                raise InvalidPath(f"{names[-1]!r} is a symbolic link, and links are not followed") from None
+            raise
+
+
+def remove(root: ConfinedRoot, names: Names, *, directory: bool) -> None:
+    """Remove a file, or a directory below which no file is; what is missing is no error.
+
+    A link is refused, or with ``follow_symlinks`` removed itself.
+    """
+    try:
+        # The last name is never resolved: what is removed is a name, not what it leads to.
+        with root.directory(root.resolved(names[:-1])) as parent:
+            status = link_status(parent, names[-1])
+            if status is None:
+                return
+            is_directory = stat.S_ISDIR(status.st_mode)
+            if not directory:
+                if not (root.follow_symlinks and stat.S_ISLNK(status.st_mode)):
+                    refuse_unless_regular(status, names[-1])
+                os.unlink(names[-1], dir_fd=parent)
+                return
+            if not is_directory:
+                return
+            try:
+                os.rmdir(names[-1], dir_fd=parent)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        _remove_empty_directories(root, names)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _remove_empty_directories(root: ConfinedRoot, names: Names) -> None:
+    """Remove a directory that holds nothing but directories: elsewhere those are gone with their last object."""
+    below = {names}
+    for entry in Scan(root, "".join(f"{name}/" for name in names), recursive=True, after=""):
+        if not entry.is_directory:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        found = names_of(entry.path)
+        below |= {found[:length] for length in range(len(names) + 1, len(found) + 1)}
+    for directory in sorted(below, key=len, reverse=True):
+        with contextlib.suppress(FileNotFoundError), root.directory(root.resolved(directory[:-1])) as parent:
+            os.rmdir(directory[-1], dir_fd=parent)

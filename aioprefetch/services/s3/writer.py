@@ -81,7 +81,7 @@ class S3WriteBody:
         """Take the next bytes; sends what is full. If cancelled, call ``abort``."""
         self._check_open()
         data = memoryview(chunk).cast("B")
-        batch_bytes = PARTS_AT_ONCE * self._client.service.part_bytes
+        batch_bytes = PARTS_AT_ONCE * self._client.options.part_bytes
         while len(data):
             room = batch_bytes - len(self._buffer)
             self._buffer += data[:room]
@@ -92,7 +92,7 @@ class S3WriteBody:
     async def close(self) -> Metadata:
         """Let the object appear."""
         self._check_open()
-        if self._upload_id is None and len(self._buffer) <= self._client.service.part_bytes:
+        if self._upload_id is None and len(self._buffer) <= self._client.options.part_bytes:
             metadata = await put(self._client, self._request, self._key, self._buffer)
         else:
             await self._send_buffer()
@@ -131,7 +131,7 @@ class S3WriteBody:
             return
         if self._upload_id is None:
             await self._begin()
-        part_bytes = self._client.service.part_bytes
+        part_bytes = self._client.options.part_bytes
         first = len(self._parts) + 1
         pieces = [buffer[start : start + part_bytes] for start in range(0, len(buffer), part_bytes)]
         if first + len(pieces) - 1 > PARTS_MAX:

@@ -1,0 +1,39 @@
+"""The recipe of the memory service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.memory.accessor import MemoryAccessor
+from aioprefetch.services.memory.options import MemoryOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(MemoryOptions):
+    """The recipe: ``Memory("name")`` for the process-wide store of that name, ``Memory()`` for a private store.
+
+    A private store belongs to its recipe and cannot be pickled (``ConfigInvalid``): its objects would be left behind.
+    """
+
+    schemes: ClassVar[tuple[str, ...]] = ("memory",)
+    uri_options: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def from_uri(cls, uri: str, **options: Any) -> Memory:
+        """The recipe for ``memory://name/root``."""
+        name, _, root = uri.partition("://")[2].partition("/")
+        return cls(name, root, **options)
+
+    def build(self, runtime: Runtime) -> Accessor:
+        return MemoryAccessor(self, runtime)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.name:
+            raise ConfigInvalid(
+                "a private memory store cannot be pickled; give it a name: memory://name", operation="pickle"
+            )
+        return type(self), (self.name, self.root)

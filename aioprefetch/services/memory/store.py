@@ -1,0 +1,58 @@
+"""The objects of a memory store. A stored object never changes: a write replaces it, so a read sees one version."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from aioprefetch.values import Metadata, WriteRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object: its bytes, and its metadata with the ETag."""
+
+    data: bytes
+    metadata: Metadata
+
+
+@dataclass(slots=True)
+class Store:
+    """The objects of one store by key."""
+
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    _etags: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    # A cache on a disk outlives the process: the stores of two processes must not give one ETag to different bytes.
+    _token: str = field(default_factory=lambda: secrets.token_hex(4))
+    _sorted: list[str] | None = None
+
+    def put(self, request: WriteRequest, data: bytes) -> Metadata:
+        """Store an object under its key in place of what was there."""
+        metadata = Metadata(
+            path=request.path,
+            size=len(data),
+            etag=f"{next(self._etags):x}-{len(data):x}-{self._token}",
+            last_modified=datetime.now(UTC),
+            content_type=request.content_type,
+            content_encoding=request.content_encoding,
+            content_disposition=request.content_disposition,
+            cache_control=request.cache_control,
+            user_metadata=dict(request.user_metadata),
+        )
+        if request.path not in self.objects:
+            self._sorted = None
+        self.objects[request.path] = StoredObject(data, metadata)
+        return metadata
+
+    def remove(self, key: str) -> None:
+        """Remove a key; one that is missing is no error."""
+        if self.objects.pop(key, None) is not None:
+            self._sorted = None
+
+    def keys(self) -> list[str]:
+        """All keys in order."""
+        if self._sorted is None:
+            self._sorted = sorted(self.objects)
+        return self._sorted

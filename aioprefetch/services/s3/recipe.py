@@ -1,0 +1,97 @@
+"""The recipe of the S3 service: checked when it is made, without a secret in its repr or pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import MissingDependency
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.s3.options import S3Options, invalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3(S3Options):
+    """A bucket, or what lies under a prefix of it. Raises ``ConfigInvalid`` for options that cannot work.
+
+    Parameters
+    ----------
+    bucket
+        The bucket's name.
+    prefix
+        The root: every path is ``prefix/path``. Slashes at its ends do not matter.
+    endpoint_url
+        ``http(s)://host[:port]`` of a store that is not AWS. Default: what botocore finds, AWS in the end.
+    region
+        Default: what botocore finds; ``us-east-1`` where ``endpoint_url`` is given.
+    access_key_id, secret_access_key, session_token
+        Keys, as text or as ``env:NAME`` for a variable that is looked up when it is used. A pickle holds no text of
+        a key: in another process botocore's provider chain takes its place. Default: that chain.
+    profile
+        A profile of the AWS configuration files. Beside ``access_key_id`` and ``secret_access_key`` it gives the
+        region and other settings, and those keys sign, as with boto3.
+    anonymous
+        Send unsigned requests, for public buckets.
+    addressing_style
+        ``path`` (``host/bucket/key``), ``virtual`` (``bucket.host/key``), or ``auto``: path for an ``endpoint_url``.
+    signing
+        How reads are authenticated: ``presigned`` where the transport can use it, or always by ``header``.
+    ca_bundle
+        A file of certificates to trust. TLS is always verified.
+    proxies
+        ``{"http": url, "https": url}``; ``{}`` forbids those of the environment.
+    allow_http
+        ``True`` lets keys travel over plain http, ``False`` never does, ``None`` only to this machine.
+    sse_customer_key
+        The customer's key of SSE-C (AES256): 32 bytes, their base64, or ``env:NAME`` of the latter.
+    request_payer
+        Agree to pay for requests to a requester-pays bucket.
+    connect_timeout_seconds, read_timeout_seconds
+        The longest wait for a connection; and for the head of a response. A body that brings less than 1 KiB a second
+        for the latter has stalled.
+    part_bytes
+        The size of the parts of a streaming write; up to four are held in memory. At most 10,000 parts make an object.
+    connections_max
+        Connections to the store. Default: the operator's concurrency and a few more.
+    """
+
+    schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a")
+    uri_options: ClassVar[tuple[str, ...]] = (
+        "endpoint_url",
+        "region",
+        "access_key_id",
+        "secret_access_key",
+        "session_token",
+        "profile",
+        "anonymous",
+        "addressing_style",
+        "signing",
+        "ca_bundle",
+        "proxies",
+        "allow_http",
+        "sse_customer_key",
+        "request_payer",
+        "connect_timeout_seconds",
+        "read_timeout_seconds",
+        "part_bytes",
+    )
+
+    @classmethod
+    def from_uri(cls, uri: str, **options: Any) -> S3:
+        """The recipe for ``s3://bucket/prefix``. Raises ``ConfigInvalid`` for credentials in the URI."""
+        scheme, _, rest = uri.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        if "@" in bucket:  # Not shown: the text before it is probably a key.
+            raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
+        return cls(bucket=bucket, prefix=prefix, **options)
+
+    def build(self, runtime: Runtime) -> Accessor:
+        try:
+            from aioprefetch.services.s3.accessor import S3Accessor
+        except ImportError as error:
+            raise MissingDependency(
+                "the s3 service needs httptools and aiohappyeyeballs: pip install 'aioprefetch[s3]'",
+                operation="configure",
+            ) from error
+        return S3Accessor(self, runtime)
