@@ -37,6 +37,7 @@ from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
     BudgetExhausted,
@@ -388,13 +389,9 @@ def _is_verifiable(head: ReadHead) -> bool:
 
 
 def _changed(error: Error, head: ReadHead, received: int) -> ObjectChanged:
-    actual = error.context.get("etag")
-    return ObjectChanged(
-        f"the object is not the one any more whose first {received} bytes of {head.size} were read ({error.kind})",
-        expected_etag=head.etag,
-        actual_etag=actual if isinstance(actual, str) else None,
-        operation="read",
-        path=error.path,
+    return VersionPin(head.etag, path=error.path).explain(
+        error,
+        message=f"the object was overwritten after its first {received} of {head.size} bytes were read ({error.kind})",
         context=error.context,
         head=head,
         received=received,
