@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
 from aioprefetch.lance.dataset.versions import version_of
 from aioprefetch.lance.parts import TableScan, prepared_scan
@@ -25,7 +26,7 @@ from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.prepared import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
-from aioprefetch.source.formats.file_bytes import check_open_file
+from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted, is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from aioprefetch.values import Entry
@@ -79,23 +80,14 @@ async def _opened(operator: Operator, file: SourceFile, read: ReadOptions) -> La
     if is_dataset(file):
         return await open_dataset(operator, file.key, None if file.version is None else int(file.version))
     check_open_file(operator, file, read.open_file)
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="open")
     try:
         found = await open_file(operator, file.key, version=file.version, if_match=file.etag)
     except ConditionNotMatch as error:
-        raise _changed(file, None) from error
+        raise pin.explain(error, message=OVERWRITTEN) from error
     if found.size != file.size:
-        raise _changed(file, found.pinned.etag)
+        raise pin.changed(found.pinned.etag, OVERWRITTEN)
     return found
-
-
-def _changed(file: SourceFile, etag: str | None) -> ObjectChanged:
-    return ObjectChanged(
-        "the file was overwritten after it was listed",
-        expected_etag=file.etag,
-        actual_etag=etag,
-        operation="open",
-        path=file.key,
-    )
 
 
 def _scan(operator: Operator, table: LanceFile | LanceDataset, request: ScanRequest, want: Wanted) -> BatchScan:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged, UntrustedMetadata
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import ConditionNotMatch, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
@@ -29,7 +30,7 @@ from aioprefetch.source.columns.plain_types import INSTANT, is_any_list, plain_t
 from aioprefetch.source.columns.row_filter import is_nan, normalized
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
-from aioprefetch.source.formats.file_bytes import check_open_file
+from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FooterPlanning, FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.formats.spark_parquet import calendar_of, check_types
 from aioprefetch.source.options import FormatOptions, ReadOptions
@@ -109,24 +110,13 @@ async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[
     check_open_file(operator, file, settings)
     # A larger tail costs less than a second request.
     tail_bytes = file.size if file.size <= TAIL_BYTES_EVERYTHING else None
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="footer")
     try:
         found = await read_footer(operator, file.key, version=file.version, if_match=file.etag, tail_bytes=tail_bytes)
     except ConditionNotMatch as error:
-        raise ObjectChanged(
-            "the file was overwritten after it was listed",
-            expected_etag=file.etag,
-            actual_etag=None,
-            operation="footer",
-            path=file.key,
-        ) from error
+        raise pin.explain(error, message=OVERWRITTEN) from error
     if found.size != file.size:
-        raise ObjectChanged(
-            f"the file has {found.size} bytes, and had {file.size} when it was listed",
-            expected_etag=file.etag,
-            actual_etag=found.etag,
-            operation="footer",
-            path=file.key,
-        )
+        raise pin.changed(found.etag, f"the file has {found.size} bytes, and had {file.size} when it was listed")
     return found
 
 
