@@ -2,7 +2,7 @@
 
 import pytest
 
-from aioprefetch.blocks.disk import block_cache
+from aioprefetch.blocks.spill import block_cache
 
 
 @pytest.fixture(autouse=True)

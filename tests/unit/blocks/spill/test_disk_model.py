@@ -7,43 +7,45 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.unit.blocks.disk.disk_bench import (
+from tests.profile import chosen
+from tests.unit.blocks.spill.disk_bench import (
     disk_bench,
     written,
 )
-from tests.unit.blocks.disk.failing_calls import EveryNth, FailingCalls, until
+from tests.unit.blocks.spill.failing_calls import EveryNth, FailingCalls, until
 from tests.unit.gates import KIB, Bench
 
+SMALL = 4 * KIB
+SMALL_BLOCKS: dict[str, Any] = {"blocks": 0, "block_bytes": SMALL, "disk": {"cool_down_seconds": 0.001}}
 
-@pytest.mark.parametrize("n", [*range(1, 40), 53, 71, 97, 151])
-async def test_reads_are_right_with_every_nth_call_of_the_disk_failing(tmp_path: Path, n: int) -> None:
+
+async def test_reads_are_right_with_every_nth_call_of_the_disk_failing(tmp_path: Path) -> None:
     """Against the bytes themselves, with little memory, views held and versions changing, for every n."""
+    for n in chosen(quick=(1, 2, 3, 5, 7, 8, 12, 19, 33), full=(*range(1, 40), 53, 71, 97, 151)):
+        try:
+            await read_while_calls_fail(tmp_path / str(n), n)
+        except BaseException as error:
+            error.add_note(f"n={n}")
+            raise
+
+
+async def read_while_calls_fail(path: Path, n: int) -> None:
+    """Read at random while every n-th call fails, and then on the same directory without failures."""
     rng = random.Random(n)
     fails = EveryNth(n, rng.choice((errno.EIO, errno.ENOSPC, errno.EACCES, errno.ENOENT)))
-    options: dict[str, Any] = {
-        "blocks": 0,
-        "block_bytes": SMALL,
-        "memory_bytes": 2 * SMALL,
-        "disk": {"cool_down_seconds": 0.001},
-    }
-    async with disk_bench(tmp_path, calls=FailingCalls(fails), **options) as b:
+    async with disk_bench(path, calls=FailingCalls(fails), memory_bytes=2 * SMALL, **SMALL_BLOCKS) as b:
         b.data = rng.randbytes(8 * SMALL)
         b.put(b.data)
         await read_at_random(b, rng, 50)
         b.data = rng.randbytes(8 * SMALL)
         b.put(b.data)
         await read_at_random(b, rng, 30)
-        while fails.count < n:  # a slow disk is asked less often
+        while fails.count < n:  # A slow disk is asked less often.
             await read_at_random(b, rng, 30)
-        async with disk_bench(tmp_path, **options) as later:
+        async with disk_bench(path, memory_bytes=2 * SMALL, **SMALL_BLOCKS) as later:
             later.store.objects["k"] = b.store.objects["k"]
             later.data = b.data
             await read_at_random(later, rng, 30)
-
-
-SMALL = 4 * KIB
 
 
 async def read_at_random(b: Bench, rng: random.Random, steps: int) -> None:
@@ -61,13 +63,21 @@ async def read_at_random(b: Bench, rng: random.Random, steps: int) -> None:
         await written(b)
 
 
-@pytest.mark.parametrize("seed", range(12))
-async def test_many_tasks_of_which_some_are_cancelled(tmp_path: Path, seed: int) -> None:
+async def test_many_tasks_of_which_some_are_cancelled(tmp_path: Path) -> None:
     """On a disk that fails now and then: right bytes, and in the end all memory comes back."""
-    rng = random.Random(seed)
+    for seed in range(chosen(quick=4, full=12)):
+        try:
+            await read_by_many_tasks(tmp_path / str(seed), random.Random(seed))
+        except BaseException as error:
+            error.add_note(f"seed={seed}")
+            raise
+
+
+async def read_by_many_tasks(path: Path, rng: random.Random) -> None:
+    """Eight tasks read with one reader, and some of them are cancelled."""
     fails = EveryNth(rng.choice((7, 50, 10_000)))
-    options: dict[str, Any] = {"blocks": 0, "block_bytes": SMALL, "memory_bytes": rng.choice((1, 3, 6)) * SMALL}
-    async with disk_bench(tmp_path, calls=FailingCalls(fails), disk={"cool_down_seconds": 0.001}, **options) as b:
+    memory_bytes = rng.choice((1, 3, 6)) * SMALL
+    async with disk_bench(path, calls=FailingCalls(fails), memory_bytes=memory_bytes, **SMALL_BLOCKS) as b:
         b.data = rng.randbytes(12 * SMALL)
         b.put(b.data)
         reader = b.reader(

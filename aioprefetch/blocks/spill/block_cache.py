@@ -1,7 +1,7 @@
 """The block files of one directory: written whole or not at all, checked when read, the least used ones removed.
 
-Everything here blocks and belongs in a thread; any number of threads and processes may use one directory. No response
-is ever wrong: whatever does not fit is a miss, and its file is removed.
+Everything here blocks and belongs in a thread; any number of threads and processes may use one directory. No byte
+is ever wrong: a file that does not fit is a miss, and is removed.
 """
 
 from __future__ import annotations
@@ -12,23 +12,22 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
-from zlib import crc32
 
-from aioprefetch.blocks.disk.directory import FILE_MODE, Descriptor, GuardedDirectory
-from aioprefetch.blocks.disk.format import BadBlockFile, BlockKey, decode_header, encode_header, is_block_name
-from aioprefetch.blocks.disk.lru import LruIndex
-from aioprefetch.blocks.disk.system_calls import SystemCalls, drop_written
-from aioprefetch.blocks.disk.temporaries import is_abandoned, is_temporary, temporary_name
+from aioprefetch.blocks.spill.block_key import BlockKey, is_block_name, is_old_name
+from aioprefetch.blocks.spill.directory import FILE_MODE, Descriptor, GuardedDirectory, SystemCalls, drop_written
+from aioprefetch.blocks.spill.entry import BadEntry, checksums, decode_header, encode_header
+from aioprefetch.blocks.spill.index import LruIndex
+from aioprefetch.blocks.spill.temporaries import is_abandoned, is_temporary, temporary_name
 
-# So much of a file system stays free, whatever the capacity says: nothing else on it shall fail for a cache.
+# This share of a file system stays free, whatever the capacity is: a cache must not make other programs fail.
 RESERVE_SHARE = 0.05
-# Looking for what other processes did may take this share of the time.
+# Listing the directory for the changes of other processes may take this share of the time.
 LOOK_SHARE = 0.05
-# A look that takes less than this is always worth it.
+# A listing that takes less than this is always worth it.
 LOOK_SECONDS_FREE = 0.02
-# And any after so much of the capacity was written: others may have written as much.
+# And any after one part in this many of the capacity was written: others may have written as much.
 LOOK_WRITTEN_SHARE = 16
-# A directory that changed so shortly before it was looked at may change again without showing a later time.
+# A directory that changed less than this before it was listed may change again without showing a later time.
 RACY_NANOSECONDS = 50_000_000
 _NAME_TRIES = 3
 # The operating system takes 1024 parts at once; blocks have one or a few.
@@ -36,45 +35,44 @@ _PARTS_MAX = 64
 
 
 class OpenBlock:
-    """A block file whose header was found good. It can be read on although the file is removed meanwhile."""
+    """A block file whose header was verified. It can still be read after the file was removed."""
 
-    __slots__ = ("_calls", "_held", "_key", "_sums")
+    __slots__ = ("_calls", "_descriptor", "_header")
 
-    def __init__(self, held: Descriptor, key: BlockKey, calls: SystemCalls) -> None:
-        self._held = held
-        self._key = key
+    def __init__(self, descriptor: Descriptor, key: BlockKey, calls: SystemCalls) -> None:
+        self._descriptor = descriptor
         self._calls = calls
-        found = calls.status(held.number).st_size
-        if found != key.file_bytes:
-            raise BadBlockFile(f"it has {found} bytes where {key.file_bytes} are due")
-        header = bytearray(key.header_bytes)
-        self._read(0, memoryview(header))
-        self._sums = decode_header(header, key)
+        file_bytes = calls.status(descriptor.number).st_size
+        if file_bytes != key.file_bytes:
+            raise BadEntry(f"it has {file_bytes} bytes, not {key.file_bytes}")
+        raw = bytearray(key.header_bytes)
+        self._read(0, memoryview(raw))
+        self._header = decode_header(raw, identity=key.identity, file_bytes=file_bytes)
+        if self._header.data_bytes != key.data_bytes:
+            raise BadEntry(f"it has {self._header.data_bytes} bytes of data, not {key.data_bytes}")
 
-    def piece(self, number: int, memory: bytearray) -> memoryview:
-        """A piece of the data in ``memory``, verified. ``BadBlockFile`` when it is not what was written."""
-        start, end = self._key.piece(number)
+    def read(self, start: int, end: int, memory: bytearray) -> memoryview:
+        """The whole pieces ``[start, end)`` of the data, in ``memory``, verified. ``BadEntry`` when they are not."""
         data = memoryview(memory)[: end - start]
-        self._read(self._key.header_bytes + start, data)
-        if crc32(data) != self._sums[number]:
-            raise BadBlockFile(f"the checksum of its bytes [{start}, {end}) is wrong")
+        self._read(self._header.data_offset + start, data)
+        self._header.verify(start, data)
         return data
 
     def _read(self, position: int, data: memoryview) -> None:
         filled = 0
         while filled < len(data):
-            count = self._calls.read(self._held.number, data[filled:], position + filled)
+            count = self._calls.read(self._descriptor.number, data[filled:], position + filled)
             if count == 0:
-                raise BadBlockFile(f"it ends at byte {position + filled}")
+                raise BadEntry(f"it ends at byte {position + filled}")
             filled += count
 
 
 class BlockCache:
-    """The blocks in the directory below ``path``, ``capacity_bytes`` of them at most.
+    """The blocks in the directory below ``path``, of at most ``capacity_bytes`` bytes together.
 
-    ``looked`` tells whether the names in it are known; until then any block may be there. ``is_full``: the last block
-    that was put needed room that others had. Every method that blocks
-    raises ``ConfigInvalid`` for a directory that others could change and ``OSError`` for one that cannot be had.
+    ``looked`` says whether the directory was listed; until then any block may be there. ``is_full`` says whether the
+    last block that was put needed room of other blocks. Every method that blocks raises ``ConfigInvalid`` for a
+    directory that others could change, and ``OSError`` for one that cannot be used.
     """
 
     def __init__(self, path: str, *, capacity_bytes: int, calls: SystemCalls) -> None:
@@ -84,10 +82,10 @@ class BlockCache:
         self.is_full = False
         self._path = path
         self._calls = calls
-        self._index = LruIndex()
+        self._index: LruIndex[None] = LruIndex()
         self._lock = threading.Lock()  # The index.
         self._opening = threading.Lock()  # The directory.
-        self._turn = threading.Lock()  # Who writes or looks.
+        self._turn = threading.Lock()  # One thread writes or lists at a time.
         self._directory: GuardedDirectory | None = None
         self._closed = threading.Event()
         self._changed_at = -1
@@ -97,7 +95,7 @@ class BlockCache:
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def _opened(self, *, check: bool) -> GuardedDirectory:
-        """The directory, opened at its first use, and again when somebody removed it and ``check`` finds out."""
+        """The directory, opened at its first use, and again if ``check`` finds that it was removed."""
         with self._opening:
             if self._closed.is_set():
                 raise OSError(errno.EBADF, "the cache is closed")
@@ -105,19 +103,19 @@ class BlockCache:
             if directory is None or (check and directory.is_gone):
                 directory = self._directory = GuardedDirectory(self._path, self._calls)
                 self._changed_at, self._look_again_at = -1, 0.0
-                if self._closed.is_set():  # In the meantime.
+                if self._closed.is_set():  # Closed in the meantime.
                     self._directory = None
             return directory
 
     def close(self) -> None:
-        """Let go of the directory. Does not wait: calls under way end as if nothing had happened."""
+        """Close the directory. Waits for nothing: calls under way end as if it were still open."""
         self._closed.set()
         self._directory = None
 
-    # --- what is there ------------------------------------------------------------------------------------------
+    # --- listing ------------------------------------------------------------------------------------------
 
     def __contains__(self, name: object) -> bool:
-        """Whether a block of this name is known of. From any thread, without a system call."""
+        """Whether a block of this name was seen. From any thread, without a system call."""
         return name in self._index
 
     def __len__(self) -> int:
@@ -125,11 +123,11 @@ class BlockCache:
 
     @property
     def total_bytes(self) -> int:
-        """What the files that are known of take."""
+        """Bytes of all files that were seen."""
         return self._index.total_bytes
 
     def look(self) -> None:
-        """Find what other processes wrote and removed; at first also what is there from before."""
+        """List the directory for the changes of other processes; the first time, for all that is in it."""
         with self._turn:
             self._look(self._opened(check=True))
 
@@ -146,37 +144,41 @@ class BlockCache:
                 self._index.discard(name)
         if not self.looked:
             self._sweep(directory, names)
-        found = sorted(self._measured(directory, list(filter(is_block_name, new))))
+        measured = sorted(self._measured(directory, list(filter(is_block_name, new))))
         with self._lock:
-            for _, name, size_bytes in found:
-                self._index.add(name, size_bytes)
+            for used_at, name, size_bytes in measured:
+                self._index.add(name, size_bytes, None, used_at=used_at)
         self.looked = True
         self._changed_at = changed_at if time.time_ns() - changed_at > RACY_NANOSECONDS else -1
         took = time.monotonic() - now
         self._look_again_at = now + (took / LOOK_SHARE if took > LOOK_SECONDS_FREE else 0.0)
 
     def _measured(self, directory: GuardedDirectory, names: Sequence[str]) -> list[tuple[float, str, int]]:
-        """Time of last use, name and size of each; one whose time lies in the future counts as never used."""
-        found: list[tuple[float, str, int]] = []
+        """Time of last use, name and size of each file. A time in the future counts as never used."""
+        measured: list[tuple[float, str, int]] = []
         soon = time.time() + 60.0  # Clocks of file servers differ a little.
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 status = directory.status_of(name)
                 size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
-                found.append((status.st_mtime if status.st_mtime < soon else 0.0, name, size_bytes))
-        return found
+                measured.append((status.st_mtime if status.st_mtime < soon else 0.0, name, size_bytes))
+        return measured
 
     def _sweep(self, directory: GuardedDirectory, names: Sequence[str]) -> None:
+        """Remove the files of earlier format versions, and the temporary files of processes that were killed."""
         now = time.time()
-        for name in filter(is_temporary, names):
+        for name in names:
             with contextlib.suppress(FileNotFoundError):
-                if is_abandoned(name, directory.status_of(name), now=now, is_alive=self._calls.is_alive):
+                if is_old_name(name) or (
+                    is_temporary(name)
+                    and is_abandoned(name, directory.status_of(name), now=now, is_alive=self._calls.is_alive)
+                ):
                     directory.remove(name)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
     def find(self, key: BlockKey) -> OpenBlock | None:
-        """The block, ``None`` when it is not there. ``BadBlockFile`` or ``OSError``: remove it by ``drop``."""
+        """The block, ``None`` when it is not there. After ``BadEntry`` or ``OSError`` remove it by ``drop``."""
         directory = self._opened(check=False)
         try:
             held = directory.open(key.name)
@@ -188,11 +190,11 @@ class BlockCache:
         with contextlib.suppress(OSError):  # On a read-only file system the order is that of this process alone.
             self._calls.touch(held.number)
         with self._lock:
-            self._index.use(key.name)
+            self._index.use(key.name, time.time())
         return block
 
     def drop(self, name: str) -> None:
-        """Remove a file of which nothing good is to be expected."""
+        """Remove a file that cannot be used."""
         with self._lock:
             self._index.discard(name)
         directory = self._directory
@@ -203,9 +205,9 @@ class BlockCache:
     # --- writing ------------------------------------------------------------------------------------------------
 
     def put(self, key: BlockKey, data: Sequence[memoryview], *, goes_first: bool = False) -> bool:
-        """Write a block; whether there was room for it. If it fails nothing is left behind. Raises ``OSError``.
+        """Write a block and return whether there was room for it. A failure (``OSError``) leaves nothing behind.
 
-        With ``goes_first`` it makes room for the next one, unless it is read before.
+        With ``goes_first`` it is the next to be evicted, unless it is read before.
         """
         with self._turn:
             directory = self._opened(check=True)
@@ -214,12 +216,13 @@ class BlockCache:
                 return True
             if not self._make_room(directory, key):
                 return False
-            self._write(directory, key, [encode_header(key, data), *data])
+            header = encode_header(key.identity, b"", key.data_bytes, checksums(data))
+            self._write(directory, key, [header, *data])
             with self._lock:
-                self._index.add(key.name, key.file_bytes, goes_first=goes_first)
+                self._index.add(key.name, key.file_bytes, None, used_at=0.0 if goes_first else time.time())
             self._unseen_bytes += key.file_bytes
-            with contextlib.suppress(OSError):  # The block is there; what fails now fails again at the next.
-                # Others may have written in the same room meanwhile: who looks last sees all, and removes what is over.
+            with contextlib.suppress(OSError):  # The block is written; the next put reports a lasting failure.
+                # Other processes may have used the same room meanwhile: the last one to list removes the excess.
                 self._look(directory)
                 self._remove(directory, self._index.total_bytes - self.capacity_bytes)
             return True

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.disk.patience import SECONDS_MAX, SHARE, Patience
+from aioprefetch.blocks.spill.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.disk.disk_bench import (
+from tests.unit.blocks.spill.disk_bench import (
     BLOCK,
     counts,
     disk_bench,
@@ -22,7 +22,7 @@ from tests.unit.blocks.disk.disk_bench import (
     warnings,
     written,
 )
-from tests.unit.blocks.disk.failing_calls import FailingCalls, file_of, files_in, overwrite, until
+from tests.unit.blocks.spill.failing_calls import FailingCalls, file_of, files_in, overwrite, until
 from tests.unit.descriptors import descriptors_below, needs_proc
 
 
@@ -72,7 +72,7 @@ async def test_a_disk_that_does_not_answer_is_bypassed(
         assert not hang.hanging.is_set()
         assert guard.is_off
         assert counts(b)[2] == 1
-        assert "did not answer" in warnings(caplog)[0]
+        assert "did not respond" in warnings(caplog)[0]
         hang.on = False
         hang.released.set()
         await until(lambda: not guard.is_off)
@@ -122,7 +122,7 @@ async def test_only_so_many_threads_hang(tmp_path: Path, hang: Hang) -> None:
 
 
 async def test_a_write_that_hangs_holds_up_reads_only_so_long(tmp_path: Path, hang: Hang) -> None:
-    """Memory goes on being used for reads: what is in writing is bounded, and patience ends."""
+    """Memory goes on being used for reads: what is in writing is bounded, and waits end."""
     hang.operation = "write"
     async with disk_bench(tmp_path, memory_blocks=4, calls=FailingCalls(hang)) as b:
         hang.on = True
@@ -132,7 +132,7 @@ async def test_a_write_that_hangs_holds_up_reads_only_so_long(tmp_path: Path, ha
                 await read_block(b, reader, index)
         writer = tier_of(b).writer
         assert writer.writing_bytes == BLOCK
-        assert not writer.is_patient
+        assert writer.spill_wait_exhausted
         assert b.runtime.budget.peak_bytes <= 5 * BLOCK
         assert files_in(tmp_path) == [name for name in files_in(tmp_path) if name.startswith(".tmp-")]
         hang.released.set()
@@ -140,7 +140,7 @@ async def test_a_write_that_hangs_holds_up_reads_only_so_long(tmp_path: Path, ha
         await reader.aclose()
 
 
-async def test_patience_that_ran_out_is_over_whatever_the_clock_says(tmp_path: Path, hang: Hang) -> None:
+async def test_an_exhausted_wait_is_over_whatever_the_clock_says(tmp_path: Path, hang: Hang) -> None:
     """A timer may be early by the resolution of its clock."""
     hang.operation = "write"
     async with disk_bench(tmp_path, calls=FailingCalls(hang)) as b:
@@ -150,12 +150,12 @@ async def test_patience_that_ran_out_is_over_whatever_the_clock_says(tmp_path: P
         await read_block(b, reader, 1)
         writer = tier_of(b).writer
         writer.wait()
-        seen = [writer.is_patient]
+        seen = [writer.spill_wait_exhausted]
         writer._run_out()
-        seen.append(writer.is_patient)
+        seen.append(writer.spill_wait_exhausted)
         hang.released.set()
         await written(b)
-        assert [*seen, writer.is_patient] == [True, False, True]
+        assert [*seen, writer.spill_wait_exhausted] == [False, True, False]
         await reader.aclose()
 
 
@@ -188,16 +188,16 @@ async def test_a_cache_that_is_closed_keeps_no_descriptor(tmp_path: Path) -> Non
     await until(lambda: descriptors_below(tmp_path) == [])  # A late thread may still drop the last one.
 
 
-def test_patience_is_half_a_second_at_once_and_a_twentieth_of_the_time() -> None:
-    patience = Patience(100.0)
-    assert patience.left(100.0) == SECONDS_MAX
-    patience.begin(100.0)
-    patience.begin(100.2)
-    assert patience.left(100.2) == pytest.approx(SECONDS_MAX - 0.2)
-    assert patience.left(101.0) < 0
-    patience.end(101.0)
-    patience.end(102.0)
-    owed = 1.0 - SECONDS_MAX
-    assert patience.left(101.0) == pytest.approx(-owed)
-    assert patience.left(101.0 + owed / SHARE + 1.0) == pytest.approx(SHARE)
-    assert patience.left(10_000.0) == SECONDS_MAX
+def test_a_wait_takes_half_a_second_at_once_and_a_twentieth_of_the_time() -> None:
+    budget = SpillWaitBudget(100.0)
+    assert budget.left(100.0) == SPILL_WAIT_SECONDS_MAX
+    budget.begin(100.0)
+    budget.begin(100.2)
+    assert budget.left(100.2) == pytest.approx(SPILL_WAIT_SECONDS_MAX - 0.2)
+    assert budget.left(101.0) < 0
+    budget.end(101.0)
+    budget.end(102.0)
+    owed = 1.0 - SPILL_WAIT_SECONDS_MAX
+    assert budget.left(101.0) == pytest.approx(-owed)
+    assert budget.left(101.0 + owed / SPILL_WAIT_SHARE + 1.0) == pytest.approx(SPILL_WAIT_SHARE)
+    assert budget.left(10_000.0) == SPILL_WAIT_SECONDS_MAX

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from aioprefetch.testing.conformance.ids import checks
 from tests.tidy.source_tree import ROOT
-from tests.unit.blocks.disk.kills import BLOCKS, PROCESSES, ROUNDS
+from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
 
 
 def run(program: str, path: Path) -> int:
     """What a program of kills.py says, which fails when something was wrong."""
-    command = [sys.executable, "-m", "tests.unit.blocks.disk.kills", program, str(path)]
+    command = [sys.executable, "-m", "tests.unit.blocks.spill.kills", program, str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

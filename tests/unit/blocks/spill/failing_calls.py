@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aioprefetch.blocks.disk.block_cache import BlockCache, OpenBlock
-from aioprefetch.blocks.disk.format import PIECE_BYTES, BadBlockFile, BlockKey, FileIdentity
-from aioprefetch.blocks.disk.system_calls import SystemCalls
+from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
+from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
+from aioprefetch.blocks.spill.directory import SystemCalls
+from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
 from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.testing.oracle import pattern
 
@@ -117,23 +118,25 @@ def put(cache: BlockCache, key: BlockKey) -> bool:
 
 
 def read(cache: BlockCache, key: BlockKey) -> bytes | None:
-    """A whole block, ``None`` when it is not there; ``BadBlockFile`` when it is not what was written."""
+    """A whole block, ``None`` when it is not there; ``BadEntry`` when it is not what was written."""
     found = cache.find(key)
     if found is None:
         return None
-    return b"".join(piece_of(found, number) for number in range(len(key.pieces)))
+    pieces = range(0, key.data_bytes, PIECE_BYTES)
+    return b"".join(piece_of(found, key, start // PIECE_BYTES) for start in pieces)
 
 
-def piece_of(block: OpenBlock, number: int) -> bytes:
+def piece_of(block: OpenBlock, key: BlockKey, number: int) -> bytes:
     """A piece of a block."""
-    return bytes(block.piece(number, bytearray(PIECE_BYTES)))
+    start = number * PIECE_BYTES
+    return bytes(block.read(start, min(start + PIECE_BYTES, key.data_bytes), bytearray(PIECE_BYTES)))
 
 
 def is_bad(cache: BlockCache, key: BlockKey) -> bool:
     """Whether the file of a block is refused."""
     try:
         return read(cache, key) is None
-    except BadBlockFile:
+    except BadEntry:
         return True
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.disk.block_cache import BlockCache
-from aioprefetch.blocks.disk.format import BadBlockFile
-from aioprefetch.blocks.disk.system_calls import SystemCalls
+from aioprefetch.blocks.spill.block_cache import BlockCache
+from aioprefetch.blocks.spill.directory import SystemCalls
+from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.disk.failing_calls import (
+from tests.unit.blocks.spill.failing_calls import (
     FailingCalls,
     cache_in,
     data_of,
@@ -23,6 +23,7 @@ from tests.unit.blocks.disk.failing_calls import (
     is_bad,
     key_of,
     piece_of,
+    private,
     put,
     read,
 )
@@ -68,8 +69,8 @@ def test_a_file_truncated_while_it_is_read_is_bad(tmp_path: Path) -> None:
     found = cache.find(key)
     assert found is not None
     os.truncate(file_of(tmp_path, key), key.file_bytes - 1)
-    with pytest.raises(BadBlockFile, match="ends at byte"):
-        piece_of(found, 0)
+    with pytest.raises(BadEntry, match="ends at byte"):
+        piece_of(found, key, 0)
 
 
 @checks("reliability:D06")
@@ -204,12 +205,27 @@ def test_a_block_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
     cache, key = cache_in(tmp_path), key_of()
     put(cache, key)
     os.chown(file_of(tmp_path, key), 12345, 12345)
-    with pytest.raises(BadBlockFile, match="no regular file of this user"):
+    with pytest.raises(BadEntry, match="no regular file of this user"):
         cache.find(key)
     cache.drop(key.name)
     assert not file_of(tmp_path, key).exists()
     assert put(cache, key)
     assert read(cache, key) == data_of(key)
+
+
+def test_files_of_format_version_1_are_ignored_and_removed(tmp_path: Path) -> None:
+    """Their names and magic bytes differ: none is ever read, and none takes room of the capacity."""
+    cache, key = cache_in(tmp_path), key_of()
+    cache.look()
+    old = private(tmp_path) / (key.name.removesuffix(".entry") + ".block")
+    old.write_bytes(b"aiopfblk\0\1" + bytes(90) + data_of(key))
+    later = cache_in(tmp_path)
+    assert read(later, key) is None
+    later.look()
+    assert (files_in(tmp_path), later.total_bytes) == ([], 0)
+    assert put(later, key)
+    file_of(tmp_path, key).write_bytes((b"aiopfblk\0\1" + bytes(90) + data_of(key))[: key.file_bytes])
+    assert is_bad(later, key)
 
 
 @checks("reliability:D23")

@@ -9,9 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-from aioprefetch.blocks.disk.block_cache import BlockCache
-from aioprefetch.blocks.disk.format import BlockKey
-from tests.unit.blocks.disk.failing_calls import FailingCalls, cache_in, data_of, key_of, put, read
+from aioprefetch.blocks.spill.block_cache import BlockCache
+from aioprefetch.blocks.spill.block_key import BlockKey
+from tests.unit.blocks.spill.failing_calls import FailingCalls, cache_in, data_of, key_of, put, read
 
 PROCESSES = 8
 ROUNDS = 3

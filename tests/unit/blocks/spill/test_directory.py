@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.disk.directory import GuardedDirectory
-from aioprefetch.blocks.disk.system_calls import SystemCalls
-from aioprefetch.blocks.disk.temporaries import ABANDONED_SECONDS, is_abandoned, is_temporary, temporary_name
+from aioprefetch.blocks.spill.directory import GuardedDirectory, SystemCalls
+from aioprefetch.blocks.spill.temporaries import ABANDONED_SECONDS, is_abandoned, is_temporary, temporary_name
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.disk.failing_calls import (
+from tests.unit.blocks.spill.failing_calls import (
     FailingCalls,
     cache_in,
     data_of,
@@ -229,7 +228,7 @@ def test_closing_leaves_calls_under_way_alone(tmp_path: Path) -> None:
     found = cache.find(key_of())
     assert found is not None
     cache.close()
-    assert piece_of(found, 0) == data_of(key_of())
+    assert piece_of(found, key_of(), 0) == data_of(key_of())
     for call in (put, read):
         with pytest.raises(OSError, match="closed"):
             call(cache, key_of())

@@ -1,8 +1,9 @@
-"""The format of a block file: what is compared, what is summed, and that nothing in it is ever executed."""
+"""The entry format: what is compared, what is summed, what a range verifies, and that no data is ever executed."""
 
 import ast
 import os
 import pickle
+import random
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -10,21 +11,28 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from aioprefetch.blocks.disk.format import (
+from aioprefetch.blocks.spill.block_key import is_block_name, is_old_name
+from aioprefetch.blocks.spill.entry import (
     FORMAT_VERSION,
     HEADER_BYTES_MAX,
     MAGIC,
     PIECE_BYTES,
-    BadBlockFile,
+    BadEntry,
+    EntryHeader,
+    checksums,
+    claimed_length,
     decode_header,
     encode_header,
-    is_block_name,
+    header_length,
 )
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.ids import checks
+from tests.profile import chosen
 from tests.tidy.source_tree import PACKAGE, imports_of, parse, python_files
-from tests.unit.blocks.disk.failing_calls import cache_in, data_of, file_of, identity, is_bad, key_of, put, read
+from tests.unit.blocks.spill.failing_calls import cache_in, data_of, file_of, identity, is_bad, key_of, put, read
 
 
 def with_right_checksum(header: bytes) -> bytes:
@@ -32,36 +40,112 @@ def with_right_checksum(header: bytes) -> bytes:
     return header[:-4] + struct.pack(">I", crc32(header[:-4]))
 
 
+def entry_of(name: bytes, facts: bytes, data: bytes) -> bytes:
+    """A whole entry file."""
+    return encode_header(name, facts, len(data), checksums([memoryview(data)])) + data
+
+
 def test_a_header_is_pinned_byte_for_byte() -> None:
     """A change of the format needs a new version."""
     key = key_of(3, namespace=("a",), path="p", version="v", etag=None, tenant="t")
-    header = encode_header(key, [memoryview(b"x" * 100)])
+    header = encode_header(key.identity, b"fact", 100, checksums([memoryview(b"x" * 100)]))
     text = "0000000174 00000001 0000000161 0000000170 0000000176 ffffffff".replace(" ", "")
     numbers = "00000000000003e8 0000000000000064 0000000000000003".replace(" ", "")
-    prefix = "61696f7066626c6b 0001 0000005a 00000034 0000000000000064 00100000".replace(" ", "")
+    prefix = "61696f7066656e74 0002 00000062 00000034 00000004 0000000000000064 00040000".replace(" ", "")
     sums = f"{crc32(b'x' * 100):08x}"
-    assert header[:-4].hex() == prefix + text + numbers + sums
+    assert header[:-4].hex() == prefix + text + numbers + b"fact".hex() + sums
     assert header[-4:] == struct.pack(">I", crc32(header[:-4]))
-    assert (len(header), key.header_bytes, key.file_bytes) == (90, 90, 190)
-    assert decode_header(header, key) == (crc32(b"x" * 100),)
+    assert (len(header), key.header_bytes, key.file_bytes) == (98, 94, 194)
+    assert decode_header(header, identity=key.identity, file_bytes=198) == EntryHeader(
+        b"fact", 98, 100, (crc32(b"x" * 100),)
+    )
 
 
-def test_pieces_have_sums_of_their_own_however_the_data_lie_in_memory() -> None:
-    key = key_of(size=10 * PIECE_BYTES, block_bytes=3 * PIECE_BYTES - 5)
-    data = data_of(key)
+@given(name=st.binary(max_size=40), facts=st.binary(max_size=40), data=st.binary(max_size=300), more=st.binary())
+def test_an_entry_comes_back_as_it_was(name: bytes, facts: bytes, data: bytes, more: bytes) -> None:
+    """Whatever identity, facts and data are; and only under its own identity and size."""
+    whole = entry_of(name, facts, data)
+    header = decode_header(whole, identity=name, file_bytes=len(whole))
+    assert (header.facts, header.data_bytes, header.data_offset) == (facts, len(data), len(whole) - len(data))
+    assert header.data_offset == header_length(name, facts, len(data)) == claimed_length(whole)
+    header.verify(0, memoryview(whole)[header.data_offset :])
+    if more:
+        with pytest.raises(BadEntry):
+            decode_header(whole, identity=name + more, file_bytes=len(whole))
+        with pytest.raises(BadEntry):
+            decode_header(whole + more, identity=name, file_bytes=len(whole + more))
+
+
+def is_refused(raw: bytes, name: bytes, data: bytes) -> bool:
+    """Whether a changed entry is refused; if it is not, its bytes are right."""
+    try:
+        header = decode_header(raw, identity=name, file_bytes=len(raw))
+        stored = memoryview(raw)[header.data_offset :]
+        header.verify(0, stored)
+    except BadEntry:
+        return True
+    assert bytes(stored) == data
+    return False
+
+
+def test_every_changed_byte_is_refused() -> None:
+    """One byte at any place, any number of bytes anywhere, and a cut at any place: a miss and never a wrong byte."""
+    rng = random.Random(2)
+    name, data = b"identity", rng.randbytes(200)
+    whole = entry_of(name, b"facts", data)
+    for position, byte in enumerate(whole):
+        for other in chosen(quick=(byte ^ 1, byte ^ 0x80, 0 if byte else 255), full=range(256)):
+            if other != byte:
+                assert is_refused(whole[:position] + bytes([other]) + whole[position + 1 :], name, data), position
+        assert is_refused(whole[:position], name, data), position
+    for seed in range(chosen(quick=2000, full=40_000)):
+        rng = random.Random(seed)
+        changed = bytearray(whole)
+        for _ in range(rng.randint(1, 20)):
+            changed[rng.randrange(len(whole))] = rng.randrange(256)
+        assert bytes(changed) == whole or is_refused(bytes(changed), name, data), seed
+    assert all(is_refused(random.Random(seed).randbytes(300), name, data) for seed in range(200))
+
+
+def test_a_range_verifies_exactly_the_pieces_that_it_touches() -> None:
+    """Damage is found in the pieces of a range, and damage elsewhere does not hinder it."""
+    data = random.Random(3).randbytes(3 * PIECE_BYTES + 5)
+    header = decode_header(entry_of(b"", b"", data), identity=b"", file_bytes=len(entry_of(b"", b"", data)))
+    damaged = bytearray(data)
+    damaged[PIECE_BYTES + 7] ^= 1
+    edges = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 3 * PIECE_BYTES, len(data)]
+    for start in edges[:-1]:
+        for end in (edge for edge in edges if edge > start):
+            low, high = header.pieces(start, end)
+            assert low <= start < end <= high <= len(data)
+            assert high - low < end - start + 2 * PIECE_BYTES
+            header.verify(low, memoryview(data)[low:high])
+            if low < 2 * PIECE_BYTES and high > PIECE_BYTES:
+                with pytest.raises(BadEntry, match="checksum of its bytes"):
+                    header.verify(low, memoryview(damaged)[low:high])
+            else:
+                header.verify(low, memoryview(damaged)[low:high])
+
+
+def test_pieces_have_checksums_of_their_own_however_the_data_lies_in_memory() -> None:
+    data = random.Random(4).randbytes(3 * PIECE_BYTES - 5)
     cuts = [0, 7, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES + 9, len(data)]
     parts = [memoryview(data)[low:high] for low, high in pairwise(cuts)]
-    sums = tuple(crc32(data[start : start + PIECE_BYTES]) for start in key.pieces)
+    sums = tuple(crc32(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES))
     assert len(sums) == 3
-    assert decode_header(encode_header(key, parts), key) == sums
-    assert key.piece(2) == (2 * PIECE_BYTES, 3 * PIECE_BYTES - 5)
+    assert checksums(parts) == checksums([memoryview(data)]) == sums
+    assert checksums([]) == checksums([memoryview(b"")]) == ()
 
 
-def test_names_of_blocks_are_told_from_others() -> None:
+def test_names_of_blocks_are_recognised() -> None:
     name = key_of().name
+    old = name.removesuffix(".entry") + ".block"
     assert is_block_name(name)
+    assert is_old_name(old)
+    assert not is_old_name(name)
     for other in (
-        "x.block",
+        "x.entry",
+        old,
         name + "x",
         name[1:],
         "g" + name[1:],
@@ -72,7 +156,7 @@ def test_names_of_blocks_are_told_from_others() -> None:
         assert not is_block_name(other)
 
 
-def test_a_header_that_would_be_too_long_is_none() -> None:
+def test_a_block_with_a_header_that_would_be_too_long_has_no_key() -> None:
     assert identity(path="x" * HEADER_BYTES_MAX).key(0) is None
     assert identity(size=1 << 50, block_bytes=1 << 45).key(0) is None
 
@@ -91,7 +175,7 @@ def test_a_bit_flipped_in_the_header_is_found(tmp_path: Path) -> None:
 
 
 @checks("reliability:D10")
-@pytest.mark.parametrize(("offset", "size"), [(10, 4), (14, 4), (18, 8), (26, 4)])
+@pytest.mark.parametrize(("offset", "size"), [(10, 4), (14, 4), (18, 4), (22, 8), (30, 4)])
 def test_lengths_that_are_claimed_are_not_believed(tmp_path: Path, offset: int, size: int) -> None:
     """Not even with a checksum that fits. What is read is what the key says, so nothing more is allocated."""
     cache, key = cache_in(tmp_path), key_of()
@@ -101,17 +185,16 @@ def test_lengths_that_are_claimed_are_not_believed(tmp_path: Path, offset: int, 
     for claim in (0, 1, (1 << 8 * size - 1), (1 << 8 * size) - 1):
         changed = header[:offset] + claim.to_bytes(size, "big") + header[offset + size :]
         file_of(tmp_path, key).write_bytes(with_right_checksum(changed) + data)
-        assert is_bad(cache, key)
+        assert is_bad(cache, key) == (changed != header)
 
 
 @checks("reliability:D11")
-@pytest.mark.parametrize("version", [0, FORMAT_VERSION + 1, 0xFFFF])
-def test_another_format_version_is_a_miss(version: int) -> None:
-    key = key_of()
-    header = encode_header(key, [memoryview(data_of(key))])
-    other = with_right_checksum(MAGIC + struct.pack(">H", version) + header[10:])
-    with pytest.raises(BadBlockFile, match="version"):
-        decode_header(other, key)
+def test_another_format_version_is_a_miss() -> None:
+    whole = entry_of(b"name", b"", b"data")
+    for version in (0, 1, FORMAT_VERSION + 1, 0xFFFF):
+        header = with_right_checksum(MAGIC + struct.pack(">H", version) + whole[10:-4])
+        with pytest.raises(BadEntry, match=f"version {version}"):
+            decode_header(header + b"data", identity=b"name", file_bytes=len(whole))
 
 
 IDENTITIES: list[dict[str, Any]] = [
@@ -130,15 +213,16 @@ IDENTITIES: list[dict[str, Any]] = [
 
 
 @checks("reliability:D25")
-@pytest.mark.parametrize("other", IDENTITIES, ids=str)
-def test_blocks_of_another_identity_are_never_shared(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_blocks_of_another_identity_are_never_shared(tmp_path: Path) -> None:
     """They have another name; and were their file put under ours, it would be refused."""
-    cache, ours, theirs = cache_in(tmp_path), key_of(), key_of(**other)
-    assert ours.name != theirs.name
-    put(cache, theirs)
-    assert read(cache, ours) is None
-    file_of(tmp_path, theirs).rename(file_of(tmp_path, ours))
-    assert is_bad(cache, ours)
+    for number, other in enumerate(IDENTITIES):
+        path = tmp_path / str(number)
+        cache, ours, theirs = cache_in(path), key_of(), key_of(**other)
+        assert ours.name != theirs.name, other
+        put(cache, theirs)
+        assert read(cache, ours) is None, other
+        file_of(path, theirs).rename(file_of(path, ours))
+        assert is_bad(cache, ours), other
 
 
 @checks("reliability:D25")

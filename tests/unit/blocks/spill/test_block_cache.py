@@ -9,21 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.disk import block_cache
-from aioprefetch.blocks.disk.block_cache import LOOK_WRITTEN_SHARE, RESERVE_SHARE
-from aioprefetch.blocks.disk.format import PIECE_BYTES
-from aioprefetch.blocks.disk.lru import (
+from aioprefetch.blocks.spill import block_cache
+from aioprefetch.blocks.spill.block_cache import LOOK_WRITTEN_SHARE, RESERVE_SHARE
+from aioprefetch.blocks.spill.directory import SystemCalls
+from aioprefetch.blocks.spill.entry import PIECE_BYTES
+from aioprefetch.blocks.spill.write_behind import (
     OFFERS_FOR_A_HIT,
     REST_ROUNDS_MAX,
     REST_ROUNDS_MIN,
     ROUND_BLOCKS_MIN,
     SAMPLE,
-    LruIndex,
     WriteFilter,
 )
-from aioprefetch.blocks.disk.system_calls import SystemCalls
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.disk.failing_calls import (
+from tests.unit.blocks.spill.failing_calls import (
     FailingCalls,
     cache_in,
     data_of,
@@ -163,7 +162,7 @@ def test_a_device_that_is_full(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from tests.unit.blocks.disk.failing_calls import cache_in, files_in, key_of, put
+from tests.unit.blocks.spill.failing_calls import cache_in, files_in, key_of, put
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 cache = cache_in(Path(sys.argv[1]))
 assert put(cache, key_of(0))
@@ -213,14 +212,14 @@ def test_a_block_that_is_evicted_can_be_read_on(tmp_path: Path) -> None:
     put(cache, key)
     found = cache.find(key)
     assert found is not None
-    first = piece_of(found, 0)
+    first = piece_of(found, key, 0)
     put(cache, key_of(1, **big))
     assert files_in(tmp_path) == [key_of(1, **big).name]
-    assert first + piece_of(found, 1) == data_of(key)
+    assert first + piece_of(found, key, 1) == data_of(key)
 
 
 def bytes_below(path: Path) -> int:
-    return sum(one.stat().st_size for one in path.rglob("*.block"))
+    return sum(one.stat().st_size for one in path.rglob("*.entry"))
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
@@ -451,19 +450,3 @@ def test_what_is_there_is_left_alone_while_it_is_read() -> None:
         chosen.hit()
         chosen.admits(8)
         assert chosen.is_sampling, number
-
-
-def test_the_index_counts_right() -> None:
-    index = LruIndex()
-    for name, size_bytes in (("a", 1), ("b", 2), ("a", 5), ("c", 3)):
-        index.add(name, size_bytes)
-    index.use("b")
-    index.use("unknown")
-    index.discard("unknown")
-    assert (len(index), index.total_bytes, index.size("a"), index.size("x")) == (3, 10, 5, 0)
-    assert index.victims(6) == ["a", "c"]
-    assert index.victims(99) == ["a", "c", "b"]
-    assert index.victims(0) == []
-    assert index.differing(["b", "d"]) == (["d"], ["a", "c"])
-    index.discard("a")
-    assert index.total_bytes == 5

@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.disk.disk_bench import (
+from tests.unit.blocks.spill.disk_bench import (
     BLOCK,
     counts,
     disk_bench,
@@ -25,7 +25,7 @@ from tests.unit.blocks.disk.disk_bench import (
     warnings,
     written,
 )
-from tests.unit.blocks.disk.failing_calls import (
+from tests.unit.blocks.spill.failing_calls import (
     FailingCalls,
     cache_in,
     failing,
@@ -35,7 +35,7 @@ from tests.unit.blocks.disk.failing_calls import (
     private,
     until,
 )
-from tests.unit.blocks.disk.failing_calls import (
+from tests.unit.blocks.spill.failing_calls import (
     read as read_file,
 )
 
@@ -271,7 +271,7 @@ async def test_a_write_that_fails_ends_no_reading(
         assert tier_of(b).writer.is_off
         assert not tier_of(b).guard.is_off
         (told,) = warnings(caplog)
-        assert "no blocks are written" in told
+        assert "are not written" in told
         assert os.strerror(number) in told
         calls._before = None
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.blocks.disk.format import BlockKey
-from aioprefetch.blocks.disk.system_calls import SystemCalls
-from aioprefetch.blocks.disk.tier import DiskTier
+from aioprefetch.blocks.spill.block_key import BlockKey
+from aioprefetch.blocks.spill.directory import SystemCalls
+from aioprefetch.blocks.spill.tier import DiskTier
 from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
-from tests.unit.blocks.disk.failing_calls import until
+from tests.unit.blocks.spill.failing_calls import until
 from tests.unit.gates import KIB, Bench, bench
 
 BLOCK = 64 * KIB
