@@ -63,7 +63,7 @@ class FixedSizeList:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Ends of lists, whose ``num_items`` items are in the next column. See ``physical.ends`` for nulls."""
+    """Ends of lists, whose ``num_items`` items are in the next column. See ``physical.offsets`` for nulls."""
 
     offsets: Encoding
     null_offset_adjustment: int
@@ -77,7 +77,7 @@ class SimpleStruct:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Ends of strings, and their bytes. See ``physical.ends`` for nulls."""
+    """Ends of strings, and their bytes. See ``physical.offsets`` for nulls."""
 
     indices: Encoding
     content: Encoding

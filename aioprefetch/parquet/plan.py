@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.errors import InvalidArgument
+from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.parquet.byte_plan import (
     Plan,
     PlannedChunk,
@@ -23,7 +23,7 @@ from aioprefetch.parquet.byte_plan import (
     runs_of,
 )
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
-from aioprefetch.parquet.filters import Filters
+from aioprefetch.parquet.filters import Filters, checked_filters
 from aioprefetch.parquet.footer import Footer, footer
 from aioprefetch.parquet.page_index import Indexes, load_page_indexes
 from aioprefetch.parquet.pruning import (
@@ -33,15 +33,52 @@ from aioprefetch.parquet.pruning import (
     prune_pages,
     prune_row_groups,
 )
-from aioprefetch.parquet.request import group_numbers, row_ranges, scan_request
 from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.ranges import Range, at_least
+from aioprefetch.ranges import Range, at_least, checked_int, checked_ranges
+from aioprefetch.scan import column_names
 from aioprefetch.scheduler.io_queue import request_bytes_for
 from aioprefetch.scheduler.io_service import SLOTS_MAX
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
     from aioprefetch.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What a caller wants of a file, checked as far as it can be without the file. ``None`` is all of it."""
+
+    columns: list[str] | None
+    row_groups: list[int] | None
+    rows: list[Range] | None
+    filters: Filters
+
+
+def scan_request(path: str, *, columns: object, row_groups: object, rows: Any, filters: Any) -> ScanRequest:
+    """The request of a call. Raises ``InvalidArgument`` for what cannot be meant."""
+    return ScanRequest(
+        columns=None if columns is None else column_names(columns, path=path),
+        row_groups=None if row_groups is None else group_numbers(row_groups, path=path),
+        rows=None if rows is None else row_ranges(rows, path=path),
+        filters=checked_filters(filters, path=path),
+    )
+
+
+def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
+    """Numbers of row groups from outside, ascending, each once; negative ones do not count from the end."""
+    if isinstance(row_groups, str | bytes) or not isinstance(row_groups, Iterable):
+        raise InvalidType(f"row_groups must be a list of numbers, not {row_groups!r}", operation="scan", path=path)
+    numbers = sorted({checked_int(one, "row group", operation="scan", path=path) for one in row_groups})
+    if numbers and numbers[0] < 0:
+        raise InvalidArgument(f"there is no row group {numbers[0]}", operation="scan", path=path)
+    return numbers
+
+
+def row_ranges(rows: Any, *, path: str = "") -> list[Range]:
+    """``(start, stop)``, or a list of them, from outside. ``InvalidType`` or ``InvalidRange``."""
+    pair = isinstance(rows, Sequence) and len(rows) == 2 and not any(isinstance(one, Sequence) for one in rows)
+    return checked_ranges([rows] if pair else rows, operation="scan", path=path)
+
 
 # Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
 # this together may be left out.

@@ -21,9 +21,8 @@ import pyarrow.parquet as pq
 
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.parquet.filters import Dnf, Filters, checked_filters
-from aioprefetch.parquet.page_bounds import BoundsReader
+from aioprefetch.parquet.page_bounds import BoundsReader, statistics_footer
 from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.parquet.statistics_footer import statistics_footer
 from aioprefetch.ranges import Range
 
 if TYPE_CHECKING:

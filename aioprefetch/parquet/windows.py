@@ -9,16 +9,13 @@ from itertools import groupby
 import pyarrow as pa
 
 from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
-from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupPart
+from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupPart, GroupRead
 from aioprefetch.parquet.chunk_read import ChunkRead
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.footer import Footer
-from aioprefetch.parquet.group_read import GroupRead
-from aioprefetch.parquet.page_checks import LargePages
 from aioprefetch.parquet.page_file import FooterParts
-from aioprefetch.parquet.page_header import UNCOMPRESSED, PageOptions
-from aioprefetch.parquet.paged_field import PagedField, can_be_merged
-from aioprefetch.parquet.paged_leaf import PagedLeaf
+from aioprefetch.parquet.page_header import UNCOMPRESSED, LargePages, PageOptions
+from aioprefetch.parquet.paged_leaf import PagedField, PagedLeaf, can_be_merged
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import ColumnSource, Unit, Window, has_dictionaries
 from aioprefetch.parquet.row_ranges import RowRanges, joined

@@ -13,15 +13,13 @@ import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.output import AnyPage, assemble, dictionary, null_bits, offset_bytes
-from aioprefetch.lance.physical.bits import packed
-from aioprefetch.lance.physical.memory import allocate, check_offsets
+from aioprefetch.lance.physical.memory import allocate, check_offsets, packed
 from aioprefetch.lance.physical.protocols import Piece, Slice
 from aioprefetch.lance.schema import Field
-from aioprefetch.lance.structural.bytes_of import Flags, Positions, damaged
-from aioprefetch.lance.structural.leaf_rows import LeafRows
+from aioprefetch.lance.structural.buffers import Flags, Positions, damaged
+from aioprefetch.lance.structural.leaf_rows import LeafRows, TextDestination
 from aioprefetch.lance.structural.levels import Unraveler, concatenated
 from aioprefetch.lance.structural.segment import Segment
-from aioprefetch.lance.structural.texts import TextDestination
 from aioprefetch.lance.structural.values import Coded, Nulls, Values, is_void
 
 # Parts of a batch that spans pages which are made page by page and then concatenated.

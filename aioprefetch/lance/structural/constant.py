@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aioprefetch.lance.structural.bytes_of import Bytes, Levels, as_bytes, damaged
+from aioprefetch.lance.structural.buffers import Bytes, Levels, as_bytes, damaged
 from aioprefetch.lance.structural.chunk_values import Pieces
 from aioprefetch.lance.structural.compressions import Encoding, Flat
 from aioprefetch.lance.structural.layouts import Constant, Layer, max_definition, max_repetition

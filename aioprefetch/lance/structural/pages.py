@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.constant import ConstantPlan
 from aioprefetch.lance.structural.full_zip import FullZipPage, FullZipPlan
 from aioprefetch.lance.structural.layouts import Constant, FullZip, Layout, MiniBlock

@@ -18,8 +18,7 @@ from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
 from aioprefetch.lance.dataset.versions import version_of
-from aioprefetch.lance.parts import TableScan, prepared_scan
-from aioprefetch.lance.request import ScanRequest, scan_request
+from aioprefetch.lance.parts import ScanRequest, TableScan, prepared_scan, scan_request
 from aioprefetch.lance.scan import file_scan
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options

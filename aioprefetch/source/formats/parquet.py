@@ -15,10 +15,9 @@ from aioprefetch.errors import ConditionNotMatch, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
-from aioprefetch.parquet.chunk_columns import ChunkColumns
+from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead
 from aioprefetch.parquet.chunks import column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
-from aioprefetch.parquet.group_read import GroupRead
 from aioprefetch.parquet.plan import plan_scan
 from aioprefetch.parquet.pruning import prune_row_groups
 from aioprefetch.parquet.row_ranges import RowRanges, joined

@@ -12,12 +12,12 @@ from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import windows as windows_module
 from aioprefetch.parquet.byte_plan import Plan
-from aioprefetch.parquet.memory_limits import memory_limits
 from aioprefetch.parquet.page_header import PageOptions
 from aioprefetch.parquet.plan import plan_scan
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder, has_dictionaries
 from aioprefetch.parquet.row_reader import concatenated
+from aioprefetch.parquet.scan import memory_limits
 from aioprefetch.parquet.windows import WindowMaker
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.scheduling_loop import scan_lines

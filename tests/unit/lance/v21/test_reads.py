@@ -16,9 +16,8 @@ from aioprefetch.errors import Error, Unavailable, Unsupported, UntrustedMetadat
 from aioprefetch.lance import output
 from aioprefetch.lance.physical.protocols import Target
 from aioprefetch.lance.structural import CONCATENATED
-from aioprefetch.lance.structural.leaf_rows import LeafRows
+from aioprefetch.lance.structural.leaf_rows import LeafRows, TextDestination
 from aioprefetch.lance.structural.pages import WHOLE_PAGE_BYTES
-from aioprefetch.lance.structural.texts import TextDestination
 from aioprefetch.lance.structural.values import Texts, Values
 from tests.unit.lance.v20.pages_in_memory import MemoryIo, drain_all, open_bytes
 from tests.unit.lance.v21.structural_pages import VERSIONS, start_scan

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.physical.protocols import Direct
 from aioprefetch.lance.physical.reads import check_fits, joined
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import OFFSET_MAX, Range
 
 Numbers = npt.NDArray[np.uint64]
