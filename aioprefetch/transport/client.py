@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connection import Connection, Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import Pool
 from aioprefetch.transport.streamed import StreamedAnswer
+
+
+class ClientSnapshot(NamedTuple):
+    """The connections of a client at one moment.
+
+    ``open`` counts those that are open or being made, ``idle`` those of them that wait for a request, ``waiting`` the
+    requests that wait for a connection.
+    """
+
+    open: int
+    idle: int
+    waiting: int
 
 
 class HttpClient:
@@ -23,10 +37,10 @@ class HttpClient:
         runtime.supervisor.on_close(self._pool.aclose)
         runtime.gauges.append(self._gauged)
 
-    @property
-    def connections(self) -> int:
-        """Connections open or being made."""
-        return self._pool.open_count
+    def snapshot(self) -> ClientSnapshot:
+        """The connections of this moment. A plain call without I/O, for statistics and tests."""
+        pool = self._pool
+        return ClientSnapshot(open=pool.open_count, idle=pool.idle_count, waiting=pool.waiting_count)
 
     def _gauged(self) -> dict[str, int]:
         pool = self._pool

@@ -77,11 +77,11 @@ async def served(hangs_after: int | None, *, is_warm: bool) -> AsyncIterator[tup
 
 async def check(client: HttpClient, server: RawServer) -> None:
     """The one place is free, or an idle connection has it that can be used."""
-    await eventually(lambda: client.connections == client._pool.idle_count)
-    await eventually(lambda: server.open == client.connections)
+    await eventually(lambda: client.snapshot().open == client.snapshot().idle)
+    await eventually(lambda: server.open == client.snapshot().open)
     async with asyncio.timeout(5):
         assert await get(client, server.target("/after")) == LARGE
-    assert client.connections == 1
+    assert client.snapshot().open == 1
 
 
 @pytest.mark.parametrize("is_warm", [False, True], ids=["new", "kept"])
@@ -131,11 +131,11 @@ async def test_cancelled_while_waiting_for_a_place() -> None:
         first = asyncio.ensure_future(fetch(client, server))
         await eventually(lambda: server.requests == 1)
         others = [asyncio.ensure_future(fetch(client, server)) for _ in range(5)]
-        await eventually(lambda: len(client._pool._waiters) == 5)
+        await eventually(lambda: client.snapshot().waiting == 5)
         for task in others:
             task.cancel()
         await asyncio.wait(others)
-        assert client._pool._waiters == []
+        assert client.snapshot().waiting == 0
         assert not first.done()
         first.cancel()
         await asyncio.wait([first])

@@ -113,7 +113,7 @@ async def test_a_body_after_which_the_server_hangs_up(security: Any, kind: str, 
         async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(3):
                 assert await way(http, target_of(server.url())) == BODY[:size]
-            await eventually(lambda: http.connections == 0)
+            await eventually(lambda: http.snapshot().open == 0)
 
 
 @pytest.mark.parametrize("kind", ["length", "chunks", "end"])
@@ -142,7 +142,7 @@ async def test_a_body_that_ends_without_a_word_of_tls(tmp_path: Path, size: int,
                 with pytest.raises(Unavailable, match="before TLS said that the body had ended") as caught:
                     await way(http, target_of(server.url()))
                 assert f"after {size} bytes" in caught.value.message
-            await eventually(lambda: http.connections == 0)
+            await eventually(lambda: http.snapshot().open == 0)
 
 
 @pytest.mark.parametrize("kind", ["length", "chunks"])
@@ -251,7 +251,7 @@ async def test_a_response_that_is_dropped_closes_its_connection(opening: Any, in
             responses = await opening(http, server.target())
             with pytest.warns(ResourceWarning, match="a response was not closed"):
                 await asyncio.to_thread(collect, responses) if in_thread else collect(responses)
-            await eventually(lambda: http.connections == 0 and server.open == 0)
+            await eventually(lambda: http.snapshot().open == 0 and server.open == 0)
 
 
 async def test_a_response_that_was_read_may_be_dropped() -> None:
@@ -265,7 +265,7 @@ async def test_a_response_that_was_read_may_be_dropped() -> None:
             del response
             gc.collect()
             pieces.abandon()
-        assert (server.connections, http.connections) == (1, 1)
+        assert (server.connections, http.snapshot().open) == (1, 1)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

@@ -133,7 +133,7 @@ async def test_http_goes_in_the_absolute_form(authorization: str, way: Way) -> N
         for path in ("k?x=1", "other"):
             target = target_of(f"http://nowhere.invalid:81/{path}", proxy_at(port, authorization))
             assert await way(http, target) == f"GET http://nowhere.invalid:81/{path} HTTP/1.1".encode()
-        assert http.connections == 1
+        assert http.snapshot().open == 1
     for _, headers in proxy.heads:
         assert headers["host"] == "nowhere.invalid:81"
         assert headers.get("proxy-authorization", "") == authorization
@@ -172,7 +172,7 @@ async def test_a_connection_of_one_identity_is_not_used_for_another() -> None:
     async with serving(proxy.serve) as port, client() as http:
         for user in ("a", "b", "a"):
             await get(http, target_of("http://nowhere.invalid:80/k", proxy_at(port, f"Basic {user}")))
-        assert http.connections == 2
+        assert http.snapshot().open == 2
 
 
 PAGE = b"<html>" + b"x" * 10_000
@@ -209,7 +209,7 @@ async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None
                 await way(http, target)
             assert type(caught.value) is kind
             assert CANARY not in repr(caught.value) + repr(vars(caught.value)) + repr(target.route)
-        assert http.connections == 0
+        assert http.snapshot().open == 0
     assert len(proxy.heads) == 2
 
 
@@ -220,7 +220,7 @@ async def test_a_proxy_that_hangs(response: bytes | None) -> None:
     async with serving(proxy.serve) as port, client(connect_timeout_seconds=QUICK_SECONDS) as http:
         with pytest.raises(TimedOut, match="connect_timeout_seconds"):
             await get(http, target_of("https://inner.example:443/k", proxy_at(port)))
-        assert http.connections == 0
+        assert http.snapshot().open == 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             await proxy.gone.wait()
 
@@ -233,7 +233,7 @@ async def test_a_tunnel_that_is_cancelled_closes_its_socket() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert http.connections == 0
+        assert http.snapshot().open == 0
         await proxy.gone.wait()
 
 

@@ -50,7 +50,7 @@ async def test_a_stream_to_its_end_keeps_the_connection(framed: Any, body: bytes
             assert len(await response.read_chunk()) == 0
             response.close()
             response.close()
-        assert (server.connections, client.connections, client._pool.idle_count) == (1, 1, 1)
+        assert (server.connections, client.snapshot().open, client.snapshot().idle) == (1, 1, 1)
 
 
 async def test_pieces_stay_as_they_are() -> None:
@@ -101,7 +101,7 @@ async def get_nothing(client: HttpClient) -> None:
     """Load what is loaded on first use."""
     async with RawServer(answering(reply(b""))) as server:
         await get(client, server.target())
-    await eventually(lambda: client.connections == 0)
+    await eventually(lambda: client.snapshot().open == 0)
 
 
 @pytest.mark.parametrize("framed", [reply, chunked])
@@ -133,7 +133,7 @@ async def test_to_stall_after_a_pause_is_to_stall(framed: Any) -> None:
         async with asyncio.timeout(5):
             with pytest.raises(Stalled):
                 await rest_of(response)
-        await eventually(lambda: client.connections == 0 and server.open == 0)
+        await eventually(lambda: client.snapshot().open == 0 and server.open == 0)
 
 
 @pytest.mark.parametrize("framed", [reply, chunked])
@@ -146,7 +146,7 @@ async def test_to_close_a_stream_breaks_it_off(framed: Any) -> None:
             response.close()
             with pytest.raises(Closed):
                 await response.read_chunk()
-            await eventually(lambda: client.connections == 0 and server.open == 0)
+            await eventually(lambda: client.snapshot().open == 0 and server.open == 0)
 
 
 async def test_to_close_it_wakes_its_reader() -> None:
@@ -179,7 +179,7 @@ async def test_a_reader_that_is_cancelled_breaks_it_off() -> None:
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await eventually(lambda: client.connections == 0 and server.open == 0)
+        await eventually(lambda: client.snapshot().open == 0 and server.open == 0)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ async def test_streams_that_break_off(sent: bytes, kind: type[Exception]) -> Non
             await read_into(body, client, server)
         assert LARGE.startswith(body)
         assert bool(body) == (len(sent) > MIB // 2)
-        await eventually(lambda: client.connections == 0 and server.open == 0)
+        await eventually(lambda: client.snapshot().open == 0 and server.open == 0)
 
 
 # --- a receiver that makes a stream of its response -------------------------------------------------------------------
@@ -236,10 +236,10 @@ async def test_a_receiver_may_make_a_stream_of_it(framed: Any, body: bytes) -> N
             for taker in takers:
                 assert await rest_of(taker.response) == body
                 taker.response.close()
-            await eventually(lambda: client._pool.idle_count == client.connections)
+            await eventually(lambda: client.snapshot().idle == client.snapshot().open)
             kept = client._pool._idle[server.target().route.key]
-            assert len(kept) == len(set(kept)) == client.connections
-        assert client.connections <= 2
+            assert len(kept) == len(set(kept)) == client.snapshot().open
+        assert client.snapshot().open <= 2
 
 
 async def test_a_stream_that_was_made_so_is_broken_off_by_close() -> None:
@@ -249,4 +249,4 @@ async def test_a_stream_that_was_made_so_is_broken_off_by_close() -> None:
             await client.fetch(server.target(), b"", taker)
             assert (await taker.response.read_chunk())[:10] == LARGE[:10]
             taker.response.close()
-            await eventually(lambda: client.connections == 0 and server.open == 0)
+            await eventually(lambda: client.snapshot().open == 0 and server.open == 0)

@@ -106,7 +106,7 @@ async def refused(http: HttpClient, target: Target, kind: type[Error], match: st
         with pytest.raises(kind, match=match) as caught:
             await way(http, target)
         assert type(caught.value) is kind
-    assert http.connections == 0
+    assert http.snapshot().open == 0
     return caught.value
 
 
@@ -213,7 +213,7 @@ async def test_a_handshake_that_is_cancelled_closes_its_socket() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await gone.wait()
-        assert http.connections == 0
+        assert http.snapshot().open == 0
 
 
 async def test_cancelled_after_any_number_of_turns(authority: Authority) -> None:
@@ -322,7 +322,7 @@ async def test_a_body_that_breaks_off(authority: Authority, reset: bool, size: i
         assert receiver.data[: receiver.received] == LARGE[: receiver.received]
         with pytest.raises(Unavailable):
             await get_streamed(http, target_of(f"https://127.0.0.1:{port}/k"))
-        assert http.connections == 0
+        assert http.snapshot().open == 0
 
 
 async def test_a_body_that_ends_with_the_connection(authority: Authority) -> None:

@@ -117,7 +117,7 @@ async def client(**options: Any) -> AsyncIterator[HttpClient]:
         yield made
     finally:
         await runtime.aclose()
-        assert made.connections == 0
+        assert made.snapshot().open == 0
 
 
 def target_of(url: str, proxy: Proxy | None = None, **options: Any) -> Target:

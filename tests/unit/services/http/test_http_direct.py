@@ -162,7 +162,7 @@ async def test_a_stream_read_late_holds_nobody_up(servers: Servers, runtime: Run
 def accessor_idle(accessor: Any) -> bool:
     """Whether a connection of its waits for a request."""
     assert isinstance(accessor, HttpAccessor)
-    return bool(accessor._exchange._client._pool.idle_count)
+    return bool(accessor._exchange._client.snapshot().idle)
 
 
 async def test_text_beyond_ascii(servers: Servers, runtime: Runtime) -> None:

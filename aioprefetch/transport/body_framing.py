@@ -1,8 +1,9 @@
-"""The chunked coding of a body (RFC 9112, 7.1), strictly. Pure, no I/O."""
+"""Bodies without a length: chunked (RFC 9112, 7.1), or up to the end of the connection. Pure, no I/O."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from aioprefetch.errors import ProtocolError
 
@@ -86,3 +87,42 @@ class ChunkedDecoder:
             self.ended = True
         elif self._trailer_bytes > TRAILER_BYTES_MAX or not _TRAILER.fullmatch(line):
             raise ProtocolError("what follows the chunks of the body is no trailer")
+
+
+class UnsizedBody:
+    """The body of one response whose length only its chunks, or the end of its connection, tell.
+
+    ``feed`` copies bytes to the destination and returns how many it took. ``ended``: the last byte of the body was
+    passed on. ``is_clean``: nothing came after it.
+    """
+
+    __slots__ = ("_decoder", "_feed", "ended", "is_clean", "received_bytes")
+
+    def __init__(self, feed: Callable[[memoryview], int], *, is_chunked: bool) -> None:
+        self._feed = feed
+        self._decoder = ChunkedDecoder() if is_chunked else None
+        self.ended = False
+        self.is_clean = False
+        self.received_bytes = 0
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether its last chunk ends it, and not the connection."""
+        return self._decoder is not None
+
+    def receive(self, data: memoryview) -> None:
+        """Pass on the content of ``data``. Raises ``ProtocolError`` for bad chunks, and for more than is taken."""
+        decoder = self._decoder
+        pieces = [data] if decoder is None else decoder.feed(data)
+        for piece in pieces:
+            if self._feed(piece) != len(piece):
+                raise ProtocolError("the body has more bytes than were asked for")
+            self.received_bytes += len(piece)
+        if decoder is not None and decoder.ended:
+            self.ended = True
+            self.is_clean = not decoder.rest
+
+    def end_with_connection(self) -> bool:
+        """The connection has ended; whether the body has too."""
+        self.ended = self.ended or self._decoder is None
+        return self.ended

@@ -1,4 +1,4 @@
-"""What lies between TLS and its connection: how much must be taken at once, and whether an end was meant."""
+"""TLS: the context that connections are made with, and the state of TLS on one connection."""
 
 from __future__ import annotations
 
@@ -6,8 +6,25 @@ import asyncio
 import ssl
 from typing import Protocol, cast
 
+from aioprefetch.errors import ConfigInvalid
+
 # TLS decrypts whole records. Part of one, received earlier, may come out with what has been received since.
 RECORD_BYTES_MAX = (16 << 10) + 256
+
+
+def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
+    """A context that checks certificate and host name, by the system's authorities or those of a PEM file.
+
+    Raises ``ConfigInvalid`` for a file that is none.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_bundle)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigInvalid(
+            f"ca_bundle {ca_bundle!r} cannot be read as a PEM file of certificates: {error.strerror}"
+        ) from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 class _Buffered(Protocol):
@@ -16,7 +33,7 @@ class _Buffered(Protocol):
         ...
 
 
-class Secured:
+class TlsState:
     """The TLS of one connection, on asyncio's loop and on uvloop.
 
     Both fill one buffer of ours at a time, and when the connection ends they throw away what did not fit into it. So

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.pace import Pace
+from aioprefetch.transport.stall_timer import StallTimer
 
 FIRST, STALL, RATE = 8.0, 4.0, 10.0
 
@@ -30,7 +30,7 @@ class Model:
         return thin
 
 
-def is_too_slow(pace: Pace, now: float, received: int) -> bool:
+def is_too_slow(pace: StallTimer, now: float, received: int) -> bool:
     return pace.is_too_slow(now, received, first_byte_seconds=FIRST, stall_seconds=STALL, bytes_per_second_min=RATE)
 
 
@@ -44,7 +44,7 @@ def is_too_slow(pace: Pace, now: float, received: int) -> bool:
 def test_it_agrees_with_the_model(head_after: int, steps: list[tuple[str, int, int]], begun: int) -> None:
     """Times are in quarters of a second, so that floats are exact."""
     now = float(begun)
-    pace = Pace()
+    pace = StallTimer()
     pace.begin(now)
     for quarter in range(head_after):
         assert is_too_slow(pace, now + quarter / 4, 0) == (quarter / 4 >= FIRST)
@@ -65,7 +65,7 @@ def test_it_agrees_with_the_model(head_after: int, steps: list[tuple[str, int, i
 
 @given(rate=st.integers(11, 1000), looks=st.integers(1, 50))
 def test_a_steady_body_above_the_rate_is_never_too_slow(rate: int, looks: int) -> None:
-    pace = Pace()
+    pace = StallTimer()
     pace.begin_window(0.0, 0)
     assert not any(is_too_slow(pace, float(second), rate * second) for second in range(looks))
 
@@ -73,7 +73,7 @@ def test_a_steady_body_above_the_rate_is_never_too_slow(rate: int, looks: int) -
 @given(rate=st.integers(0, 9), faster=st.integers(0, 100_000))
 def test_a_drip_is_found_within_two_windows(rate: int, faster: int) -> None:
     """However much came before it."""
-    pace = Pace()
+    pace = StallTimer()
     pace.begin_window(0.0, 0)
     found = [second for second in range(1, 10) if is_too_slow(pace, float(second), faster + rate * second)]
     assert found
@@ -83,14 +83,14 @@ def test_a_drip_is_found_within_two_windows(rate: int, faster: int) -> None:
 @pytest.mark.parametrize(("received", "is_thin"), [(50, True), (79, True), (80, False)])
 def test_the_rate_holds_for_all_the_time_that_was_waited(received: int, is_thin: bool) -> None:
     """A look that comes late, here after two windows, does not halve what is due."""
-    pace = Pace()
+    pace = StallTimer()
     pace.begin(0.0)
     pace.begin_window(0.0, 0)
     assert is_too_slow(pace, 2 * STALL, received) == is_thin
 
 
 def test_without_a_least_rate_one_byte_is_enough() -> None:
-    pace = Pace()
+    pace = StallTimer()
     pace.begin_window(0.0, 5)
 
     def slow(now: float, received: int) -> bool:

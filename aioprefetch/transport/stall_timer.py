@@ -7,7 +7,7 @@ last byte but the bytes within a window.
 from __future__ import annotations
 
 
-class Pace:
+class StallTimer:
     """Watches one response at a time; somebody looks at it every now and then. Times are those of the loop's clock."""
 
     __slots__ = ("_mark_bytes", "_mark_seconds", "is_body")
