@@ -9,6 +9,7 @@ group, also in the processes of Spark. docs/guides/format.md shows one.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -53,11 +54,12 @@ _BUILT_IN = {
 _formats: dict[str, _Registration] = dict(_BUILT_IN)
 
 
-def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: bool = False) -> None:
+def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: bool = False) -> Callable[[], None]:
     """Make a format known in this process under its name, and for keys that end with one of ``suffixes``.
 
     ``suffixes`` are in lower case and begin with a dot. With ``has_datasets`` the format is asked for the directories
-    that stand for one file (``RecordFormat.dataset_of``). ``ConfigInvalid`` for a name or suffix of another format.
+    that stand for one file (``RecordFormat.dataset_of``). Returns a function that removes the format again.
+    ``ConfigInvalid`` for a name or suffix of another format.
     """
     name = record_format.name
     taken = {suffix: other for other, registration in _formats.items() for suffix in registration.suffixes}
@@ -66,12 +68,16 @@ def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: b
             raise ConfigInvalid(
                 f"the suffix {suffix!r} must be in lower case and begin with a dot", operation="configure"
             )
-        if taken.get(suffix, name) != name:
+        if suffix in taken:
             raise ConfigInvalid(f"the suffix {suffix!r} belongs to format={taken[suffix]}", operation="configure")
-    known = _formats.get(name)
-    if known is not None and type(known.format) is not type(record_format):
+    if name in _formats:
         raise ConfigInvalid(f"there is a format={name} already", operation="configure")
     _formats[name] = _Registration(record_format, suffixes, has_datasets)
+
+    def remove() -> None:
+        _formats.pop(name, None)
+
+    return remove
 
 
 def format_names() -> tuple[str, ...]:
