@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.parquet import thrift
-from aioprefetch.parquet.chunk_walk import _matched, chunk_pattern, read_chunk, walk_row_groups
+from aioprefetch.parquet.footer_walk import chunk_pattern, numbers_of, read_chunk, walk_footer
 from tests.unit.parquet.parquet_files import chunk_of, footer_of, nested_table, tree_of, written
 
 
@@ -39,7 +39,8 @@ FILES = {
 def test_says_what_pyarrow_says(name: str) -> None:
     data = FILES[name]
     metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
-    groups, end = walk_row_groups(memoryview(footer_of(data)))
+    outline = walk_footer(memoryview(footer_of(data)))
+    groups, end = outline.chunks, outline.row_groups_end
     assert len(groups) == metadata.num_row_groups
     tree = tree_of(data)
     rest = thrift.write_struct({number: field for number, field in tree.items() if number <= 4})
@@ -63,11 +64,11 @@ def test_says_what_pyarrow_says(name: str) -> None:
 @pytest.mark.parametrize("name", ["plain", "indexed", "checksums", "no statistics", "polars"])
 def test_what_writers_write_is_matched_by_the_pattern(name: str) -> None:
     raw = footer_of(FILES[name])
-    for group in walk_row_groups(memoryview(raw))[0]:
+    for group in walk_footer(memoryview(raw)).chunks:
         for chunk in group:
             found = chunk_pattern().match(raw, chunk.position)
             assert found is not None
-            assert read_chunk(raw, chunk.position) == (_matched(found), found.end())
+            assert read_chunk(raw, chunk.position) == (numbers_of(found), found.end())
 
 
 SEEDS = [thrift.write_struct(chunk_of(tree_of(FILES[name]), 0, 0)) for name in ("plain", "indexed", "polars")]
@@ -89,7 +90,7 @@ def test_the_pattern_never_says_anything_else(seed: bytes, data: st.DataObject) 
     changed = bytes(raw) + bytes(8)
     found = chunk_pattern().match(changed)
     if found is not None:
-        assert read_chunk(changed, 0) == (_matched(found), found.end())
+        assert read_chunk(changed, 0) == (numbers_of(found), found.end())
 
 
 def without(fields: thrift.Struct, number: int) -> thrift.Struct:
