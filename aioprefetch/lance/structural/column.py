@@ -86,7 +86,7 @@ class LeafColumn:
 
     def _schedule(self, page: PageMetadata, ranges: RowRanges, io: PageIo) -> LeafPage:
         try:
-            layout = parse_layout(page.encoding, page.type_url, path=self._path)
+            layout = parse_layout(page.encoding, page.type_url)
             scheduler = page_scheduler(layout, page.rows, page.buffers)
             loading = LoadingPage(scheduler, ranges, io, self.rows_scheduled)
         except Error as error:
