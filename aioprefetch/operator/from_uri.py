@@ -266,8 +266,9 @@ def _check_variable(variable: str) -> None:
     A variable that is like no option may belong to another program, such as a test suite.
     """
     name = variable.removeprefix(_PREFIX).lower()
-    options = {option for recipe in _built_in().values() for option in (*recipe.uri_options, *OPERATOR_OPTIONS)}
-    readable = {name for recipe in _built_in().values() for name in options if _text_form(recipe, name) is not None}
+    pairs = {(recipe, option) for scheme, recipe in _built_in().items() for option in store_options(scheme)}
+    options = {option for _, option in pairs}
+    readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
     if name in readable:
         return
     plain = _OTHER_NAMES.get(name, name)
@@ -291,7 +292,7 @@ def from_environment(recipe: type[UriRecipe], names: Iterable[str]) -> dict[str,
 
 @functools.cache
 def _text_form(recipe: type[UriRecipe], name: str) -> type | None:
-    """The type that the text of an option is read as, by the type of its field; ``None`` for one without a text form."""
+    """The type that the text of an option is parsed as, from its field; ``None`` where it has no text form."""
     hint = _operator_types().get(name) or get_type_hints(recipe).get(name)
     types = _members(hint)
     return next((form for form in (Secret, bool, int, float, str) if form in types), None)

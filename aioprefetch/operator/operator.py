@@ -68,6 +68,8 @@ class Operator:
         Requests in flight at once.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
+    attempts_max, retry_seconds
+        How often, and for how long after its first attempt, an operation is tried again: see ``RetryLayer``.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class Operator:
         concurrency: int = 64,
         disk_cache: DiskCache | str | os.PathLike[str] | None = None,
         budget_wait_seconds: float = 60.0,
+        attempts_max: int = 4,
+        retry_seconds: float = 60.0,
     ) -> None:
         check_bytes(memory_bytes=memory_bytes, block_bytes=block_bytes)
         options = RuntimeOptions(
@@ -90,7 +94,8 @@ class Operator:
             disk_cache=DiskCache.of(disk_cache),
             budget_wait_seconds=budget_wait_seconds,
         )
-        self._assemble(service, default_stack(), RuntimeFamily(options))
+        stack = default_stack(service, attempts_max=attempts_max, retry_seconds=retry_seconds)
+        self._assemble(service, stack, RuntimeFamily(options))
 
     @classmethod
     def from_uri(cls, uri: str, **options: Any) -> Operator:

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioprefetch.accessor.protocols import Layer
+from aioprefetch.accessor.protocols import Layer, Service
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
+from aioprefetch.runtime.options import check_count, checked_seconds
 
 Stack = tuple[Layer, ...]
 
 
-def default_stack() -> Stack:
-    """The default stack.
+def default_stack(service: Service, *, attempts_max: int, retry_seconds: float) -> Stack:
+    """The default stack over a service.
 
     Timeout bounds one attempt and so lies within Retry; neither a pause between attempts nor a queue may hold a slot,
-    so ConcurrentLimit lies between the two.
+    so ConcurrentLimit lies between the two. Raises ``ConfigInvalid`` for an invalid option.
     """
-    return (ErrorContextLayer(), CompleteLayer(), TimeoutLayer(), ConcurrentLimitLayer(), RetryLayer())
+    check_count("Operator", "attempts_max", attempts_max, least=1)
+    total_seconds = checked_seconds("retry_seconds", retry_seconds, zero_allowed=True)
+    retry = RetryLayer(attempts_max=attempts_max, total_seconds=total_seconds)
+    return (ErrorContextLayer(), CompleteLayer(), _timeout_over(service), ConcurrentLimitLayer(), retry)
+
+
+def _timeout_over(service: Service) -> TimeoutLayer:
+    """The Timeout of the default stack, which never ends a wait that the options of the service allow."""
+    layer = TimeoutLayer()
+    connect_seconds, read_seconds = (
+        float(getattr(service, name, 0.0)) for name in ("connect_timeout_seconds", "read_timeout_seconds")
+    )
+    return TimeoutLayer(
+        timeout_seconds=max(layer.timeout_seconds or 0.0, connect_seconds + read_seconds),
+        stall_seconds=max(layer.stall_seconds or 0.0, connect_seconds, read_seconds),
+    )
 
 
 def bare_stack() -> Stack:

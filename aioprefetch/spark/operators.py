@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound, PermissionDenied, Unsupported
-from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
@@ -38,20 +37,13 @@ def state_operator(settings: SourceSettings) -> Operator:
 
 
 def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
-    """The operator of this process for a root and options of ``Operator.from_uri``, and of Retry.
-
-    ``attempts_max`` and ``retry_seconds`` say how often, and for how long, one request is sent again.
-    """
+    """The operator of this process for a root and options of ``Operator.from_uri``."""
     key = hashlib.sha256(pickle.dumps((root, sorted(options.items())))).digest()
     return worker.warm_operator(key, lambda: _made(root, options)).operator
 
 
 def _made(root: str, options: Mapping[str, Any]) -> Operator:
-    names = {"attempts_max": "attempts_max", "retry_seconds": "total_seconds"}
-    retry = {names[name]: value for name, value in options.items() if name in names}
-    rest = {name: value for name, value in options.items() if name not in names}
-    operator = Operator.from_uri(root, **worker.with_memory(rest))
-    return operator.layer(RetryLayer(**retry)) if retry else operator
+    return Operator.from_uri(root, **worker.with_memory(options))
 
 
 @contextlib.contextmanager

@@ -133,6 +133,9 @@ _OPTIONS = (
     Option("concurrency", "operator", "concurrency", values.count),
     Option("diskCache", "operator", "disk_cache", values.text),
     Option("budgetWaitSeconds", "operator", "budget_wait_seconds", values.seconds),
+    Option("connectTimeoutSeconds", "operator", "connect_timeout_seconds", values.seconds),
+    Option("readTimeoutSeconds", "operator", "read_timeout_seconds", values.seconds),
+    Option("partBytes", "operator", "part_bytes", values.size_bytes),
     Option("attemptsMax", "operator", "attempts_max", values.count),
     Option("retrySeconds", "operator", "retry_seconds", values.seconds),
 )

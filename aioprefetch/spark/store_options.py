@@ -11,13 +11,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import ConfigInvalid, redact
-from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS, split_uri
+from aioprefetch.operator.from_uri import split_uri, store_options
 from aioprefetch.spark.hadoop import Found
 from aioprefetch.spark.option_names import CREDENTIALS, OPTIONS, find_option
 from aioprefetch.spark.source_url import SourceUrl
 
-# What any store gets beside the options of `Operator.from_uri`, see `operators.operator_at`.
-RETRY_OPTIONS = ("attempts_max", "retry_seconds")
 # What S3A means by no endpoint.
 _CENTRAL = "https://s3.amazonaws.com"
 _PORTS = {"http": 80, "https": 443}
@@ -100,4 +98,4 @@ def _scheme(location: SourceUrl) -> str:
 
 
 def _known(scheme: str) -> frozenset[str]:
-    return frozenset((*SERVICE_OPTIONS[scheme], *OPERATOR_OPTIONS, *RETRY_OPTIONS))
+    return frozenset(store_options(scheme))
