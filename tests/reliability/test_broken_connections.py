@@ -1,6 +1,5 @@
 """Connections that break: before the head, in the body, after it; and reads that go on at the exact byte."""
 
-import asyncio
 import random
 
 import pytest
@@ -9,7 +8,6 @@ from aioprefetch.errors import Error, ProtocolError, Unavailable
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes
-from aioprefetch.values import ReadRequest
 from tests.reliability.scripted import (
     ATTEMPTS,
     HANG_SECONDS,
@@ -194,15 +192,13 @@ async def test_what_happens_after_the_last_byte_does_not_matter(serve: Serve, cu
 @checks("reliability:S66")
 async def test_a_slow_consumer_of_a_body_whose_server_has_gone(serve: Serve) -> None:
     """The last bytes are still on their way when the connection ends."""
-    async with serve(once(Fault(close_after_bytes=SIZE))) as scripted:
-        body = await scripted.operator.accessor().open_read(ReadRequest(path="k"))
-        await scripted.server.wait_until_idle()
-        found = bytearray()
-        while chunk := await body.read_chunk():
-            await asyncio.sleep(0)
-            found += chunk
-        await body.aclose()
-        assert_same_bytes(found, scripted.data)
+    async with serve(once(Fault(close_after_bytes=SIZE))) as scripted, scripted.operator.reader("k") as reader:
+        content = bytearray()
+        async with reader.stream(chunk_bytes=10_000) as chunks:
+            async for chunk in chunks:
+                await scripted.server.wait_until_idle()
+                content += chunk
+        assert_same_bytes(content, scripted.data)
         scripted.server.assert_requests("GET")
 
 
