@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport.connection import Connection, Receiver, StaleConnection
+from aioprefetch.transport.connection import Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import Pool
-from aioprefetch.transport.streamed import StreamedAnswer
 
 
 class ClientSnapshot(NamedTuple):
@@ -68,27 +67,3 @@ class HttpClient:
             raise
         finally:
             pool.release(connection)
-
-    def stream(self, connection: Connection) -> StreamedAnswer:
-        """For a receiver whose response is better read piece by piece: it returns what ``take_over`` of this returns.
-
-        ``fetch`` then returns at once, and whoever reads the response closes it.
-        """
-        return StreamedAnswer(connection, self._pool.release)
-
-    async def open(self, target: Target, fields: bytes) -> StreamedAnswer:
-        """Send a request and return with the head of its response; the caller reads the body, and closes it."""
-        pool = self._pool
-        is_fresh = False
-        while True:
-            connection = await pool.connect(target.route, is_fresh=is_fresh)
-            response = StreamedAnswer(connection, pool.release)
-            try:
-                await response.begin(target.head + fields + b"\r\n", is_head=target.is_head)
-                return response
-            except StaleConnection:
-                self._runtime.counters["transport_stale_connections"] += 1
-                is_fresh = True
-            except BaseException:
-                response.close()
-                raise
