@@ -18,8 +18,9 @@ from aioprefetch.parquet.page_header import UNCOMPRESSED, LargePages, PageOption
 from aioprefetch.parquet.paged_leaf import PagedField, PagedLeaf, can_be_merged
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import ColumnSource, Unit, Window, has_dictionaries
-from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.ranges import joined
 
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
 _SMALL_GROUP_BYTES = 512 << 10
