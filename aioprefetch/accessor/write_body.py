@@ -1,4 +1,4 @@
-"""The two streams of a store: a response read piece by piece, and an object written piece by piece."""
+"""An object written piece by piece: what ``Accessor.open_write`` returns."""
 
 from __future__ import annotations
 
@@ -28,16 +28,22 @@ class ReadBody(Protocol):
 
 
 class WriteBody(Protocol):
-    """An object being written piece by piece. Nothing appears before ``close``; after ``abort`` nothing ever does."""
+    """An object being written piece by piece. Nothing appears before ``close``; after ``abort`` nothing ever does.
+
+    Every method raises errors of ``aioprefetch.errors`` alone. If one fails or is cancelled, call ``abort``.
+    """
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes."""
+        """Append ``chunk``. The caller may change its memory as soon as the call returns."""
         ...
 
     async def close(self) -> Metadata:
-        """Let the object appear. If it fails or is cancelled, call ``abort``."""
+        """Make the object visible and return its metadata."""
         ...
 
     async def abort(self) -> None:
-        """Leave nothing behind. May be called at any time, twice, and after ``close``."""
+        """Discard what was written, and remove what the store keeps of it.
+
+        Allowed at any time, more than once, and after ``close``, where it does nothing.
+        """
         ...

@@ -13,10 +13,10 @@ from functools import partial
 from aioprefetch.blocks.accounting import count_begin, count_end, count_eviction, gauges_of
 from aioprefetch.blocks.block import Block, Segment
 from aioprefetch.blocks.block_file import BlockFile, Version
-from aioprefetch.blocks.disk.tier import DiskTier
-from aioprefetch.blocks.disk.write_behind import WriteBehind
 from aioprefetch.blocks.eviction import Rank, distance, rank
 from aioprefetch.blocks.fetch import Fetch, FetchCall
+from aioprefetch.blocks.spill.tier import DiskTier
+from aioprefetch.blocks.spill.write_behind import WriteBehind
 from aioprefetch.errors import BudgetExhausted, Closed
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier, count_for
@@ -48,7 +48,7 @@ class BlockStore:
         self.fetches = 0
         self._spare_bytes = 0
         self._asked_bytes: int | None = None  # Since what is spare was counted, which it was not yet.
-        self.disk = DiskTier.of(runtime)
+        self.disk = DiskTier.of(runtime, evictable=self.evictable, evict=self.evict)
         runtime.budget.reclaim = self.reclaim
         runtime.gauges.append(lambda: gauges_of(self))
 
@@ -225,7 +225,7 @@ class BlockStore:
             error=None if error is None else type(error).__name__,
         )
         if self.disk is not None:
-            self.disk.writer.filled(self, fetch.received)
+            self.disk.writer.filled(fetch.received)
         if file is not None:
             self.forget_if_empty(file)
 
@@ -303,7 +303,7 @@ class BlockStore:
     def _sparing_writer(self, lane: Lane) -> WriteBehind | None:
         """Who writes blocks before they are evicted, if that may be waited for, or need not be."""
         writer = None if self.disk is None else self.disk.writer
-        return writer if writer is not None and (writer.is_patient or self._may_overdraw(lane)) else None
+        return writer if writer is not None and (not writer.spill_wait_exhausted or self._may_overdraw(lane)) else None
 
     def _may_overdraw(self, lane: Lane) -> bool:
         """Whether the reservation that asks for memory is granted although none is free."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.cli.demo_server import RequestCount, demo_server, take_count
 from aioprefetch.cli.display import Display, choose_display
 from aioprefetch.cli.naive_reader import DropOnSeekReader, HttpRanges
-from aioprefetch.cli.sample_file import COLUMNS, ROW_GROUPS, sample_parquet
 from aioprefetch.errors import MissingDependency, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3
@@ -30,6 +29,21 @@ BUCKET = "aioprefetch-demo"
 KEY = "sample.parquet"
 NAIVE = "drops its buffer on seek"
 OURS = "aioprefetch"
+
+# The sample: doubles from noise do not compress, so each of the 600 column chunks has the same, known size.
+ROW_GROUPS = 50
+COLUMNS = 12
+ROWS_PER_GROUP = 148
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCount:
+    """What a server was asked, and how many bytes of bodies it sent."""
+
+    gets: int = 0
+    heads: int = 0
+    others: int = 0
+    body_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,50 @@ def run_demo(url: str | None, options: Mapping[str, Any], *, row_groups_max: int
     else:
         show(comparison, display)
     return 0 if good else 1
+
+
+@contextlib.contextmanager
+def demo_server(bucket: str) -> Iterator[CountingS3Server]:
+    """An S3 with one empty bucket on a free loopback port, for the time of the block."""
+    try:
+        from aioprefetch.testing.s3_server import CountingS3Server
+    except ImportError as error:
+        raise MissingDependency(
+            "the embedded S3 server needs moto: pip install 'aioprefetch[demo]'; or give the URL of your own file",
+            operation="demo",
+        ) from error
+    with CountingS3Server() as server:
+        server.create_bucket(bucket)
+        yield server
+
+
+def take_count(server: CountingS3Server) -> RequestCount:
+    """What was asked since the last call."""
+    gets, heads = server.count("GET"), server.count("HEAD")
+    count = RequestCount(gets=gets, heads=heads, others=server.count() - gets - heads, body_bytes=server.bytes_sent)
+    server.reset()
+    return count
+
+
+def sample_parquet() -> bytes:
+    """A Parquet file of 50 row groups of 12 columns in about 800 KiB, the same bytes at every run."""
+    pa, pq = _pyarrow()
+    noise = random.Random(12)
+    rows = ROW_GROUPS * ROWS_PER_GROUP
+    columns = {f"column_{index:02}": [noise.random() for _ in range(rows)] for index in range(COLUMNS)}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, row_group_size=ROWS_PER_GROUP, use_dictionary=False, compression="none")
+    return bytes(sink.getvalue())
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """The modules ``pyarrow`` and ``pyarrow.parquet``."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingDependency("the demo needs pyarrow: pip install 'aioprefetch[demo]'", operation="demo") from error
+    return pa, pq
 
 
 def compare_embedded(display: Display) -> Comparison:
@@ -153,13 +211,7 @@ def read_table(
     file: DropOnSeekReader | SyncFile, title: str, display: Display, count: Callable[[], RequestCount], groups: int
 ) -> Reading:
     """Let pyarrow read the first row groups, without the coalescing of its own."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingDependency(
-            "the demo needs pyarrow: pip install 'aioprefetch[parquet]'", operation="demo"
-        ) from error
+    pa, pq = _pyarrow()
     began = time.perf_counter()
     try:
         parquet = pq.ParquetFile(file, pre_buffer=False)

@@ -92,3 +92,17 @@ def _frame_size(data: memoryview) -> int:
     if not width or len(data) < at + width:
         raise Unsupported("a zstd frame that does not say how large its content is, is not supported")
     return int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+def decompress_within(scheme: str, data: npt.NDArray[np.uint8], bytes_max: int) -> npt.NDArray[np.uint8]:
+    """The content of a buffer of ``lz4`` or ``zstd``.
+
+    ``UntrustedMetadata`` when it claims more than ``bytes_max`` or than its bytes can hold, or is damaged.
+    """
+    view = memoryview(data)  # type: ignore[arg-type]  # numpy's arrays are buffers
+    claimed = decompressed_bytes(scheme, view)
+    if claimed > bytes_max:
+        raise UntrustedMetadata(
+            f"a buffer compressed with {scheme} claims {claimed} bytes, and its page holds at most {bytes_max}"
+        )
+    return decompress(scheme, view)

@@ -5,12 +5,12 @@ A tree is small and the same for many pages of a column, so parsed trees are kep
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, one_of, parse, uint
+from aioprefetch.lance.encoding_tree import EncodingTree
+from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, uint
 
 PAGE_TYPE_URL = "/lance.encodings.ArrayEncoding"
 COLUMN_TYPE_URL = "/lance.encodings.ColumnEncoding"
@@ -63,7 +63,7 @@ class FixedSizeList:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Ends of lists, whose ``num_items`` items are in the next column. See ``physical.ends`` for nulls."""
+    """Ends of lists, whose ``num_items`` items are in the next column. See ``physical.offsets`` for nulls."""
 
     offsets: Encoding
     null_offset_adjustment: int
@@ -77,7 +77,7 @@ class SimpleStruct:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Ends of strings, and their bytes. See ``physical.ends`` for nulls."""
+    """Ends of strings, and their bytes. See ``physical.offsets`` for nulls."""
 
     indices: Encoding
     content: Encoding
@@ -127,62 +127,79 @@ Encoding = (
 
 _BUFFER = MessageTable("Buffer", {1: uint("index"), 2: uint("owner")})
 _COMPRESSION = MessageTable("Compression", {1: FieldRule("scheme", "text"), 2: FieldRule("level", "int")})
-_EMPTY = MessageTable("Empty")
-_ARRAY = MessageTable("ArrayEncoding")
-_FLAT = MessageTable("Flat", {1: uint("bits"), 2: message("buffer", _BUFFER), 3: message("compression", _COMPRESSION)})
-_NO_NULLS = MessageTable("NoNull", {1: message("values", _ARRAY)})
-_SOME_NULLS = MessageTable("SomeNull", {1: message("validity", _ARRAY), 2: message("values", _ARRAY)})
-_NULLABLE = MessageTable(
-    "Nullable",
-    {1: message("no_nulls", _NO_NULLS), 2: message("some_nulls", _SOME_NULLS), 3: message("all_nulls", _EMPTY)},
-)
-_FIXED_SIZE_LIST = MessageTable(
-    "FixedSizeList", {1: uint("dimension"), 2: message("items", _ARRAY), 3: FieldRule("has_validity", "bool")}
-)
-_LIST = MessageTable("List", {1: message("offsets", _ARRAY), 2: uint("adjustment"), 3: uint("num_items")})
-_BINARY = MessageTable("Binary", {1: message("indices", _ARRAY), 2: message("content", _ARRAY), 3: uint("adjustment")})
-_DICTIONARY = MessageTable(
-    "Dictionary", {1: message("indices", _ARRAY), 2: message("items", _ARRAY), 3: uint("num_items")}
-)
-_FSST = MessageTable("Fsst", {1: message("binary", _ARRAY), 2: FieldRule("symbol_table", "bytes")})
-_PACKED_STRUCT = MessageTable(
-    "PackedStruct", {1: message("children", _ARRAY, repeated=True), 2: message("buffer", _BUFFER)}
-)
-_ARRAY.rules.update(
-    {
-        1: message("flat", _FLAT),
-        2: message("nullable", _NULLABLE),
-        3: message("fixed_size_list", _FIXED_SIZE_LIST),
-        4: message("list", _LIST),
-        5: message("struct", _EMPTY),
-        6: message("binary", _BINARY),
-        7: message("dictionary", _DICTIONARY),
-        8: message("fsst", _FSST),
-        9: message("packed_struct", _PACKED_STRUCT),
-        # In the definition of the format, never in a file of version 2.0: refused by name.
-        10: FieldRule("Bitpacked", "bytes"),
-        11: FieldRule("FixedSizeBinary", "bytes"),
-        12: FieldRule("BitpackedForNonNeg", "bytes"),
-        13: FieldRule("Constant", "bytes"),
-    }
-)
-_BLOB = MessageTable("Blob", {1: FieldRule("inner", "bytes")})
-_COLUMN = MessageTable(
-    "ColumnEncoding",
-    {1: message("values", _EMPTY), 2: FieldRule("zone_index", "bytes"), 3: message("blob", _BLOB)},
-)
 _OWNERS = ("page", "column", "file")
+
+
+def _buffer(content: Parsed) -> BufferRef:
+    owner = content.get("owner", 0)
+    if owner >= len(_OWNERS):
+        raise UntrustedMetadata(f"a buffer of owner {owner}")
+    return BufferRef(content.get("index", 0), _OWNERS[owner])
+
+
+def _scheme(content: Parsed) -> str:
+    scheme: str = content.get("scheme", "")
+    return "" if scheme == "none" else scheme
+
+
+_ENCODINGS = EncodingTree[Encoding]("ArrayEncoding", "the encoding {} is not supported in version 2.0")
+_NULLABLE = EncodingTree[Encoding]("Nullable", "the encoding {} is not supported in version 2.0")
+
+
+def _child(name: str, *, repeated: bool = False) -> FieldRule:
+    return message(name, _ENCODINGS, repeated=repeated)
+
+
+_NULLABLE.add(1, "no_nulls", NoNulls, {1: _child("values")})
+_NULLABLE.add(2, "some_nulls", SomeNulls, {1: _child("validity"), 2: _child("values")})
+_NULLABLE.add(3, "all_nulls", AllNulls)
+
+_ENCODINGS.add(
+    1,
+    "flat",
+    Flat,
+    {1: uint("bits"), 2: message("buffer", _BUFFER), 3: message("compression", _COMPRESSION)},
+    convert={"buffer": _buffer, "compression": _scheme},
+)
+_ENCODINGS.delegate(2, "nullable", _NULLABLE)
+_ENCODINGS.add(
+    3,
+    "fixed_size_list",
+    FixedSizeList,
+    {1: uint("dimension"), 2: _child("items"), 3: FieldRule("has_validity", "bool")},
+    refused=("has_validity",),
+)
+_ENCODINGS.add(4, "list", List, {1: _child("offsets"), 2: uint("null_offset_adjustment"), 3: uint("num_items")})
+_ENCODINGS.add(5, "struct", SimpleStruct)
+_ENCODINGS.add(6, "binary", Binary, {1: _child("indices"), 2: _child("content"), 3: uint("null_adjustment")})
+_ENCODINGS.add(7, "dictionary", Dictionary, {1: _child("indices"), 2: _child("items"), 3: uint("num_items")})
+_ENCODINGS.add(8, "fsst", Fsst, {1: _child("binary"), 2: FieldRule("symbol_table", "bytes")})
+_ENCODINGS.add(
+    9,
+    "packed_struct",
+    PackedStruct,
+    {1: _child("children", repeated=True), 2: message("buffer", _BUFFER)},
+    convert={"buffer": _buffer},
+)
+# Part of the definition of the format, but no file of version 2.0 has them.
+for _number, _name in ((10, "Bitpacked"), (11, "FixedSizeBinary"), (12, "BitpackedForNonNeg"), (13, "Constant")):
+    _ENCODINGS.refuse(_number, _name)
+
+_COLUMN = EncodingTree[bool]("ColumnEncoding", "columns with a {} are not supported")
+_COLUMN.add(1, "values", lambda: False)
+_COLUMN.refuse(2, "zone index")
+_COLUMN.add(3, "blob", lambda _: True, {1: FieldRule("inner", "bytes")})
 
 
 @lru_cache(maxsize=256)
 def parse_encoding(data: bytes, type_url: str = PAGE_TYPE_URL) -> Encoding:
     """The tree of a page.
 
-    ``Unsupported`` names an encoding that is not known; ``UntrustedMetadata`` is for what is none.
+    ``Unsupported`` names an unknown encoding; ``UntrustedMetadata`` is for bytes that are not an encoding.
     """
     if type_url != PAGE_TYPE_URL:
         raise Unsupported(f"pages encoded as {type_url[:100]!r} are not supported in version 2.0")
-    return _encoding(parse(_ARRAY, data, strict=True))
+    return _ENCODINGS.read(data)
 
 
 @lru_cache(maxsize=16)
@@ -192,82 +209,4 @@ def is_blob_column(data: bytes, type_url: str = COLUMN_TYPE_URL) -> bool:
         return False
     if type_url != COLUMN_TYPE_URL:
         raise Unsupported(f"columns encoded as {type_url[:100]!r} are not supported")
-    kind, _ = one_of(parse(_COLUMN, data, strict=True), _COLUMN)
-    if kind == "zone_index":
-        raise Unsupported("columns with a zone index are not supported")
-    return kind == "blob"
-
-
-def _encoding(parsed: Parsed) -> Encoding:
-    kind, content = one_of(parsed, _ARRAY)
-    build = _BUILDERS.get(kind)
-    if build is None:
-        raise Unsupported(f"the encoding {kind} is not supported in version 2.0")
-    return build(content)
-
-
-def _child(parsed: Parsed, name: str) -> Encoding:
-    if name not in parsed:
-        raise UntrustedMetadata(f"an encoding without its {name}")
-    return _encoding(parsed[name])
-
-
-def _buffer(parsed: Parsed) -> BufferRef:
-    content = parsed.get("buffer", {})
-    owner = content.get("owner", 0)
-    if owner >= len(_OWNERS):
-        raise UntrustedMetadata(f"a buffer of owner {owner}")
-    return BufferRef(content.get("index", 0), _OWNERS[owner])
-
-
-def _flat(parsed: Parsed) -> Encoding:
-    scheme = parsed.get("compression", {}).get("scheme", "")
-    return Flat(parsed.get("bits", 0), _buffer(parsed), "" if scheme == "none" else scheme)
-
-
-def _nullable(parsed: Parsed) -> Encoding:
-    kind, content = one_of(parsed, _NULLABLE)
-    if kind == "all_nulls":
-        return AllNulls()
-    if kind == "no_nulls":
-        return NoNulls(_child(content, "values"))
-    return SomeNulls(_child(content, "validity"), _child(content, "values"))
-
-
-def _fixed_size_list(parsed: Parsed) -> Encoding:
-    if parsed.get("has_validity"):
-        raise Unsupported("lists of fixed size with their own validity are not supported in version 2.0")
-    return FixedSizeList(parsed.get("dimension", 0), _child(parsed, "items"))
-
-
-def _list(parsed: Parsed) -> Encoding:
-    return List(_child(parsed, "offsets"), parsed.get("adjustment", 0), parsed.get("num_items", 0))
-
-
-def _binary(parsed: Parsed) -> Encoding:
-    return Binary(_child(parsed, "indices"), _child(parsed, "content"), parsed.get("adjustment", 0))
-
-
-def _dictionary(parsed: Parsed) -> Encoding:
-    return Dictionary(_child(parsed, "indices"), _child(parsed, "items"), parsed.get("num_items", 0))
-
-
-def _fsst(parsed: Parsed) -> Encoding:
-    return Fsst(_child(parsed, "binary"), parsed.get("symbol_table", b""))
-
-
-def _packed_struct(parsed: Parsed) -> Encoding:
-    return PackedStruct(tuple(_encoding(child) for child in parsed.get("children", ())), _buffer(parsed))
-
-
-_BUILDERS: dict[str, Callable[[Parsed], Encoding]] = {
-    "flat": _flat,
-    "nullable": _nullable,
-    "fixed_size_list": _fixed_size_list,
-    "list": _list,
-    "struct": lambda _: SimpleStruct(),
-    "binary": _binary,
-    "dictionary": _dictionary,
-    "fsst": _fsst,
-    "packed_struct": _packed_struct,
-}
+    return _COLUMN.read(data)

@@ -6,25 +6,188 @@ what was asked for, one more read follows, and the next files of the same runtim
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
-from aioprefetch.lance.column_metadata import ColumnMetadata, parse_column
-from aioprefetch.lance.metadata_bytes import MetadataBytes
 from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
-from aioprefetch.lance.together import together
-from aioprefetch.lance.wire import MessageTable, message, parse, uint
+from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, one_of, parse, uint
 from aioprefetch.ranges import OFFSET_MAX, Range, coalesce
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
     from aioprefetch.runtime.runtime import Runtime
+
+_NOTHING = MessageTable("Empty")
+_INDIRECT = MessageTable("IndirectEncoding", {1: uint("position"), 2: uint("size")})
+_DIRECT = MessageTable("DirectEncoding", {1: FieldRule("encoding", "bytes")})
+_ENCODING = MessageTable(
+    "Encoding", {1: message("indirect", _INDIRECT), 2: message("direct", _DIRECT), 3: message("none", _NOTHING)}
+)
+_ANY = MessageTable("Any", {1: FieldRule("type_url", "text"), 2: FieldRule("value", "bytes")})
+_PAGE = MessageTable(
+    "Page",
+    {
+        1: uint("buffer_offsets", repeated=True),
+        2: uint("buffer_sizes", repeated=True),
+        3: uint("rows"),
+        4: FieldRule("encoding", "bytes"),
+        5: uint("priority"),
+    },
+)
+_COLUMN = MessageTable(
+    "ColumnMetadata",
+    {
+        1: FieldRule("encoding", "bytes"),
+        2: message("pages", _PAGE, repeated=True),
+        3: uint("buffer_offsets", repeated=True),
+        4: uint("buffer_sizes", repeated=True),
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PageMetadata:
+    """One page of a column.
+
+    ``rows`` counts the values of the page (items, for the items of a list). ``first_row`` is the top-level row that
+    its first value belongs to; version 2.0 does not say (``None``). ``buffers`` are absolute ``[start, end)`` within
+    the file. ``encoding`` is the serialized message that ``type_url`` names; both are empty where the file has none.
+    """
+
+    rows: int
+    first_row: int | None
+    buffers: tuple[Range, ...]
+    encoding: bytes
+    type_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnMetadata:
+    """The pages of a column in row order, the column's own encoding and buffers (writers known here make none)."""
+
+    encoding: bytes
+    type_url: str
+    buffers: tuple[Range, ...]
+    pages: tuple[PageMetadata, ...]
+
+
+def parse_column(
+    data: bytes | memoryview, *, version: tuple[int, int], file_size: int, path: str = ""
+) -> ColumnMetadata:
+    """The metadata block of one column.
+
+    ``UntrustedMetadata`` when it is no such message or a buffer leaves the file; ``Unsupported`` for an encoding that
+    is stored elsewhere.
+    """
+    parsed = parse(_COLUMN, data, path=path)
+    try:
+        type_url, encoding = _encoding(parsed.get("encoding", b""))
+        pages = tuple(_page(page, version, file_size, path) for page in parsed.get("pages", ()))
+    except Error as error:
+        error.add_context(path=path)
+        raise
+    _check_order(pages, path)
+    return ColumnMetadata(encoding, type_url, _buffers(parsed, file_size, path), pages)
+
+
+def _page(parsed: Parsed, version: tuple[int, int], file_size: int, path: str) -> PageMetadata:
+    rows = parsed.get("rows", 0)
+    first_row = None if version == (2, 0) else parsed.get("priority", 0)
+    if rows > OFFSET_MAX or (first_row or 0) > OFFSET_MAX:
+        raise UntrustedMetadata(f"a page claims {rows} rows from row {first_row} on", path=path)
+    type_url, encoding = _encoding(parsed.get("encoding", b""))
+    return PageMetadata(rows, first_row, _buffers(parsed, file_size, path), encoding, type_url)
+
+
+def _check_order(pages: Sequence[PageMetadata], path: str) -> None:
+    """Pages lie in row order: whoever maps rows to pages counts on it."""
+    last = 0
+    for page in pages:
+        if page.first_row is not None:
+            if page.first_row < last:
+                raise UntrustedMetadata(f"a page of row {page.first_row} follows one of row {last}", path=path)
+            last = page.first_row
+
+
+def _buffers(parsed: Parsed, file_size: int, path: str) -> tuple[Range, ...]:
+    offsets: list[int] = parsed.get("buffer_offsets", [])
+    sizes: list[int] = parsed.get("buffer_sizes", [])
+    if len(offsets) != len(sizes):
+        raise UntrustedMetadata(f"{len(offsets)} buffer offsets stand beside {len(sizes)} sizes", path=path)
+    for offset, size in zip(offsets, sizes, strict=True):
+        if offset + size > file_size:
+            raise UntrustedMetadata(
+                f"a buffer of {size} bytes at {offset} leaves the file of {file_size} bytes", path=path
+            )
+    return tuple((offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _encoding(data: bytes) -> tuple[str, bytes]:
+    """Type and serialized message of an encoding, both empty when there is none. Pages have few different ones."""
+    parsed = parse(_ENCODING, data)
+    if not parsed:
+        return "", b""
+    kind, content = one_of(parsed, _ENCODING)
+    if kind == "indirect":
+        raise Unsupported("an encoding that is stored outside the column's metadata is not supported")
+    if kind == "none":
+        return "", b""
+    wrapped = parse(_ANY, content.get("encoding", b""))
+    return wrapped.get("type_url", ""), wrapped.get("value", b"")
+
+
+T = TypeVar("T")
+
+
+async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results in order. The first failure, or a cancellation, ends the others and is raised when they are gone."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class MetadataBytes:
+    """The metadata of one file: its tail, lengthened once where it was too short, and single reads otherwise."""
+
+    def __init__(self, pinned: PinnedFile) -> None:
+        self._pinned = pinned
+        self._view = pinned.tail
+        self.start = pinned.tail_start
+
+    def resident(self, start: int, end: int) -> memoryview | None:
+        """The bytes ``[start, end)`` when all of them are in memory."""
+        if start == end:
+            return memoryview(b"")
+        if start < self.start:
+            return None
+        return self._view[start - self.start : end - self.start]
+
+    async def read(self, start: int, end: int) -> memoryview:
+        """The bytes ``[start, end)``, by one request when they are not in memory."""
+        view = self.resident(start, end)
+        return await self._pinned.read(start, end) if view is None else view
+
+    async def lengthen(self, start: int) -> None:
+        """Have everything from ``start`` on in memory, by one request when it is not."""
+        if start < self.start:
+            before = await self._pinned.read(start, self.start)
+            self._view = memoryview(b"".join((before, self._view)))
+            self.start = start
+
 
 FOOTER = struct.Struct("<QQQIIHH4s")
 MAGIC = b"LANC"
@@ -35,7 +198,7 @@ TAIL_BYTES_MAX = 2 << 20
 _FILES_REMEMBERED = 16
 
 # Metadata up to this size comes in one second read; of more, only the parts that are needed.
-_SECOND_READ_BYTES_MAX = 1 << 20
+SECOND_READ_BYTES_MAX = 1 << 20
 
 # Schemas from here on, of some hundred columns, are parsed on another thread: 2,000 columns take 70 ms.
 _THREAD_BYTES_MIN = 16 << 10
@@ -126,7 +289,7 @@ class LanceFile:
     async def _read_blocks(self, indices: Sequence[int]) -> None:
         blocks = [self._blocks[index] for index in indices]
         requests = coalesce(blocks, gap_bytes=_METADATA_GAP_BYTES, request_bytes_max=_METADATA_REQUEST_BYTES_MAX)
-        views = await together(self.pinned.read(one.start, one.end) for one in requests)
+        views = await gather_all(self.pinned.read(one.start, one.end) for one in requests)
         for request, view in zip(requests, views, strict=True):
             for member in request.members:
                 start, end = blocks[member]
@@ -195,9 +358,9 @@ async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> 
     global_buffers = _table(await metadata.read(*footer.global_table), footer, path)
     start = min(global_buffers[0][0], footer.metadata_start)
     memory.note(pinned.size - start)
-    if metadata.start - start <= _SECOND_READ_BYTES_MAX:
+    if metadata.start - start <= SECOND_READ_BYTES_MAX:
         await metadata.lengthen(start)
-    described, blocks = await together(metadata.read(*one) for one in (global_buffers[0], footer.column_table))
+    described, blocks = await gather_all(metadata.read(*one) for one in (global_buffers[0], footer.column_table))
     if len(described) < _THREAD_BYTES_MIN:
         rows, fields, schema = _describe(described, footer, len(blocks) // 16, path)
     else:

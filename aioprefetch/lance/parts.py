@@ -6,23 +6,26 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lance import logical, structural
 from aioprefetch.lance.filtered import FilteredColumn, FilteredRoot, KeptRows
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.logical.field import FieldDecoder
-from aioprefetch.lance.logical.record import RecordRoot
-from aioprefetch.lance.projection import needed_columns
+from aioprefetch.lance.logical.field import FieldDecoder, RecordRoot
 from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
-from aioprefetch.lance.row_ranges import RowNumbers
-from aioprefetch.lance.schema import Field
+from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
+from aioprefetch.lance.schema import Field, needed_columns
 from aioprefetch.ranges import Range
+from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, RootDecoder
 from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.operator import Operator
 
 # So many fields are made before the loop turns: some milliseconds' worth.
 _FIELDS_IN_A_ROW = 32
@@ -183,3 +186,50 @@ async def _reordered(table: TableScan, service: IoService) -> ScanPart:
                 columns[index].append(column)
     reordered = [ReorderedColumn(one, table.rows, rows) for one in columns]
     return ScanPart(reordered, ReorderedRoot(roots, table.schema, table.rows, table.order), NoIo(), rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRequest:
+    """What a caller wants of a table, checked as far as it can be without the table.
+
+    ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``limits`` are options of the I/O service.
+    """
+
+    columns: object | None
+    rows: object | None
+    take: object | None
+    limits: dict[str, int]
+
+    def select(self, total: int, path: str) -> RowSelection:
+        """The wanted rows of a table of ``total`` rows."""
+        return select_rows(self.rows, self.take, total, path=path)
+
+    def service(self, operator: Operator, table: TableScan) -> IoService:
+        """The I/O service of a scan of ``table``, live on the running loop."""
+        return IoService(operator.accessor(), operator.runtime(), wanted_bytes=table.wanted_bytes, **self.limits)
+
+
+def scan_request(
+    path: str,
+    *,
+    columns: object | None = None,
+    rows: object | None = None,
+    take: object | None = None,
+    gap_bytes: int | None = None,
+    request_bytes_max: int | None = None,
+    budget_bytes: int | None = None,
+    slots: int | None = None,
+) -> ScanRequest:
+    """The request of a call. Raises ``InvalidArgument`` for what cannot be meant, before any I/O."""
+    if rows is not None and take is not None:
+        raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
+    if columns is not None:
+        columns = column_names(columns, path=path)
+    if rows is not None:
+        rows = row_range(rows, path=path)
+    if take is not None:
+        take = row_numbers(take, path=path)
+    limits = io_options(
+        path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
+    )
+    return ScanRequest(columns=columns, rows=rows, take=take, limits=limits)

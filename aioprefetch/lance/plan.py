@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, Error
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.parts import FileColumns, TablePart
-from aioprefetch.lance.request import scan_request
+from aioprefetch.lance.parts import FileColumns, TablePart, scan_request
 from aioprefetch.lance.scan import find_table
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.io_queue import plan_requests

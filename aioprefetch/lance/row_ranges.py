@@ -10,7 +10,86 @@ import numpy as np
 import numpy.typing as npt
 
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType
-from aioprefetch.ranges import Range, checked_ranges
+from aioprefetch.ranges import Range
+from aioprefetch.scan import row_range
+
+Rows = npt.NDArray[np.int64]
+
+
+class RowRanges:
+    """Half-open ranges of rows, ascending, disjoint, none of them empty. Immutable.
+
+    Positions count the rows of all ranges from 0, in order.
+    """
+
+    __slots__ = ("_positions", "ends", "rows", "starts")
+
+    def __init__(self, starts: Rows, ends: Rows) -> None:
+        self.starts = starts
+        self.ends = ends
+        self.rows = int(np.sum(ends - starts)) if len(starts) != 1 else int(ends[0] - starts[0])
+        self._positions: Rows | None = None
+
+    @classmethod
+    def one(cls, start: int, end: int) -> RowRanges:
+        """A single range, none if it is empty."""
+        pair = [start, end] if end > start else []
+        return cls(np.array(pair[:1], np.int64), np.array(pair[1:], np.int64))
+
+    @classmethod
+    def of(cls, ranges: Sequence[Range]) -> RowRanges:
+        """The same ranges, which the caller has sorted."""
+        pairs = np.array(ranges, np.int64).reshape(-1, 2)
+        kept = pairs[pairs[:, 1] > pairs[:, 0]]
+        return cls(np.ascontiguousarray(kept[:, 0]), np.ascontiguousarray(kept[:, 1]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def lengths(self) -> Rows:
+        """Rows of each range."""
+        return self.ends - self.starts
+
+    @property
+    def positions(self) -> Rows:
+        """The position of the first row of each range, and behind the last one the number of rows."""
+        if self._positions is None:
+            positions = np.zeros(len(self.starts) + 1, np.int64)
+            np.cumsum(self.ends - self.starts, out=positions[1:])
+            self._positions = positions
+        return self._positions
+
+    def is_whole(self, rows: int) -> bool:
+        """Whether it is all of ``rows`` rows."""
+        return len(self.starts) == 1 and self.starts[0] == 0 and self.ends[0] == rows
+
+    def row_at(self, position: int) -> int:
+        """The row at a position."""
+        if len(self.starts) == 1:
+            return int(self.starts[0]) + position
+        index = int(np.searchsorted(self.positions, position, side="right")) - 1
+        return int(self.starts[index] + position - self.positions[index])
+
+    def within(self, start: int, end: int) -> RowRanges:
+        """What of them lies in ``[start, end)``, counted from ``start``."""
+        if len(self.starts) == 1:
+            return RowRanges.one(max(int(self.starts[0]), start) - start, min(int(self.ends[0]), end) - start)
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        last = int(np.searchsorted(self.starts, end, side="left"))
+        starts = np.maximum(self.starts[first:last], start) - start
+        return RowRanges(starts, np.minimum(self.ends[first:last], end) - start)
+
+    def scaled(self, factor: int) -> RowRanges:
+        """The items of these rows, where each row has ``factor`` items."""
+        return RowRanges(self.starts * factor, self.ends * factor)
+
+    def bytes_at(self, base: int, width: int) -> list[Range]:
+        """Where these rows of ``width`` bytes each lie, the first of all rows being at ``base``."""
+        if len(self.starts) == 1:
+            return [(base + int(self.starts[0]) * width, base + int(self.ends[0]) * width)]
+        return list(zip((base + self.starts * width).tolist(), (base + self.ends * width).tolist(), strict=True))
+
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -38,16 +117,9 @@ def select_rows(rows: object | None, take: object | None, total: int, *, path: s
         if rows is not None:
             raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
         return _taken(row_numbers(take, path=path), total, path)
-    start, stop = (0, total) if rows is None else checked_row_range(rows, path=path)
+    start, stop = (0, total) if rows is None else row_range(rows, path=path)
     start, stop = min(start, total), min(stop, total)
     return RowSelection(((start, stop),) if stop > start else (), stop - start)
-
-
-def checked_row_range(rows: object, *, path: str = "") -> Range:
-    """``(start, stop)`` from outside."""
-    if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
-        raise InvalidType(f"rows must be (start, stop), not {rows!r}", operation="scan", path=path)
-    return checked_ranges([rows], operation="scan", path=path)[0]
 
 
 def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
@@ -90,8 +162,3 @@ def runs(numbers: RowNumbers) -> tuple[Range, ...]:
     starts = numbers[np.concatenate(([0], breaks))]
     stops = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))] + 1
     return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def count_rows(ranges: Sequence[Range]) -> int:
-    """How many rows disjoint ranges hold."""
-    return sum(stop - start for start, stop in ranges)

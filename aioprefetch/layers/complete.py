@@ -14,16 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
-from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.sink import CollectSink, Sink, is_same_version
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
     NotFound,
+    ObjectChanged,
     ProtocolError,
     RangeNotSatisfied,
-    Unavailable,
     Unsupported,
     excerpt,
 )
@@ -52,6 +52,7 @@ _WRITE_OPTIONS = {
     "if_not_exists": "write_if_not_exists",
     "user_metadata": "write_user_metadata",
 }
+COPY_PART_BYTES = 8 << 20
 # What a copy made by reading and writing takes along.
 _DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 
@@ -76,11 +77,12 @@ class CompleteLayer(Layer):
 
 
 class CompleteAccessor(WrappedAccessor):
-    """The live layer."""
+    """The live layer. A copy by reading and writing has ``copy_part_bytes`` of the object in memory at a time."""
 
-    def __init__(self, inner: Accessor) -> None:
+    def __init__(self, inner: Accessor, *, copy_part_bytes: int = COPY_PART_BYTES) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
+        self._copy_part_bytes = copy_part_bytes
         self._native = inner.capability
         self._capability = CompleteLayer().adapt(inner.capability)
 
@@ -106,41 +108,23 @@ class CompleteAccessor(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         if request.if_none_match or request.version:
             self._check(request, _READ_OPTIONS)
-        if request.if_match and not self._native.read_if_match:
-            body = await self.open_read(request)
-            await drain(body, sink, path=request.path)
-            return ReadReply(head=body.head, received=body.head.size)
         before = sink.received
+        target = sink
         try:
-            known = request if request.suffix is None else await self._with_known_range(request)
-            reply = await self.inner.read(known, sink)
+            sent = request if request.suffix is None else await self._with_known_range(request)
+            if sent.if_match and not self._native.read_if_match:
+                target = _ComparingSink(sink, sent.if_match)
+                sent = replace(sent, if_match=None)
+            reply = await self.inner.read(sent, target)
         except RangeNotSatisfied as error:
             if sink.head is not None:
                 raise
-            head = await self._empty_head(request, error)
-            sink.begin(head, path=request.path)
+            head = await self._empty_head(request, error, needs_etag=target is not sink)
+            target.begin(head, path=request.path)
             return ReadReply(head=head, received=0)
         if sink.received - before != reply.head.size:
             raise _miscounted(request, sink.received - before, reply.head.size)
         return reply
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        self._check(request, _READ_OPTIONS)
-        compared = None if self._native.read_if_match else request.if_match
-        known = await self._with_known_range(request)
-        try:
-            body = await self.inner.open_read(known if compared is None else replace(known, if_match=None))
-        except RangeNotSatisfied as error:
-            return EmptyBody(await self._empty_head(request, error))
-        if compared not in (None, "*", body.head.etag):
-            await body.aclose()
-            raise ConditionNotMatch(
-                f"the object's ETag is {excerpt(body.head.etag)!r}, not {compared!r}",
-                operation="read",
-                path=request.path,
-                context={"etag": body.head.etag},
-            )
-        return ExactBody(body, request)
 
     async def _with_known_range(self, request: ReadRequest) -> ReadRequest:
         if request.suffix is None or self._native.read_suffix:
@@ -157,10 +141,10 @@ class CompleteAccessor(WrappedAccessor):
             if_match=request.if_match or found.etag,
         )
 
-    async def _empty_head(self, request: ReadRequest, error: RangeNotSatisfied) -> ReadHead:
+    async def _empty_head(self, request: ReadRequest, error: RangeNotSatisfied, *, needs_etag: bool) -> ReadHead:
         # Every range of an empty object is the empty one, but stores answer 416, some without telling the size.
         etag = version = None
-        if error.total is None and self._native.stat:
+        if (error.total is None or (needs_etag and error.total == 0)) and self._native.stat:
             found = await self.inner.stat(
                 StatRequest(path=request.path, version=request.version, deadline=request.deadline)
             )
@@ -223,23 +207,44 @@ class CompleteAccessor(WrappedAccessor):
         described: dict[str, Any] = {}
         etag = None
         if self._native.write_user_metadata and self._native.stat:
-            found = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
-            described = {name: getattr(found, name) for name in _DESCRIPTIONS}
-            etag = found.etag
-        source = ReadRequest(path=request.path, if_match=etag, deadline=request.deadline)
-        body = await self.open_read(source)
+            metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
+            described = {name: getattr(metadata, name) for name in _DESCRIPTIONS}
+            etag = metadata.etag
+        size = self._copy_part_bytes if self._native.read_range else None
+        part = ReadRequest(path=request.path, size=size, if_match=etag, deadline=request.deadline)
+        first, data = await self._read_part(part)
+        total = first.total
+        if total is None:
+            metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
+            total = metadata.size or 0
+        described = described or {"content_type": first.content_type}
+        version = first.version if self._native.read_version else None
+        part = replace(part, if_match=first.etag, version=version)
+        target = await self.open_write(WriteRequest(path=request.target, **described))
         try:
-            described = described or {"content_type": body.head.content_type}
-            target = await self.open_write(WriteRequest(path=request.target, **described))
-            try:
-                while chunk := await body.read_chunk():
-                    await target.write(chunk)
-                return await target.close()
-            except BaseException:
-                await target.abort()
+            while True:
+                if data:
+                    await target.write(data)
+                part = replace(part, offset=part.offset + len(data))
+                if part.offset >= total:
+                    return await target.close()
+                _, data = await self._read_part(part, first)
+        except BaseException:
+            await target.abort()
+            raise
+
+    async def _read_part(self, request: ReadRequest, first: ReadHead | None = None) -> tuple[ReadHead, memoryview]:
+        """A part of an object that is copied; ``ObjectChanged`` if it is not of the version of the ``first`` part."""
+        sink = CollectSink()
+        try:
+            head = (await self.read(request, sink)).head
+        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+            if first is None:
                 raise
-        finally:
-            await body.aclose()
+            raise _changed(request, first, error.context.get("etag")) from error
+        if first is not None and not is_same_version(first, head):
+            raise _changed(request, first, head.etag)
+        return head, sink.to_view()
 
     async def delete(self, request: DeleteRequest) -> None:
         step = self._native.delete_paths_max
@@ -258,50 +263,39 @@ class CompleteAccessor(WrappedAccessor):
         return CollectedWriteBody(self.inner, request)
 
 
-class ExactBody:
-    """A body that ends after exactly ``head.size`` bytes: earlier is ``Unavailable``, more is ``ProtocolError``."""
+class _ComparingSink(Sink):
+    """Passes a response on to ``sink`` if its ETag is ``if_match``: for services that do not look at the condition."""
 
-    def __init__(self, body: ReadBody, request: ReadRequest) -> None:
-        self._body = body
-        self._request = request
-        self._received = 0
+    __slots__ = ("_if_match", "_sink")
 
-    @property
-    def head(self) -> ReadHead:
-        return self._body.head
+    def __init__(self, sink: Sink, if_match: str) -> None:
+        super().__init__()
+        self.head, self.received, self.is_promoted = sink.head, sink.received, sink.is_promoted
+        self._sink = sink
+        self._if_match = if_match
 
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        if self._received >= self.head.size:
-            return b""
-        chunk = await self._body.read_chunk()
-        self._received += len(chunk)
-        if self._received > self.head.size:
-            raise _miscounted(self._request, self._received, self.head.size)
-        if not chunk:
-            error = Unavailable(
-                f"the body ended after {self._received} of {self.head.size} bytes",
+    def begin(self, head: ReadHead, *, path: str = "") -> None:
+        if self._if_match not in ("*", head.etag):
+            raise ConditionNotMatch(
+                f"the object's ETag is {excerpt(head.etag)!r}, not {excerpt(self._if_match)!r}",
                 operation="read",
-                path=self._request.path,
+                path=path,
+                context={"etag": head.etag},
             )
-            error.head, error.received = self.head, self._received
-            raise error
-        return chunk
+        self._sink.begin(head, path=path)
+        self.head = self._sink.head
 
-    async def aclose(self) -> None:
-        await self._body.aclose()
+    def writable(self) -> memoryview:
+        return self._sink.writable()
 
+    def advance(self, count: int) -> None:
+        self._sink.advance(count)
+        self.received = self._sink.received
 
-class EmptyBody:
-    """The body of an empty object."""
-
-    def __init__(self, head: ReadHead) -> None:
-        self.head = head
-
-    async def read_chunk(self) -> bytes:
-        return b""
-
-    async def aclose(self) -> None:
-        """Nothing is held open."""
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        taken = self._sink.feed(chunk)
+        self.received = self._sink.received
+        return taken
 
 
 class CollectedWriteBody:
@@ -320,6 +314,16 @@ class CollectedWriteBody:
 
     async def abort(self) -> None:
         self._data.clear()
+
+
+def _changed(request: ReadRequest, first: ReadHead, etag: object) -> ObjectChanged:
+    return ObjectChanged(
+        f"the object changed while it was copied, after {request.offset} of its bytes",
+        expected_etag=first.etag,
+        actual_etag=etag if isinstance(etag, str) else None,
+        operation="read",
+        path=request.path,
+    )
 
 
 def _miscounted(request: ReadRequest, received: int, expected: int) -> ProtocolError:

@@ -25,12 +25,12 @@ from typing import TypeVar
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Lane, Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+from aioprefetch.values import Lane, Metadata, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -98,19 +98,10 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         finally:
             slots.release(lane)
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        lane = await self.acquire(request, request.lane)
-        try:
-            body = await self.heeded(self.inner.open_read(request))
-            return ConcurrentLimitReadBody(body, self.slots, lane)
-        except BaseException:
-            self.slots.release(lane)
-            raise
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         lane = await self.acquire(request, "demand")
         try:
-            return await self.heeded(forward(request))
+            return await self.observed(forward(request))
         finally:
             self.slots.release(lane)
 
@@ -121,8 +112,8 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         """Take a slot; the lane in which it has to be given back."""
         return lane if self.slots.try_acquire(lane) else await self._wait(request, lane)
 
-    async def heeded(self, call: Awaitable[T]) -> T:
-        """Await what was sent while a slot was held, and see from its outcome how many there may be."""
+    async def observed(self, call: Awaitable[T]) -> T:
+        """Await a request that holds a slot, and adapt the number of slots to its outcome."""
         try:
             result = await call
         except Error as error:
@@ -132,7 +123,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         return result
 
     def failed(self, error: Error) -> None:
-        """See from the error of what was sent how many slots there may be."""
+        """Adapt the number of slots to the error of a request."""
         slots = self.slots
         if isinstance(error, NotFound | ConditionNotMatch | RangeNotSatisfied):
             self._answered()
@@ -173,7 +164,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
                 # While slots turn over the queue gets shorter: only one that stands still is given up.
                 stands_still = slots.releases == releases
                 if stands_still and not (ticket.granted or beyond_deadline):
-                    # Streams that nobody reads may hold all that throttling has left: then no response could raise it.
+                    # Endless responses may hold all slots that throttling has left: then none could raise the limit.
                     self._restore()
                 if not ticket.granted and (beyond_deadline or stands_still):
                     raise self._no_slot(request, beyond_deadline=beyond_deadline)
@@ -189,7 +180,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         slots = self.slots
         when = "before the caller's deadline" if beyond_deadline else f"became free for {self._wait_seconds:g} seconds"
         withheld = slots.limit_max - slots.limit
-        advice = "close streams that are not read, or raise concurrency"
+        advice = "raise concurrency, or lower the timeouts of reads that hang"
         if withheld:
             advice = f"{withheld} slots are withheld, because the store asks for fewer requests"
         return TimedOut(
@@ -205,40 +196,6 @@ class ConcurrentLimitAccessor(WrappedAccessor):
                 "prefetch_max": slots.prefetch_max,
             },
         )
-
-
-class ConcurrentLimitReadBody:
-    """A body that holds a slot until its last byte was read or it is closed."""
-
-    def __init__(self, body: ReadBody, slots: SlotQueue, lane: Lane) -> None:
-        self._body = body
-        self._slots = slots
-        self._lane: Lane | None = lane
-        self._missing = body.head.size
-        if not self._missing:
-            self._release()
-
-    @property
-    def head(self) -> ReadHead:
-        return self._body.head
-
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        chunk = await self._body.read_chunk()
-        self._missing -= len(chunk)
-        if self._missing <= 0 or not chunk:
-            self._release()
-        return chunk
-
-    async def aclose(self) -> None:
-        try:
-            await self._body.aclose()
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            self._slots.release(lane)
 
 
 class ConcurrentLimitWriteBody:
@@ -262,7 +219,7 @@ class ConcurrentLimitWriteBody:
     async def close(self) -> Metadata:
         lane = await self._layer.acquire(self._request, "demand")
         try:
-            return await self._layer.heeded(self._body.close())
+            return await self._layer.observed(self._body.close())
         finally:
             self._layer.slots.release(lane)
 

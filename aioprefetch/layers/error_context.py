@@ -12,10 +12,10 @@ from typing import TypeVar
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, NotFound, Unexpected
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, ServiceInfo, WriteRequest
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -28,6 +28,19 @@ class ErrorContextLayer(Layer):
         return ErrorContextAccessor(inner)
 
 
+def path_hint(path: str, service: ServiceInfo) -> str:
+    """Why a path is most likely wrong: it is a URL or begins with a slash. Such keys may exist, so none is refused."""
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme.isalnum():
+        root = service.url.partition("://")[2].rstrip("/")
+        relative = rest.removeprefix(f"{root}/")
+        meant = f", so this may be {relative!r}" if relative != rest else ""
+        return f"paths are relative to {service.location}, and this one is a URL{meant}"
+    if path.startswith("/"):
+        return f"paths are relative to {service.location}, and this one begins with a slash"
+    return ""
+
+
 class ErrorContextAccessor(WrappedAccessor):
     """Adds to each error: ``service``, ``range``, and how many bytes had been received or written."""
 
@@ -35,7 +48,6 @@ class ErrorContextAccessor(WrappedAccessor):
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
         self._service = inner.info.location
-        self._url = inner.info.url
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` itself with its context filled in, or a foreign one as ``Unexpected`` with the cause chained."""
@@ -44,20 +56,8 @@ class ErrorContextAccessor(WrappedAccessor):
             foreign.__cause__ = error
             error = foreign
         error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
-        hint = self._hint(error.path) if isinstance(error, NotFound) else ""
+        hint = path_hint(error.path, self.inner.info) if isinstance(error, NotFound) else ""
         return error.add_context(hint=hint) if hint else error
-
-    def _hint(self, path: str) -> str:
-        """What is wrong with a path that is a URL or begins with a slash. Such keys may exist, so none is refused."""
-        scheme, separator, rest = path.partition("://")
-        root = self._url.partition("://")[2].rstrip("/")
-        if separator and scheme.isalnum():
-            relative = rest.removeprefix(f"{root}/")
-            meant = f", so this may be {relative!r}" if relative != rest else ""
-            return f"paths are relative to {self._service}, and this one is a URL{meant}"
-        if path.startswith("/"):
-            return f"paths are relative to {self._service}, and this one begins with a slash"
-        return ""
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         try:
@@ -75,44 +75,8 @@ class ErrorContextAccessor(WrappedAccessor):
             explained.head, explained.received = sink.head, sink.received
             raise explained from explained.__cause__
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        try:
-            return ErrorContextReadBody(await self.inner.open_read(request), self, request)
-        except Exception as error:
-            explained = self.explain(error, request, range=request.describe())
-            raise explained from explained.__cause__
-
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return ErrorContextWriteBody(await self.around(request, self.inner.open_write), self, request)
-
-
-class ErrorContextReadBody:
-    """A body whose errors carry range and progress."""
-
-    def __init__(self, body: ReadBody, layer: ErrorContextAccessor, request: ReadRequest) -> None:
-        self._body = body
-        self._layer = layer
-        self._request = request
-        self._received = 0
-
-    @property
-    def head(self) -> ReadHead:
-        return self._body.head
-
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        try:
-            chunk = await self._body.read_chunk()
-        except Exception as error:
-            explained = self._layer.explain(
-                error, self._request, range=self._request.describe(), received=self._received
-            )
-            explained.head, explained.received = self.head, self._received
-            raise explained from explained.__cause__
-        self._received += len(chunk)
-        return chunk
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
 
 
 class ErrorContextWriteBody:

@@ -32,14 +32,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from random import Random
 from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import (
-    Closed,
+    BudgetExhausted,
     ConditionNotMatch,
     Error,
     NotFound,
@@ -47,15 +48,28 @@ from aioprefetch.errors import (
     ProtocolError,
     RangeNotSatisfied,
     Throttled,
+    TimedOut,
     Unavailable,
 )
-from aioprefetch.layers.retry_attempts import Attempts, TokenBucket
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
+
+
+PROTOCOL_ERRORS_MAX = 2
+# A name that does not resolve is mostly misspelt, and resolvers try several times by themselves.
+NAME_FAILURES_MAX = 2
+NAME_FAILURES_SECONDS_MAX = 5.0
+
+_CAUSES = {
+    Throttled: "retries_throttled",
+    TimedOut: "retries_timed_out",
+    Unavailable: "retries_unavailable",
+    ProtocolError: "retries_protocol",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +109,27 @@ class RetryLayer(Layer):
     def bucket(self, runtime: Runtime) -> TokenBucket:
         """The tokens that this layer draws on in a runtime."""
         return runtime.shared(("retry.tokens", self.tokens), lambda: TokenBucket(self.tokens))
+
+
+class TokenBucket:
+    """What bounds the retries of a whole runtime: each takes tokens, success brings some back (as in the AWS SDKs)."""
+
+    __slots__ = ("capacity", "tokens")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.tokens = capacity
+
+    def take(self, cost: int) -> bool:
+        """Take ``cost`` tokens if there are as many."""
+        if cost > self.tokens:
+            return False
+        self.tokens -= cost
+        return True
+
+    def put(self, count: int) -> None:
+        """Bring tokens back, up to the capacity."""
+        self.tokens = min(self.capacity, self.tokens + count)
 
 
 class RetryAccessor(WrappedAccessor):
@@ -153,42 +188,16 @@ class RetryAccessor(WrappedAccessor):
     async def _read_again(self, request: ReadRequest, sink: Sink, attempts: Attempts, pause: float) -> ReadReply:
         while True:
             await asyncio.sleep(pause)
-            resumed = sink.head is not None
+            head = sink.head
+            rest = request if head is None else request.resume(head, sink.received)
             try:
-                await self._read_rest(request, sink)
+                await self.inner.read(rest, sink)
             except Error as error:
                 if not _came_too_late(error, sink):
-                    pause = self.judge(error, request, sink, attempts, resumed=resumed)
+                    pause = self.judge(error, request, sink, attempts, resumed=head is not None)
                     continue
             attempts.succeeded()
             return _whole_reply(sink)
-
-    async def _read_rest(self, request: ReadRequest, sink: Sink) -> None:
-        head = sink.head
-        if head is None:
-            await self.inner.read(request, sink)
-        elif head.etag is not None or head.version is not None:
-            await self.inner.read(request.resume(head, sink.received), sink)
-        else:
-            # The head must be compared before its bytes flow, and nothing further in knows what to compare it with.
-            await drain(await self.reopen(request, sink), sink, path=request.path)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        return RetryReadBody(self, await self.around(request, self.inner.open_read), request)
-
-    async def reopen(self, request: ReadRequest, progress: Sink) -> ReadBody:
-        """A body with the rest of a response, checked to go on where ``progress`` stands."""
-        first = progress.head
-        assert first is not None
-        body = await self.inner.open_read(request.resume(first, progress.received))
-        try:
-            if first.etag is None and first.version is None:
-                _check_unchanged(first, body.head, request)
-            progress.begin(body.head, path=request.path)
-        except BaseException:
-            await body.aclose()
-            raise
-        return body
 
     def judge(
         self, error: Error, request: ReadRequest, progress: Sink, attempts: Attempts, *, resumed: bool = False
@@ -207,68 +216,161 @@ class RetryAccessor(WrappedAccessor):
         return attempts.failed(error, progress.received)
 
 
-class RetryReadBody:
-    """A body that goes on by itself: when the inner one breaks off, it is closed and the rest is asked for."""
+def backoff_seconds(random: Random, retry: int, base_seconds: float, cap_seconds: float) -> float:
+    """The pause before the ``retry``-th retry, from 1: full jitter below an exponential bound."""
+    # The exponent is bounded, because a large attempts_max must not overflow a float.
+    return random.uniform(0.0, min(cap_seconds, base_seconds * 2.0 ** min(retry - 1, 60)))
 
-    def __init__(self, layer: RetryAccessor, body: ReadBody, request: ReadRequest) -> None:
+
+class Attempts:
+    """The attempts of one operation, from its first failure on.
+
+    ``failed`` decides: it returns the pause before the next attempt, or raises the error that ends the operation.
+    """
+
+    __slots__ = (
+        "_bucket",
+        "_cost",
+        "_layer",
+        "_mark",
+        "_name_failures",
+        "_next_start",
+        "_next_start_max",
+        "_protocol_errors",
+        "_received",
+        "_request",
+        "_runtime",
+        "count",
+        "started",
+        "total",
+    )
+
+    def __init__(
+        self, layer: RetryLayer, runtime: Runtime, bucket: TokenBucket, request: Request, started: float
+    ) -> None:
         self._layer = layer
-        self._body: ReadBody | None = body
+        self._runtime = runtime
+        self._bucket = bucket
         self._request = request
-        self._attempts: Attempts | None = None
-        self._now = asyncio.get_running_loop().time
-        self._head = body.head
-        # Only the position and the first head: a stream hands its bytes on and keeps none.
-        self._progress = Sink()
-        self._progress.begin(body.head, path=request.path)
+        self._mark = 0
+        self._received = 0
+        self._protocol_errors = 0
+        self._name_failures = 0
+        self._next_start = started
+        self._next_start_max = float("inf")
+        self._cost = 0
+        self.started = started
+        self.count = 0
+        self.total = 0
 
-    @property
-    def head(self) -> ReadHead:
-        return self._head
+    def failed(self, error: Error, received: int = 0) -> float:
+        """The pause in seconds before the next attempt, its tokens taken; raises when there must not be one.
 
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        if self._progress.complete:
-            return b""
-        if self._body is None:
-            raise Closed("the body was closed, or has failed for good", operation="read", path=self._request.path)
-        started = self._now()
-        try:
-            return self._take(await self._body.read_chunk())
-        except Error as error:
-            attempts = self._attempts = self._attempts or self._layer.attempts(self._request, started)
-            attempts.started = started
-            pause = await self._break_off(error, attempts)
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                self._body = await self._layer.reopen(self._request, self._progress)
-                return self._take(await self._body.read_chunk())
-            except Error as error:
-                pause = await self._break_off(error, attempts)
+        ``error`` is temporary. What ends it: the attempts or the time are used up (``error`` itself, now
+        ``persistent``), or the bucket is empty (``BudgetExhausted`` with ``error`` as its cause).
+        """
+        layer, now = self._layer, self._runtime.now()
+        self._count_attempt(error)
+        if _is_name_failure(error):
+            self._count_name_failure(now)
+        if received - self._mark >= layer.progress_bytes:
+            # The last retries were worth it: the count begins anew with this attempt as its first.
+            self.succeeded()
+            self.count, self._mark, self.started = 1, received, now
+            self._name_failures, self._next_start_max = 0, float("inf")
+        # A response that had begun, at its first break; later ones only as far as they brought something.
+        got_on = received > self._received or (self.count == 1 and error.head is not None)
+        self._received = received
+        pause = self._pause_seconds(error, got_on=got_on)
+        gave_up = self._why_give_up(now + pause)
+        if gave_up:
+            raise self._exhausted(error, now, gave_up)
+        cost = layer.throttle_cost if isinstance(error, Throttled) else layer.cost
+        if not self._bucket.take(cost):
+            raise self._out_of_tokens(error, now) from error
+        self._cost = cost
+        self._next_start = now + pause
+        self._announce(error, pause, resumed=received > 0)
+        return pause
 
-    def _take(self, chunk: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-        progress = self._progress
-        if not chunk:
-            raise Unavailable(
-                f"the body ended after {progress.received} of {self._head.size} bytes",
-                operation="read",
-                path=self._request.path,
-                head=self._head,
-                received=progress.received,
-            )
-        progress.received += len(chunk)
-        if self._attempts is not None and progress.complete:
-            self._attempts.succeeded()
-        return chunk
+    def give_up(self, error: Error, why: str) -> Error:
+        """``error`` as the end of the operation, although attempts are left."""
+        self._count_attempt(error)
+        return self._exhausted(error, self._runtime.now(), why)
 
-    async def _break_off(self, error: Error, attempts: Attempts) -> float:
-        # Closed before the pause, so that neither a connection nor a slot is held meanwhile.
-        await self.aclose()
-        return self._layer.judge(error, self._request, self._progress, attempts, resumed=True)
+    def succeeded(self) -> None:
+        """The operation got on: what its last retry cost comes back, or one token if it never failed."""
+        self._bucket.put(self._cost if self.total else 1)
+        self._cost = 0
 
-    async def aclose(self) -> None:
-        body, self._body = self._body, None
-        if body is not None:
-            await body.aclose()
+    def _count_attempt(self, error: Error) -> None:
+        self.count += 1
+        self.total += 1
+        if isinstance(error, Throttled):
+            self._runtime.counters["throttled"] += 1
+        if isinstance(error, ProtocolError):
+            self._protocol_errors += 1
+
+    def _count_name_failure(self, now: float) -> None:
+        self._name_failures += 1
+        # When this attempt began: after the last pause, or, where a stream went on since, when its user read on.
+        began = max(self.started, self._next_start)
+        # So that a second one that takes as long ends in time.
+        self._next_start_max = began + NAME_FAILURES_SECONDS_MAX - (now - began)
+
+    def _pause_seconds(self, error: Error, *, got_on: bool) -> float:
+        layer = self._layer
+        if got_on and isinstance(error, Unavailable) and error.retry_after_seconds is None:
+            return 0.0  # A connection broke on which a response came: the store is there, another one will do.
+        base = layer.throttle_base_seconds if isinstance(error, Throttled) else layer.base_seconds
+        pause = backoff_seconds(self._runtime.random, self.count, base, layer.cap_seconds)
+        return max(pause, error.retry_after_seconds or 0.0)
+
+    def _why_give_up(self, next_start: float) -> str:
+        layer, deadline = self._layer, self._request.deadline
+        if self.count >= layer.attempts_max:
+            return f"attempts_max={layer.attempts_max}"
+        if self._protocol_errors >= PROTOCOL_ERRORS_MAX:
+            return f"{PROTOCOL_ERRORS_MAX} answers against the protocol"
+        if self._name_failures >= NAME_FAILURES_MAX:
+            return f"{NAME_FAILURES_MAX} failures to resolve the name"
+        if next_start > self._next_start_max:
+            return f"{NAME_FAILURES_SECONDS_MAX:g} seconds to resolve the name"
+        if next_start > self.started + layer.total_seconds:
+            return f"total_seconds={layer.total_seconds:g}"
+        if deadline is not None and next_start >= deadline:
+            return "the caller's deadline"
+        return ""
+
+    def _exhausted(self, error: Error, now: float, why: str) -> Error:
+        self._runtime.counters["retries_exhausted"] += 1
+        error.status = "persistent"
+        error.context |= self._facts(now) | {"gave_up": why}
+        return error
+
+    def _out_of_tokens(self, error: Error, now: float) -> BudgetExhausted:
+        self._runtime.counters["retries_exhausted"] += 1
+        return BudgetExhausted(
+            f"no retry token is left after {error.kind}: too much failed lately to send more requests",
+            operation=error.operation or self._request.operation,
+            path=error.path or self._request.path,
+            status="persistent",
+            context=error.context | self._facts(now) | {"last_error": error.kind},
+            head=error.head,
+            received=error.received,
+        )
+
+    def _facts(self, now: float) -> dict[str, object]:
+        return {"attempts": self.total, "elapsed_seconds": round(now - self.started, 3)}
+
+    def _announce(self, error: Error, pause: float, *, resumed: bool) -> None:
+        counters = self._runtime.counters
+        counters["retries"] += 1
+        counters[_cause(error)] += 1
+        counters["retries_resumed"] += resumed
+        self._runtime.events.publish(
+            "retry", self._request.path, attempt=self.total + 1, delay_seconds=pause, error=error.kind
+        )
 
 
 def _came_too_late(error: Error, sink: Sink) -> bool:
@@ -286,27 +388,20 @@ def _is_verifiable(head: ReadHead) -> bool:
     return head.etag is not None or head.version is not None or None not in (head.total, head.last_modified)
 
 
-def _check_unchanged(first: ReadHead, head: ReadHead, request: ReadRequest) -> None:
-    if (first.total, first.last_modified) != (head.total, head.last_modified):
-        raise ObjectChanged(
-            f"the object changed between two attempts of one read: {first.total} bytes of {first.last_modified} "
-            f"became {head.total} bytes of {head.last_modified}",
-            expected_etag=first.etag,
-            actual_etag=head.etag,
-            operation="read",
-            path=request.path,
-        )
-
-
 def _changed(error: Error, head: ReadHead, received: int) -> ObjectChanged:
-    actual = error.context.get("etag")
-    return ObjectChanged(
-        f"the object is not the one any more whose first {received} bytes of {head.size} were read ({error.kind})",
-        expected_etag=head.etag,
-        actual_etag=actual if isinstance(actual, str) else None,
-        operation="read",
-        path=error.path,
+    return VersionPin(head.etag, path=error.path).explain(
+        error,
+        message=f"the object was overwritten after its first {received} of {head.size} bytes were read ({error.kind})",
         context=error.context,
         head=head,
         received=received,
     )
+
+
+def _cause(error: Error) -> str:
+    return next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")
+
+
+def _is_name_failure(error: Error) -> bool:
+    """Whether the name of the host could not be resolved: transports say so in the context."""
+    return isinstance(error, Unavailable) and error.context.get("reason") == "dns"

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
-from aioprefetch.errors import Closed, Stalled, TimedOut
+from aioprefetch.accessor.write_body import WriteBody
+from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.layers.watchdog import StallWatchdog, Watch
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
@@ -92,7 +92,7 @@ class TimeoutAccessor(WrappedAccessor):
         except asyncio.CancelledError:
             if not watch.end():
                 raise
-            raise self._expired(watch, request, self._stall_seconds, sink.head, sink.received) from None
+            raise self._expired(watch, request, self._stall_seconds, sink) from None
         finally:
             if watch.expired is not None:
                 watch.end()
@@ -100,14 +100,6 @@ class TimeoutAccessor(WrappedAccessor):
                 watchdog.stop(watch)
             if timer is not None:
                 timer.cancel()
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        body = await self.bounded(request, self._stall_seconds, lambda: self.inner.open_read(request))
-        return body if self._watchdog is None and request.deadline is None else TimeoutReadBody(body, self, request)
-
-    async def read_chunk(self, body: ReadBody, request: ReadRequest, received: int) -> bytes | bytearray | memoryview:
-        """The next chunk of an inner body."""
-        return await self.bounded(request, self._stall_seconds, body.read_chunk, body.head, received)
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         return await self.bounded(request, self._timeout_seconds, lambda: forward(request))
@@ -123,14 +115,7 @@ class TimeoutAccessor(WrappedAccessor):
         """One call on an inner body being written, which may have to send ``count`` bytes."""
         return await self.bounded(request, self._write_limit(count), call)
 
-    async def bounded(
-        self,
-        request: Request,
-        limit_seconds: float | None,
-        call: Callable[[], Awaitable[T]],
-        head: ReadHead | None = None,
-        received: int = 0,
-    ) -> T:
+    async def bounded(self, request: Request, limit_seconds: float | None, call: Callable[[], Awaitable[T]]) -> T:
         """``call()``, ended after ``limit_seconds`` or at the request's deadline. Nothing is armed without either."""
         if limit_seconds is None and request.deadline is None:
             return await call()
@@ -141,7 +126,7 @@ class TimeoutAccessor(WrappedAccessor):
         except asyncio.CancelledError:
             if not watch.end():
                 raise
-            raise self._expired(watch, request, limit_seconds, head, received) from None
+            raise self._expired(watch, request, limit_seconds) from None
         finally:
             watch.end()
             timer.cancel()
@@ -165,8 +150,9 @@ class TimeoutAccessor(WrappedAccessor):
         return None if self._timeout_seconds is None else self._timeout_seconds * (1 + count // WRITE_BYTES_PER_LIMIT)
 
     def _expired(
-        self, watch: Watch, request: Request, limit_seconds: float | None, head: ReadHead | None, received: int
+        self, watch: Watch, request: Request, limit_seconds: float | None, sink: Sink | None = None
     ) -> TimedOut:
+        head, received = (None, 0) if sink is None else (sink.head, sink.received)
         if watch.expired == "deadline":
             return _too_late(request, head, received)
         facts = _facts(request, received) | {"limit_seconds": limit_seconds}
@@ -183,36 +169,6 @@ class TimeoutAccessor(WrappedAccessor):
             head=head,
             received=received,
         )
-
-
-class TimeoutReadBody:
-    """A body of which each chunk has to come in time. After an expiry the inner body is closed."""
-
-    def __init__(self, body: ReadBody, layer: TimeoutAccessor, request: ReadRequest) -> None:
-        self._body = body
-        self._layer = layer
-        self._request = request
-        self._received = 0
-        self._expired = False
-
-    @property
-    def head(self) -> ReadHead:
-        return self._body.head
-
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        if self._expired:
-            raise Closed("the body was closed when it stopped arriving", operation="read", path=self._request.path)
-        try:
-            chunk = await self._layer.read_chunk(self._body, self._request, self._received)
-        except TimedOut:
-            self._expired = True
-            await self._body.aclose()
-            raise
-        self._received += len(chunk)
-        return chunk
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
 
 
 class TimeoutWriteBody:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
+from aioprefetch.layers.error_context import path_hint
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Entry, ListPage, ListRequest
 
@@ -164,8 +165,8 @@ class Lister:
     What is wrong with pages: see ``Pages``. Leaving early needs no closing; ``aclose`` and ``async with`` are there
     for those who want to be explicit.
 
-    A prefix that looks like a pattern is taken as it stands, since keys may hold ``*``. Where nothing begins with it
-    it was meant as a pattern: ``InvalidArgument`` says how to give one, unless ``is_literal``.
+    A prefix with ``*`` or ``://`` in it is taken as it stands, since keys may hold these. If no entry begins with it,
+    it was meant as a pattern or as a URL, and the listing ends with ``InvalidArgument``, unless ``is_literal``.
     """
 
     def __init__(
@@ -177,9 +178,12 @@ class Lister:
         *,
         is_literal: bool = False,
     ) -> None:
+        self._accessor = accessor
         self._pages = Pages(accessor, runtime, request)
         self._glob = glob
-        self._pattern = request.path if not is_literal and has_wildcard(request.path) else ""
+        scheme, separator, _ = request.path.partition("://")
+        is_doubtful = has_wildcard(request.path) or (bool(separator) and scheme.isalnum())
+        self._doubtful_prefix = request.path if is_doubtful and not is_literal else ""
         self._entries: deque[Entry] = deque()
         self._closed = False
 
@@ -189,26 +193,31 @@ class Lister:
     async def __anext__(self) -> Entry:
         while True:
             while self._entries:
-                self._pattern = ""
+                self._doubtful_prefix = ""
                 entry = self._entries.popleft()
                 if self._glob is None or self._glob.fullmatch(entry.path):
                     return entry
-            if self._pages.finished and self._pattern:
-                pattern, self._pattern = self._pattern, ""
-                raise InvalidArgument(
-                    "nothing begins with this prefix, in which *, ? and [ stand for themselves; a pattern is given as "
-                    f"glob={pattern!r}, with the prefix that it begins with",
-                    operation="list",
-                    path=pattern,
-                )
+            if self._pages.finished and self._doubtful_prefix:
+                prefix, self._doubtful_prefix = self._doubtful_prefix, ""
+                raise self._nothing_found(prefix)
             if self._closed or self._pages.finished:
                 raise StopAsyncIteration
             self._entries.extend(await self._pages.next())
 
+    def _nothing_found(self, prefix: str) -> InvalidArgument:
+        if has_wildcard(prefix):
+            message = (
+                "nothing begins with this prefix, in which *, ? and [ stand for themselves; a pattern is given as "
+                f"glob={prefix!r}, with the prefix that it begins with"
+            )
+        else:
+            message = f"nothing begins with this prefix: {path_hint(prefix, self._accessor().info)}"
+        return InvalidArgument(message, operation="list", path=prefix)
+
     async def aclose(self) -> None:
         """End the listing."""
         self._closed = True
-        self._pattern = ""
+        self._doubtful_prefix = ""
         self._entries.clear()
 
     async def __aenter__(self) -> Lister:

@@ -367,7 +367,8 @@ class Operator:
 
         ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
         ``recursive`` where it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
-        of such a prefix that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given (``**`` takes all).
+        of such a prefix, or of a URL, that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given
+        (``**`` takes all).
         """
         if start_after is not None:
             checked_path(start_after, "list")

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import MergedRange, Range, coalesce
 from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.runtime.runtime import Runtime
@@ -30,14 +31,18 @@ async def read_merged(
     """The bytes of each range, in order. One failure cancels the other requests and is raised as it is."""
     gap, most = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
     merged = coalesce(ranges, gap_bytes=gap, request_bytes_max=most)
-    heads: list[ReadHead] = []
+    pin: VersionPin | None = None
     found: list[memoryview] = [memoryview(b"")] * len(ranges)
 
     async def read_one(piece: MergedRange) -> None:
+        nonlocal pin
         sink = CollectSink(runtime.budget)
         reply = await accessor.read(replace(request, offset=piece.start, size=piece.size), sink)
-        heads.append(reply.head)
-        _check_head(reply.head, heads[0], [ranges[member] for member in piece.members], request.path)
+        head = reply.head
+        if pin is None:
+            pin = VersionPin(head.etag, head.version, head.total, path=request.path, operation="read_ranges")
+        pin.check(head)
+        _check_ends(head, [ranges[member] for member in piece.members], request.path)
         view = sink.to_view()
         for member in piece.members:
             start, end = ranges[member]
@@ -57,15 +62,7 @@ async def read_merged(
     return found
 
 
-def _check_head(head: ReadHead, first: ReadHead, members: Sequence[Range], path: str) -> None:
-    if head.etag != first.etag or head.total != first.total:
-        raise ObjectChanged(
-            "the object was overwritten between two requests of one call",
-            expected_etag=first.etag,
-            actual_etag=head.etag,
-            operation="read_ranges",
-            path=path,
-        )
+def _check_ends(head: ReadHead, members: Sequence[Range], path: str) -> None:
     beyond = [(start, end) for start, end in members if end > head.end]
     if beyond:
         raise RangeNotSatisfied(

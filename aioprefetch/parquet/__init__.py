@@ -5,8 +5,8 @@ metadata alone, once for all scans of a file.
 """
 
 from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
-from aioprefetch.parquet.chunk_walk import chunk_pattern
 from aioprefetch.parquet.footer import Footer, footer
+from aioprefetch.parquet.footer_walk import chunk_pattern
 from aioprefetch.parquet.plan import plan
 from aioprefetch.parquet.scan import read_table, scan
 

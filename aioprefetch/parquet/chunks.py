@@ -14,8 +14,8 @@ from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported, Untrus
 from aioprefetch.ranges import Range
 
 if TYPE_CHECKING:
-    from aioprefetch.parquet.chunk_walk import ChunkNumbers
     from aioprefetch.parquet.footer import Footer
+    from aioprefetch.parquet.footer_walk import ChunkNumbers
 
 # The magic bytes come first; no chunk begins before them.
 DATA_START = 4

@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.arguments import check_file
-from aioprefetch.parquet.chunk_walk import ChunkNumbers, walk_row_groups
-from aioprefetch.parquet.shape import Shape, shape_of
+from aioprefetch.parquet.footer_walk import Outline, walk_footer
 from aioprefetch.parquet.thrift import MalformedThrift
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
@@ -83,12 +82,12 @@ class Footer:
         self.pinned = pinned
         self.start = start
         self.raw = raw
-        self.shape = parsed.shape
+        self.shape = parsed.outline.shape
         self.metadata = parsed.metadata
         self.schema = parsed.schema
         self.first_rows = parsed.first_rows
-        self.chunks = parsed.chunks
-        self.row_groups_end = parsed.row_groups_end
+        self.chunks = parsed.outline.chunks
+        self.row_groups_end = parsed.outline.row_groups_end
         self.int96_unit: str | None = None
 
     @property
@@ -296,38 +295,35 @@ def footer_start(pinned: PinnedFile) -> int:
 class Parsed:
     """What a footer's bytes say: see ``Footer``."""
 
-    shape: Shape
+    outline: Outline
     metadata: Any
     schema: pa.Schema
     first_rows: list[int]
-    chunks: list[list[ChunkNumbers]]
-    row_groups_end: int
 
 
 def parse(raw: memoryview, end: memoryview, path: str) -> Parsed:
     """Parse a footer: ``raw`` are its bytes, ``end`` the same with the eight bytes that follow. From any thread."""
     try:
-        shape = shape_of(raw)
+        outline = walk_footer(raw)
         metadata = pq.ParquetFile(
             pa.BufferReader(pa.py_buffer(end)),
             thrift_string_size_limit=len(raw),
-            thrift_container_size_limit=shape.list_max,
+            thrift_container_size_limit=outline.list_max,
         ).metadata
         schema = metadata.schema.to_arrow_schema()
         names = schema.names
-        chunks, row_groups_end = walk_row_groups(raw)
     except pa.ArrowNotImplementedError as error:
         raise Unsupported(f"pyarrow does not read this file: {error}", operation="footer", path=path) from error
     except (MalformedThrift, pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise _untrusted(f"the footer is damaged: {error}", path) from error
-    leaves, groups = len(shape.paths), shape.row_groups
-    if not (metadata.num_columns == leaves >= len(names) and metadata.num_row_groups == groups == len(chunks)):
+    leaves, groups = len(outline.shape.paths), len(outline.chunks)
+    if not (metadata.num_columns == leaves >= len(names) and metadata.num_row_groups == groups):
         raise _untrusted(
             f"the footer has {leaves} leaves in {groups} row groups, but {metadata.num_columns} columns in"
             f" {metadata.num_row_groups} are read from it",
             path,
         )
-    return Parsed(shape, metadata, schema, _first_rows(metadata, path), chunks, row_groups_end)
+    return Parsed(outline, metadata, schema, _first_rows(metadata, path))
 
 
 def _first_rows(metadata: Any, path: str) -> list[int]:

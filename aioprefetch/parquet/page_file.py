@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.footer import MAGIC, Footer
 from aioprefetch.parquet.row_reader import one_array, open_reader
-from aioprefetch.parquet.shape import fields_of
 from aioprefetch.ranges import Range
 
 # Fields of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
@@ -93,7 +92,7 @@ class FooterParts:
         start, elements, left = position, 0, 1
         for _ in range(count - 1):
             children = 0
-            for kind, number, at in fields_of(self._raw, position):
+            for kind, number, at in thrift.fields_of(self._raw, position):
                 if number == _CHILDREN and kind in (thrift.I16, thrift.I32, thrift.I64):
                     children = thrift.read_value(self._raw, at, kind)[0]
             position = thrift.skip_value(self._raw, position, thrift.STRUCT)

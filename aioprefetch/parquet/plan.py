@@ -10,20 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.errors import InvalidArgument
+from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.parquet.byte_plan import (
     Plan,
-    PlannedChunk,
-    held_pieces,
-    missing_pieces,
-    pieces_of,
+    PlanLimits,
+    plan_reads,
     planned_chunk,
-    request_price,
-    requests_of,
-    runs_of,
 )
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
-from aioprefetch.parquet.filters import Filters
+from aioprefetch.parquet.filters import Filters, checked_filters
 from aioprefetch.parquet.footer import Footer, footer
 from aioprefetch.parquet.page_index import Indexes, load_page_indexes
 from aioprefetch.parquet.pruning import (
@@ -33,37 +28,46 @@ from aioprefetch.parquet.pruning import (
     prune_pages,
     prune_row_groups,
 )
-from aioprefetch.parquet.request import group_numbers, row_ranges, scan_request
-from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.ranges import Range, at_least
-from aioprefetch.scheduler.io_queue import request_bytes_for
-from aioprefetch.scheduler.io_service import SLOTS_MAX
+from aioprefetch.ranges import Range, at_least, checked_int, intersected, joined, total_length
+from aioprefetch.scan import column_names, row_ranges
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
-    from aioprefetch.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What a caller wants of a file, checked as far as it can be without the file. ``None`` is all of it."""
+
+    columns: list[str] | None
+    row_groups: list[int] | None
+    rows: list[Range] | None
+    filters: Filters
+
+
+def scan_request(path: str, *, columns: object, row_groups: object, rows: Any, filters: Any) -> ScanRequest:
+    """The request of a call. Raises ``InvalidArgument`` for what cannot be meant."""
+    return ScanRequest(
+        columns=None if columns is None else column_names(columns, path=path),
+        row_groups=None if row_groups is None else group_numbers(row_groups, path=path),
+        rows=None if rows is None else row_ranges(rows, path=path),
+        filters=checked_filters(filters, path=path),
+    )
+
+
+def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
+    """Numbers of row groups from outside, ascending, each once; negative ones do not count from the end."""
+    if isinstance(row_groups, str | bytes) or not isinstance(row_groups, Iterable):
+        raise InvalidType(f"row_groups must be a list of numbers, not {row_groups!r}", operation="scan", path=path)
+    numbers = sorted({checked_int(one, "row group", operation="scan", path=path) for one in row_groups})
+    if numbers and numbers[0] < 0:
+        raise InvalidArgument(f"there is no row group {numbers[0]}", operation="scan", path=path)
+    return numbers
+
 
 # Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
 # this together may be left out.
 INDEXED_BYTES_MIN = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """What of the runtime a plan depends on: the size of a block, how many requests run at once, what is ``held``.
-
-    ``held`` are ranges of the file that are in memory, ordered and disjoint.
-    """
-
-    block_bytes: int = 8 << 20
-    slots: int = SLOTS_MAX
-    held: Sequence[Range] = ()
-
-    @classmethod
-    def of(cls, runtime: Runtime, footer: Footer, slots: int | None = None) -> PlanLimits:
-        """Those of a runtime, for a file; ``slots`` are those of the scan, if it has its own."""
-        options = runtime.options
-        return cls(options.block_bytes, slots or min(options.concurrency, SLOTS_MAX), footer.pinned.held_ranges())
 
 
 async def plan(
@@ -112,7 +116,7 @@ async def plan_scan(
     filters: Any = None,
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
-    limits: PlanLimits = PlanLimits(),
+    limits: PlanLimits | None = None,
 ) -> Plan:
     """The plan for a file whose footer is known. Reads page indexes where they pay.
 
@@ -135,7 +139,7 @@ async def plan_scan(
         planned_chunk(chunk, rows_of[chunk.row_group], indexes.get((chunk.row_group, chunk.column), (None, None))[0])
         for chunk in column_chunks(footer, groups, leaves)
     ]
-    return byte_plan(
+    return plan_reads(
         footer,
         planned,
         row_groups=groups,
@@ -143,55 +147,7 @@ async def plan_scan(
         leaves=leaves,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
-        limits=limits,
-    )
-
-
-def byte_plan(
-    footer: Footer,
-    planned: Sequence[PlannedChunk],
-    *,
-    row_groups: Sequence[int],
-    rows: Sequence[Range],
-    leaves: Sequence[int],
-    gap_bytes: int | None,
-    request_bytes_max: int | None,
-    limits: PlanLimits,
-) -> Plan:
-    """The requests for chunks of a file. What is given replaces what suits."""
-    projected_bytes = sum(end - start for one in planned for start, end in one.ranges)
-    most = request_bytes_for(projected_bytes) if request_bytes_max is None else request_bytes_max
-    most = at_least(1, most, "request_bytes_max", operation="scan", path=footer.path)
-    tail_start = footer.pinned.tail_start
-    pieces = pieces_of(planned, tail_start, most)
-    missing = missing_pieces(pieces, limits.held)
-    wanted_bytes = sum(end - start for start, end in missing)
-    if gap_bytes is not None:
-        gap, gaps_bytes_max = at_least(0, gap_bytes, "gap_bytes", operation="scan", path=footer.path), None
-    elif footer.size <= limits.block_bytes:
-        gap, gaps_bytes_max = footer.size, None
-    else:
-        # Data that came with the footer and are not wanted count as well.
-        pieces_bytes = sum(end - start for start, end in pieces)
-        unwanted = max(0, footer.start - tail_start - (projected_bytes - pieces_bytes))
-        gap, gaps_bytes_max = request_price(limits.slots), wanted_bytes + max(0, limits.block_bytes - unwanted)
-    runs = runs_of(missing, gap_bytes=gap, gaps_bytes_max=gaps_bytes_max)
-    run_bytes_max = max(limits.block_bytes, most) if request_bytes_max is None else most
-    requests = requests_of(runs, missing, run_bytes_max=run_bytes_max, request_bytes_max=most)
-    asked = intersected(joined(pieces), sorted(requests))
-    return Plan(
-        path=footer.path,
-        row_groups=tuple(row_groups),
-        columns=tuple(leaves),
-        rows=tuple(rows),
-        chunks=tuple(planned),
-        requests=requests,
-        projected_bytes=projected_bytes,
-        resident_bytes=projected_bytes - sum(end - start for start, end in asked),
-        requested_bytes=sum(end - start for start, end in requests),
-        gap_bytes=gap,
-        request_bytes_max=most,
-        held_ranges=held_pieces(pieces, limits.held, requests),
+        limits=limits or PlanLimits(),
     )
 
 
@@ -283,4 +239,4 @@ def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], 
     """How much of a chunk may be left out: what filters leave out is not known before, and taken for all of it."""
     if by_bounds:
         return 1.0
-    return 1.0 - sum(high - low for low, high in rows_of[chunk.row_group]) / max(chunk.rows, 1)
+    return 1.0 - total_length(rows_of[chunk.row_group]) / max(chunk.rows, 1)

@@ -21,10 +21,8 @@ import pyarrow.parquet as pq
 
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.parquet.filters import Dnf, Filters, checked_filters
-from aioprefetch.parquet.page_bounds import BoundsReader
-from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.parquet.statistics_footer import statistics_footer
-from aioprefetch.ranges import Range
+from aioprefetch.parquet.page_bounds import BoundsReader, statistics_footer
+from aioprefetch.ranges import Range, intersected, joined
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer

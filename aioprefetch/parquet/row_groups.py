@@ -14,8 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from aioprefetch.parquet.decode_pool import decode_pool
-from aioprefetch.parquet.row_reader import concatenated
+from aioprefetch.parquet.row_reader import concatenated, decode_pool
 from aioprefetch.scheduler.pages import DecodeTask, PageIo
 
 # The columns of some rows, by their place in the scan's schema.

@@ -8,6 +8,7 @@ several of pyarrow's batches is put together.
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 from bisect import bisect_right
 from collections import deque
@@ -21,8 +22,22 @@ import pyarrow.parquet as pq
 from pyarrow.parquet.core import ParquetReader
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.parquet.decode_pool import decode_pool
 from aioprefetch.ranges import Range
+
+# Whoever chooses an allocator by it gets that one.
+_CHOICE = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def decode_pool() -> pa.MemoryPool:
+    """That of jemalloc where there is one and mimalloc was nobody's choice, else pyarrow's default."""
+    default = pa.default_memory_pool()
+    if default.backend_name != "mimalloc" or os.environ.get(_CHOICE):
+        return default
+    try:
+        return pa.jemalloc_memory_pool()
+    except NotImplementedError:
+        return default
+
 
 # Rows that are decoded to be dropped come in batches of this size.
 _SKIPPED_ROWS = 65536

@@ -11,6 +11,7 @@ than its buffer has bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,17 @@ def read_value(buffer: bytes | memoryview, position: int, kind: int) -> tuple[An
         return _value(buffer, position, kind, DEPTH_MAX)
     except IndexError:
         raise TruncatedThrift(f"the buffer of {len(buffer)} bytes ends within a value") from None
+
+
+def fields_of(buffer: bytes | memoryview, position: int) -> Iterator[tuple[int, int, int]]:
+    """Type, id and start of the value of each field of the struct at ``position``; the values are skipped."""
+    before = 0
+    while True:
+        kind, before, position = read_field_header(buffer, position, before)
+        if kind == 0:
+            return
+        yield kind, before, position
+        position = skip_value(buffer, position, kind)
 
 
 def write_struct(fields: Struct) -> bytes:

@@ -10,12 +10,13 @@ and then asks whether the object is still that version: what was written before 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
-from aioprefetch.accessor.http_headers import tells_version
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.blocks.block_file import BlockFile, Cursor
 from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
 from aioprefetch.blocks.store import BlockStore
@@ -101,8 +102,13 @@ class PinnedVersion:
         self.path = path
         self.policy = policy
         self.size = size = options.size
-        self.etag = etag = options.etag
-        self.version = options.version
+        self.pin = VersionPin(
+            options.etag,
+            options.version,
+            path=path,
+            advice="; reopen() reads the new version",
+            counters=runtime.counters,
+        )
         self.file: BlockFile | None = None
         self.cursor = Cursor()
         self.closed = False
@@ -119,9 +125,19 @@ class PinnedVersion:
         self._end_error: Callable[[], Error] = self._was_closed
         self._opening_timer: Timer | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
-        self._is_size_confirmed = size is None or etag is None
-        if size is not None and etag is not None:
+        self._is_size_confirmed = size is None or options.etag is None
+        if size is not None and options.etag is not None:
             self._set_file(size, is_current=False)
+
+    @property
+    def etag(self) -> str | None:
+        """The pinned ETag, ``None`` until known."""
+        return self.pin.etag
+
+    @property
+    def version(self) -> str | None:
+        """The pinned version id, ``None`` until known."""
+        return self.pin.version
 
     def start(self, offset: int) -> None:
         """Send the first request without waiting for anything: it will be wanted."""
@@ -285,8 +301,7 @@ class PinnedVersion:
         return opening.found(head.etag, head.version, head.total)
 
     def _pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:
-        self.etag = etag
-        self.version = self.version or version
+        self.pin = replace(self.pin, etag=etag, version=self.version or version)
         return self._set_file(total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
@@ -323,20 +338,13 @@ class PinnedVersion:
 
         Without a version nothing tells whether another reader's bytes are of the same object.
         """
-        return tells_version(self.version, self.etag)
+        return self.pin.is_strong
 
     def _check_same(self, file: BlockFile, head: ReadHead) -> None:
         """A later answer must be of the pinned object, whether or not the store understands conditions."""
-        if head.etag == self.etag and self._is_size_of(file, head.total):
-            return
-        self.runtime.counters["stream_read_version_mismatches"] += 1
-        raise ObjectChanged(
-            f"the object has {head.total} bytes now where it had {file.size}; reopen() reads the new version",
-            expected_etag=self.etag,
-            actual_etag=head.etag,
-            operation="read",
-            path=self.path,
-        )
+        self.pin.check(head)
+        if not self._is_size_of(file, head.total):
+            replace(self.pin, size=file.size).check(head)
 
     def _is_size_of(self, file: BlockFile, total: int | None) -> bool:
         """Whether an object of the pinned version may have ``total`` bytes; reads end there if that is new."""
@@ -422,15 +430,7 @@ class PinnedVersion:
             if self.file is not None and error.total is not None:
                 self._is_size_of(self.file, error.total)
             return error  # Nothing has changed: the store refuses a range of the very version it has.
-        self.runtime.counters["stream_read_version_mismatches"] += 1
-        what = "deleted" if isinstance(error, NotFound) else "overwritten"
-        return ObjectChanged(
-            f"the object was {what} after its version was pinned; reopen() reads the new version",
-            expected_etag=self.etag,
-            actual_etag=str(actual) if actual is not None else None,
-            operation="read",
-            path=self.path,
-        )
+        return self.pin.explain(error, actual_etag=actual)
 
     def release(self, waits: Iterable[Wait]) -> None:
         """The bytes were used, or are not wanted any more."""
@@ -510,9 +510,5 @@ class PinnedVersion:
 
     def left_behind(self) -> ObjectChanged:
         """What a read of this version meets when the reader goes on with another one."""
-        return ObjectChanged(
-            "the reader was reopened while this read of the version before was under way",
-            expected_etag=self.etag,
-            operation="read",
-            path=self.path,
-        )
+        pin = replace(self.pin, advice="", counters=None)
+        return pin.changed(None, "the reader was reopened while this read of the version before was under way")

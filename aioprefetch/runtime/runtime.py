@@ -42,9 +42,9 @@ class Abortable(Protocol):
 
 
 # A process counts its forks: a runtime of the parent is never touched in the child. Its sockets and its epoll
-# descriptor are shared with the parent, so even destructors must not run; hence the graveyard.
+# descriptor are shared with the parent, so even destructors must not run: these objects are kept for ever.
 _generation = 0
-_graveyard: list[object] = []
+_kept_after_fork: list[object] = []
 
 
 def _after_fork_in_child() -> None:
@@ -204,7 +204,7 @@ class RuntimeFamily:
     def current(self) -> Runtime:
         """The runtime of the running loop, made anew where there is none or the last one was closed."""
         if self._generation != _generation:
-            _graveyard.append((self._runtimes, self._lock))
+            _kept_after_fork.append((self._runtimes, self._lock))
             self._finalizer.detach()
             self._reset()
         loop = asyncio.get_running_loop()

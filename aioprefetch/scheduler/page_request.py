@@ -132,7 +132,7 @@ class PageRequest(Sink):
         self._piece = memoryview(b"")
 
     def _begun(self, head: ReadHead) -> None:
-        self._pinned.check_head(head, self.taken.start, self.taken.end)
+        self._pinned.pin.check(head, (self.taken.start, self.taken.end))
         self._buffer = self._place()
 
     def _place(self) -> memoryview:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioprefetch.accessor.http_headers import tells_version
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import (
     ConditionNotMatch,
-    Error,
     NotFound,
-    ObjectChanged,
     RangeNotSatisfied,
     Unexpected,
     UntrustedMetadata,
@@ -39,7 +37,7 @@ class PinnedFile:
     ``tail`` holds ``[tail_start, size)``, read-only. It belongs to the file, and is charged to no budget.
     """
 
-    __slots__ = ("_accessor", "_runtime", "etag", "path", "size", "tail", "tail_start", "version")
+    __slots__ = ("_accessor", "_runtime", "path", "pin", "size", "tail", "tail_start")
 
     def __init__(
         self,
@@ -56,10 +54,19 @@ class PinnedFile:
         self._runtime = runtime
         self.path = path
         self.size = size
-        self.etag = etag
-        self.version = version
+        self.pin = VersionPin(etag, version, size, path=path, counters=runtime.counters)
         self.tail = tail.toreadonly()
         self.tail_start = size - len(tail)
+
+    @property
+    def etag(self) -> str | None:
+        """The unquoted ETag of the version, ``None`` where the store sends none."""
+        return self.pin.etag
+
+    @property
+    def version(self) -> str | None:
+        """The version id on stores that have versions."""
+        return self.pin.version
 
     @classmethod
     async def open(
@@ -135,7 +142,7 @@ class PinnedFile:
         if file is None or known_size not in (None, file.size) or not file.size:
             return None
         version, etag = file.version[:2]
-        if etag is None or not tells_version(None, etag):
+        if not VersionPin(etag).is_strong:
             return None
         found = cls(accessor, runtime, path, size=file.size, etag=etag, version=version)
         sink = CollectSink(runtime.budget)
@@ -197,7 +204,7 @@ class PinnedFile:
     def _blocks(self) -> BlockFile | None:
         """What readers of the same version have in memory, on the grid that they have unless told otherwise."""
         store = self._runtime.peek("block_store")
-        if store is None or not tells_version(self.version, self.etag):
+        if store is None or not self.pin.is_strong:
             return None
         name, version = (self._accessor.info.namespace, self.path), (self.version, self.etag)
         block_bytes = self._runtime.options.block_bytes
@@ -246,35 +253,8 @@ class PinnedFile:
         try:
             reply = await self._accessor.read(request, sink)
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-            raise self._changed(error) from error
-        self.check_head(reply.head, start, end)
-
-    def check_head(self, head: ReadHead, start: int, end: int) -> None:
-        """``ObjectChanged`` unless a response holds ``[start, end)`` of this version."""
-        if head.etag == self.etag and head.total in (None, self.size) and (head.start, head.end) == (start, end):
-            return
-        self._runtime.counters["stream_read_version_mismatches"] += 1
-        raise ObjectChanged(
-            f"the response holds [{head.start}, {head.end}) of an object of {head.total} bytes, where [{start}, {end})"
-            f" of {self.size} was due: it was overwritten",
-            expected_etag=self.etag,
-            actual_etag=head.etag,
-            operation="read",
-            path=self.path,
-        )
-
-    def _changed(self, error: Error) -> ObjectChanged:
-        # No range that is asked for leaves the pinned size, so that a refused one says that the object is shorter now.
-        self._runtime.counters["stream_read_version_mismatches"] += 1
-        actual = error.context.get("etag")
-        what = "deleted" if isinstance(error, NotFound) else "overwritten"
-        return ObjectChanged(
-            f"the object was {what} while it was read",
-            expected_etag=self.etag,
-            actual_etag=str(actual) if actual is not None else None,
-            operation="read",
-            path=self.path,
-        )
+            raise self.pin.explain(error) from error
+        self.pin.check(reply.head, (start, end))
 
 
 def _another_size(total: int | None, known_size: int, path: str) -> UntrustedMetadata:

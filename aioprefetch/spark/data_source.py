@@ -84,7 +84,7 @@ class AioPrefetchDataSource(DataSource):
         return StreamReader(settings, schema, self.inferred)
 
     def _settings(self) -> SourceSettings:
-        worker.spare_collections()
+        worker.freeze_gc_once()
         settings = parse_options(dict(self.options), self.found if self.found is not None else from_files())
         if settings.left_out is not None:
             logger.warning("%s: %s", settings.url, settings.left_out)

@@ -17,7 +17,7 @@ from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.spark.operators import locate, source_operator, state_operator
 from aioprefetch.spark.schema import narrowed, nullable, schema_from_json, spark_schema
 from aioprefetch.spark.settings import SourceSettings, with_location
-from aioprefetch.spark.stream_metadata import SCHEMA_NAME, keep, read_kept, settled
+from aioprefetch.spark.stream_metadata import SCHEMA_NAME, keep, read_kept, resolved
 from aioprefetch.sync import run
 
 METADATA_FIELDS = {
@@ -104,7 +104,7 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
     store = state_operator(settings)
     kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
     if kept is None:
-        place = await settled(settings, store)
+        place = await resolved(settings, store)
         found = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
         body = {"url": settings.url, "schema": json.loads(found.schema.json()), "directories": [*found.directories]}
         kept = await keep(store, SCHEMA_NAME, body)

@@ -13,7 +13,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.options import COMPRESSIONS, FORMATS
+from aioprefetch.source.formats import format_named, formats_that_take
+from aioprefetch.source.formats.record_format import COMMON_OPTIONS
+from aioprefetch.source.options import COMPRESSIONS
 from aioprefetch.spark import option_values as values
 
 Group = Literal["source", "list", "admission", "partition", "format", "failure", "read", "operator"]
@@ -36,7 +38,7 @@ OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
 class Option:
     """An option. ``target`` is the field of its group that it sets; ``secret`` says that its value may be one.
 
-    ``scope`` and ``formats`` say where it means anything.
+    ``scope`` says where it means anything; which formats an option of the group ``format`` is for, say the formats.
     """
 
     name: str
@@ -45,11 +47,8 @@ class Option:
     parse: Callable[[str, str], object]
     secret: bool = False
     scope: Scope = "all"
-    formats: tuple[str, ...] = FORMATS
 
 
-_LINES = ("jsonl", "csv", "text")
-_CSV = ("csv",)
 _on_failure = values.choice("fail", "skip", "quarantine")
 
 _OPTIONS = (
@@ -84,20 +83,20 @@ _OPTIONS = (
     Option("assign", "partition", "assign", values.choice("hash", "size"), scope="stream"),
     Option("taskSlots", "partition", "slots", values.count),
     # formats
-    Option("format", "format", "format", values.choice(*FORMATS, json="jsonl", binaryfile="binary")),
-    Option("compression", "format", "compression", values.choice(*COMPRESSIONS), formats=_LINES),
-    Option("header", "format", "header", values.flag, formats=_CSV),
-    Option("sep", "format", "delimiter", values.character, formats=_CSV),
-    Option("delimiter", "format", "delimiter", values.character, formats=_CSV),
-    Option("quote", "format", "quote", values.optional_character, formats=_CSV),
-    Option("escape", "format", "escape", values.optional_character, formats=_CSV),
-    Option("nullValue", "format", "null_value", values.any_text, formats=_CSV),
-    Option("encoding", "format", "encoding", values.encoding, formats=_LINES),
+    Option("format", "format", "format", values.format_name),
+    Option("compression", "format", "compression", values.choice(*COMPRESSIONS)),
+    Option("header", "format", "header", values.flag),
+    Option("sep", "format", "delimiter", values.character),
+    Option("delimiter", "format", "delimiter", values.character),
+    Option("quote", "format", "quote", values.optional_character),
+    Option("escape", "format", "escape", values.optional_character),
+    Option("nullValue", "format", "null_value", values.any_text),
+    Option("encoding", "format", "encoding", values.encoding),
     Option("timeZone", "format", "time_zone", values.time_zone),
     # Of Java's names some are nobody else's, which matters where there are times alone.
     Option("sessionTimeZone", "format", "time_zone", values.text),
-    Option("multiLine", "format", "multi_line", values.flag, formats=_CSV),
-    Option("lineSep", "format", "line_separator", values.separator, formats=_LINES),
+    Option("multiLine", "format", "multi_line", values.flag),
+    Option("lineSep", "format", "line_separator", values.separator),
     Option("inferSampleFiles", "format", "sample_files", values.count),
     Option("inferSampleBytes", "format", "sample_bytes", values.size_bytes),
     Option("unknownFields", "format", "unknown_fields", values.choice("ignore", "warn", "fail", "rescue")),
@@ -222,10 +221,11 @@ def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
 
 def check_format(names: Iterable[str], chosen: str) -> None:
     """``ConfigInvalid`` names options that mean nothing for the format that was chosen."""
-    found = (OPTIONS[name.lower()] for name in names)
-    wrong = sorted((option for option in found if chosen not in option.formats), key=lambda one: one.name)
+    known = format_named(chosen).options | COMMON_OPTIONS
+    options = sorted((OPTIONS[name.lower()] for name in names), key=lambda option: option.name)
+    wrong = [option for option in options if option.group == "format" and option.target not in known]
     if wrong:
-        what = "; ".join(f"{option.name} is for {', '.join(option.formats)}" for option in wrong)
+        what = "; ".join(f"{option.name} is for {', '.join(formats_that_take(option.target))}" for option in wrong)
         raise ConfigInvalid(f"format={chosen} has no use for these options: {what}", operation="configure")
 
 

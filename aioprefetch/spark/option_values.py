@@ -15,6 +15,7 @@ from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, excerpt
 from aioprefetch.source.columns.zones import zone_named
+from aioprefetch.source.formats import format_named, format_names
 from aioprefetch.source.formats.encodings import codec_name
 
 Parse = Callable[[str, str], Any]
@@ -24,6 +25,7 @@ _INTEGER = re.compile(r"[0-9]{1,18}")
 _SECONDS = re.compile(r"([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*(|b|k|m|g|t)(|b|ib)", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_FORMATS_OF_SPARK = {"json": "jsonl", "binaryfile": "binary"}
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 # Values of filters that JSON has no form for, each as an object with one key.
 _TYPED: dict[str, Callable[[Any], Any]] = {
@@ -102,6 +104,16 @@ def flag(option: str, value: str) -> bool:
     if found is None:
         raise invalid(option, value, "true or false")
     return found
+
+
+def format_name(option: str, value: str) -> str:
+    """The name of a format, by which ``json`` and ``binaryFile``, Spark's own names, are known too."""
+    name = value.strip().lower()
+    name = _FORMATS_OF_SPARK.get(name, name)
+    try:
+        return format_named(name).name
+    except ConfigInvalid:
+        raise invalid(option, value, f"one of {', '.join(format_names())}") from None
 
 
 def choice(*values: str, **other_names: str) -> Parse:

@@ -11,7 +11,7 @@ from typing import Any
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict, UntrustedMetadata
 from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.state.sealed import seal, unseal
+from aioprefetch.source.state.checksummed_json import seal, unseal
 from aioprefetch.spark.operators import locate
 from aioprefetch.spark.option_names import OPTIONS
 from aioprefetch.spark.settings import SourceSettings, with_location
@@ -63,7 +63,7 @@ async def keep(store: Operator, name: str, body: dict[str, Any]) -> dict[str, An
     return await read_kept(store, name, frozenset(body)) or body
 
 
-async def settled(settings: SourceSettings, store: Operator) -> SourceSettings:
+async def resolved(settings: SourceSettings, store: Operator) -> SourceSettings:
     """The settings with the location that the first start decided on, or a look at the store now.
 
     ``StateConflict`` names an option that was another one at the first start.
@@ -79,7 +79,7 @@ async def settled(settings: SourceSettings, store: Operator) -> SourceSettings:
 
 
 async def keep_stream(settings: SourceSettings, store: Operator, *, given: SourceSettings) -> None:
-    """Keep what may not change, of settings that were ``settled`` out of those ``given``, once the state is ours."""
+    """Keep what may not change, of settings that were ``resolved`` out of those ``given``, once the state is ours."""
     body = {"url": given.url, "object": settings.location != given.location, "format": _formats(settings)}
     if await read_kept(store, STREAM_NAME, frozenset(body)) is None:
         kept = await keep(store, STREAM_NAME, body)

@@ -31,7 +31,7 @@ from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.spark.inference import Inferred, file_fields_of_stream
 from aioprefetch.spark.operators import explaining, operator_at, source_operator, state_operator
 from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.stream_metadata import keep_stream, settled
+from aioprefetch.spark.stream_metadata import keep_stream, resolved
 from aioprefetch.spark.task_reader import ItemsPartition, TaskReader, check_projection
 from aioprefetch.sync import run
 
@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The source, opened by the first call. Spark makes one call after the other."""
         if self._source is None:
             store = state_operator(self._settings)
-            settings = await settled(self._settings, store)
+            settings = await resolved(self._settings, store)
             source = await _open(settings)
             try:
                 await keep_stream(settings, store, given=self._given)

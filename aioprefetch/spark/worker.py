@@ -21,7 +21,7 @@ from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.spark.memory import budget_bytes
 from aioprefetch.sync import BlockingOperator
-from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+from aioprefetch.sync.loop_thread import leak_in_child, loop_thread, process_lock
 
 # Spark runs a worker for each core: more threads in each would only take turns.
 ARROW_CPU_THREADS = 1
@@ -46,7 +46,7 @@ def prepare() -> None:
 
     Gives pyarrow one thread for computing and a few for I/O.
     """
-    spare_collections()
+    freeze_gc_once()
     if _worker().is_prepared or not is_worker():
         return
     import pyarrow as pa
@@ -56,21 +56,21 @@ def prepare() -> None:
     _worker().is_prepared = True
 
 
-def spare_collections() -> None:
+def freeze_gc_once() -> None:
     """Leave all that lives after the first task, above all modules, out of garbage collections.
 
     Spark has each of its processes collect after each task: 30 ms of a core with our imports and pyarrow's, and hardly
     anything without them.
     """
     worker = _worker()
-    if worker.is_spared or not is_worker():
+    if worker.gc_frozen or not is_worker():
         return
     collections = gc.get_stats()[-1]["collections"]
     if worker.collections is None:
         worker.collections = collections
     elif collections > worker.collections:
         gc.freeze()
-        worker.is_spared = True
+        worker.gc_frozen = True
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ class _Worker:
         self.generation = fork_generation()
         self.pid = os.getpid()
         self.is_prepared = False
-        self.is_spared = False
+        self.gc_frozen = False
         # Whole collections when it was first looked.
         self.collections: int | None = None
         self.budget_bytes: int | None = None
@@ -144,7 +144,7 @@ def _worker() -> _Worker:
     """That of this process: a fork starts with none of its parent's."""
     global _this
     if _this.generation != fork_generation() or _this.pid != os.getpid():
-        bury(_this)
+        leak_in_child(_this)
         _this = _Worker()
     return _this
 

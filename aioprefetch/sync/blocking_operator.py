@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.arguments import checked_path
@@ -12,21 +15,27 @@ from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile
-from aioprefetch.sync.listing import BlockingListing
-from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock, refuse_in_loop
-from aioprefetch.sync.open_readers import OpenReaders
+from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.opening import open as open_file
-from aioprefetch.values import Capability, Metadata, ServiceInfo
+from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from aioprefetch.operator.operator import Operator
+    from aioprefetch.reader.range_reader import RangeReader
 
 T = TypeVar("T")
 
 READERS_MAX = 64
 CLOSE_SECONDS_MAX = 10.0
+# For one reader, or one listing.
+PART_CLOSE_SECONDS_MAX = 5.0
+
+# A page of S3 has 1000 entries. A batch ends after this time with the entries that it has, so that a sparse listing (a
+# glob that matches few names) still shows what it has found.
+BATCH_ENTRIES_MAX = 1000
+BATCH_SECONDS_MAX = 0.2
 
 
 class BlockingOperator:
@@ -205,7 +214,7 @@ class BlockingOperator:
         if self._generation != fork_generation():
             with process_lock():
                 if self._generation != fork_generation():
-                    bury(self._readers)  # its readers and its lock belong to the parent
+                    leak_in_child(self._readers)  # its readers and its lock belong to the parent
                     self._start()
         return self._readers
 
@@ -223,3 +232,163 @@ class BlockingOperator:
 
 def _rebuild(operator: Operator, readers_max: int) -> BlockingOperator:
     return BlockingOperator(operator, readers_max=readers_max)
+
+
+class OpenReader:
+    """A reader, and how many threads wait for a read of it; closed when it was dropped and nobody does."""
+
+    __slots__ = ("dropped", "reader", "users")
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.reader = reader
+        self.users = 0
+        self.dropped = False
+
+
+class OpenReaders:
+    """At most ``readers_max`` open readers by path, of one loop thread. Safe from any other thread."""
+
+    def __init__(self, operator: Operator, readers_max: int) -> None:
+        self._operator = operator
+        self._readers_max = readers_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, OpenReader] = OrderedDict()
+        self._thread: LoopThread = loop_thread()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def peek(self, path: str, offset: int, size: int | None) -> bytes | None:
+        """The bytes if all of them are resident, on the caller's thread."""
+        with self._lock:  # so that the reader is not closed meanwhile
+            found = self._open.get(path)
+            if found is None:
+                return None
+            self._open.move_to_end(path)
+            return found.reader._peek(offset, size)
+
+    def read_at(self, path: str, offset: int, size: int | None) -> bytes:
+        """Read through the path's reader, opened if there is none."""
+        entry = self._take(path)
+        try:
+            return self._thread.run(entry.reader.read_at(offset, size))
+        finally:
+            self._give_back(entry)
+
+    def drop(self, path: str) -> None:
+        """Forget the path's reader: the next read sees the object as it is then."""
+        with self._lock:
+            entry = self._open.pop(path, None)
+            idle = entry is not None and self._retire(entry)
+        if idle and entry is not None:
+            self._close(entry)
+
+    def drop_under(self, directory: str) -> None:
+        """``drop`` for every path that begins with ``directory``."""
+        with self._lock:
+            paths = [path for path in self._open if path.startswith(directory)]
+        for path in paths:
+            self.drop(path)
+
+    def _take(self, path: str) -> OpenReader:
+        with self._lock:
+            entry = self._open.get(path)
+            if entry is not None:
+                entry.users += 1
+                return entry
+        made = OpenReader(self._operator.reader(path))
+        with self._lock:
+            entry = self._open.setdefault(path, made)  # another thread may have been faster
+            entry.users += 1
+            self._open.move_to_end(path)
+            surplus = [made] if entry is not made else []
+            while len(self._open) > self._readers_max:
+                _, evicted = self._open.popitem(last=False)
+                if self._retire(evicted):
+                    surplus.append(evicted)
+        for one in surplus:
+            self._close(one)
+        return entry
+
+    def _give_back(self, entry: OpenReader) -> None:
+        with self._lock:
+            entry.users -= 1
+            idle = entry.dropped and not entry.users
+        if idle:
+            self._close(entry)
+
+    @staticmethod
+    def _retire(entry: OpenReader) -> bool:
+        """Mark as dropped; whether nobody uses it, so that the caller closes it."""
+        entry.dropped = True
+        return not entry.users
+
+    def _close(self, entry: OpenReader) -> None:
+        self._thread.finish(entry.reader.aclose, timeout_seconds=PART_CLOSE_SECONDS_MAX)
+
+
+class AsyncListing(Protocol):
+    """What ``Operator.list`` returns."""
+
+    def __anext__(self) -> Awaitable[Entry]:
+        """The next entry."""
+
+    async def aclose(self) -> None:
+        """Give up what has not been delivered."""
+
+
+class BlockingListing:
+    """The entries of a listing, one after the other. Leave it early with ``close`` or ``with``."""
+
+    def __init__(self, listing: AsyncListing) -> None:
+        self._listing = listing
+        self._thread = loop_thread()
+        self._ready: deque[Entry] = deque()
+        self._ended = False
+        self._error: Exception | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Entry:
+        if not self._ready and self._error is None and not self._ended:
+            self._thread.run(self._fill())
+        if self._ready:
+            return self._ready.popleft()
+        error, self._error = self._error, None
+        raise error or StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self._thread.finish(self._listing.aclose, timeout_seconds=0)
+
+    def close(self) -> None:
+        """End the iteration and give up what has not been delivered. May be called twice."""
+        self._ready.clear()
+        if not self._ended:
+            self._ended = True
+            self._thread.finish(self._listing.aclose, timeout_seconds=PART_CLOSE_SECONDS_MAX)
+
+    async def _fill(self) -> None:
+        """The next batch. What came before an error is delivered before the error is raised."""
+        loop = asyncio.get_running_loop()
+        enough = loop.time() + BATCH_SECONDS_MAX
+        while len(self._ready) < BATCH_ENTRIES_MAX:
+            try:
+                self._ready.append(await self._listing.__anext__())
+            except StopAsyncIteration:
+                self._ended = True
+                return
+            except Exception as error:
+                self._error = error
+                return
+            if loop.time() >= enough:
+                return

@@ -18,7 +18,7 @@ from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
-from aioprefetch.sync.loop_thread import bury, loop_thread, process_lock
+from aioprefetch.sync.loop_thread import leak_in_child, loop_thread, process_lock
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -243,7 +243,7 @@ class SyncFile(io.RawIOBase):
         with process_lock():
             if self._generation != fork_generation():
                 position = self._position
-                bury(parent, self._cursor)  # a thread that is not in this process may hold the lock
+                leak_in_child(parent, self._cursor)  # a thread that is not in this process may hold the lock
                 if parent.etag is not None:
                     self._options |= {"etag": parent.etag, "size": parent.size}
                 self._open_reader()
@@ -260,7 +260,7 @@ class SyncFile(io.RawIOBase):
         self._line_piece = b""
         reader, operator = self._reader, self._operator if self._owns_operator else None
         if self._generation != fork_generation():
-            bury(reader)
+            leak_in_child(reader)
             return
 
         async def release() -> None:

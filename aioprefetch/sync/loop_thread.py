@@ -15,11 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.runtime.events import logger
-from aioprefetch.sync.call import Call
 
 T = TypeVar("T")
 
@@ -30,6 +29,74 @@ CANCEL_SECONDS_MAX = 5.0
 # How long the end of the process may wait for open connections and tasks, and when its patience with tasks ends.
 EXIT_SECONDS_MAX = 2.0
 EXIT_TASK_SECONDS_MAX = 0.5
+
+
+class Call(Generic[T]):
+    """A coroutine, started and cancelled on the loop's thread, waited for on the caller's.
+
+    ``is_left`` is the caller's: nothing is to be cancelled any more, since it was, or its result was taken.
+    """
+
+    __slots__ = ("_coroutine", "_done", "_error", "_finished", "_result", "_task", "is_left")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._finished = self.is_left = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._done = threading.Lock()  # held until the result is there; cheaper than an Event
+        self._done.acquire()
+
+    def start(self) -> None:
+        """On the loop's thread: begin."""
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        """On the loop's thread: stop. One that was not started never is."""
+        if self._task is not None:
+            self._task.cancel()
+        elif not self._finished:
+            self.abandon(asyncio.CancelledError())
+
+    def abandon(self, error: BaseException) -> None:
+        """On the loop's thread, where it never started or the loop is gone: tell the waiter, if it still waits."""
+        if not self._finished:
+            if self._task is None:
+                self._coroutine.close()
+            self._finished = True
+            self._error = error
+            self._done.release()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether it ended within the time given."""
+        if self._done.acquire(timeout=min(timeout_seconds, threading.TIMEOUT_MAX)):
+            self._done.release()
+            return True
+        return False
+
+    def result(self) -> T:
+        """What the coroutine returned or raised. Only once, since the error is dropped to break a reference cycle."""
+        self.is_left = True
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        return self._result  # type: ignore[return-value]  # set whenever there was no error
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._error = asyncio.CancelledError()
+        else:
+            self._error = task.exception()
+            if self._error is None:
+                self._result = task.result()
+        self._task = None
+        self._finished = True
+        self._done.release()
 
 
 class LoopThread:
@@ -205,7 +272,7 @@ class _Process:
         self.pid = os.getpid()
         self.lock = threading.RLock()
         self.thread: LoopThread | None = None
-        self.graveyard: list[object] = []
+        self.kept_after_fork: list[object] = []
 
     def current(self) -> LoopThread:
         """The running one, started if there is none."""
@@ -223,12 +290,12 @@ class _Process:
         """In a child: another thread of the parent may have held the lock, and the loop's thread is gone."""
         self.pid = os.getpid()
         self.lock = threading.RLock()
-        self.bury(self.thread)
+        self.leak_in_child(self.thread)
         self.thread = None
 
-    def bury(self, *parents: object) -> None:
+    def leak_in_child(self, *parents: object) -> None:
         """Keep what belongs to the parent process out of the garbage collector's reach."""
-        self.graveyard.extend(parents)
+        self.kept_after_fork.extend(parents)
 
     def end(self) -> None:
         """At exit: close what is open, within a bound."""
@@ -252,9 +319,9 @@ def process_lock() -> threading.RLock:
     return _process.lock
 
 
-def bury(*parents: object) -> None:
+def leak_in_child(*parents: object) -> None:
     """In a forked child: keep objects of the parent's loop for ever, so that their destructors do not run here."""
-    _process.bury(*parents)
+    _process.leak_in_child(*parents)
 
 
 def refuse_in_loop(operation: str) -> None:

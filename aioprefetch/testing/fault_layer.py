@@ -19,10 +19,9 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.sink import Sink, drain
+from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.errors import Error
+from aioprefetch.errors import Error, Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
 
@@ -94,12 +93,14 @@ class FaultLayer(Layer):
 
 
 class FaultAccessor(WrappedAccessor):
-    """The live layer. ``requests`` are the calls so far, ``bodies_open`` the bodies that nobody has closed yet."""
+    """The live layer.
+
+    ``requests`` are the calls so far, ``in_flight`` the calls that have not ended, ``in_flight_peak`` their maximum.
+    """
 
     def __init__(self, layer: FaultLayer, inner: Accessor) -> None:
         super().__init__(inner)
         self.requests: list[Request] = []
-        self.bodies_open = 0
         self.in_flight = self.in_flight_peak = 0
         self._layer = layer
         self._seen = [0] * len(layer.plan)
@@ -118,29 +119,38 @@ class FaultAccessor(WrappedAccessor):
             self.in_flight -= 1
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        """A read through a body, so that it can break off at any byte."""
-        body = await self.open_read(request)
-        await drain(body, sink, path=request.path)
-        return ReadReply(head=body.head, received=body.head.size)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        """A body that follows the plan."""
+        """A read that follows the plan: the response of the inner read, delivered chunk by chunk."""
         chosen = self._choose(request)
         self._count_in()
         try:
             await asyncio.sleep(0)
             await self.strike(chosen, "call", request)
-            body = FaultReadBody(await self.inner.open_read(request), self, request, chosen, self._layer.chunk_bytes)
-        except BaseException:
-            self.in_flight -= 1
-            raise
-        self.bodies_open += 1
-        try:
+            inner = CollectSink()
+            reply = await self.inner.read(request, inner)
+            head = reply.head
+            for injection in chosen:
+                head = injection.falsify(head)
             await self.strike(chosen, "head", request)
-        except BaseException:
-            await body.aclose()
-            raise
-        return body
+            sink.begin(head, path=request.path)
+            await self._deliver(inner.to_view(), sink, request, chosen)
+            return ReadReply(head=head, received=head.size)
+        finally:
+            self.in_flight -= 1
+
+    async def _deliver(self, body: memoryview, sink: Sink, request: ReadRequest, chosen: tuple[Injection, ...]) -> None:
+        """The body in small chunks, none of which goes beyond the next point of the plan."""
+        points = sorted({injection.at for injection in chosen if isinstance(injection.at, int)}, reverse=True)
+        position, is_truncated = 0, False
+        while not sink.complete:
+            await asyncio.sleep(0)
+            while points and points[-1] == position:
+                is_truncated = await self.strike(chosen, points.pop(), request) or is_truncated
+            size = self._layer.chunk_bytes if not points else min(self._layer.chunk_bytes, points[-1] - position)
+            chunk = body[:0] if is_truncated else body[position : position + size]
+            if not chunk:
+                raise Unavailable(f"the body ended after {position} bytes", operation="read", path=request.path)
+            sink.feed(chunk)
+            position += len(chunk)
 
     async def strike(self, chosen: tuple[Injection, ...], at: Point, request: Request) -> bool:
         """What the plan has for this point of a call; ``True``: the body ends here."""
@@ -178,53 +188,3 @@ class FaultAccessor(WrappedAccessor):
     def _count_in(self) -> None:
         self.in_flight += 1
         self.in_flight_peak = max(self.in_flight_peak, self.in_flight)
-
-
-class FaultReadBody:
-    """A body in small chunks that breaks off, hangs or ends where the plan says."""
-
-    def __init__(
-        self,
-        body: ReadBody,
-        layer: FaultAccessor,
-        request: ReadRequest,
-        chosen: tuple[Injection, ...],
-        chunk_bytes: int,
-    ) -> None:
-        self._body = body
-        self._layer = layer
-        self._request = request
-        self._chosen = chosen
-        self._chunk_bytes = chunk_bytes
-        self._rest = memoryview(b"")
-        self._position = 0
-        self._points = sorted({injection.at for injection in chosen if isinstance(injection.at, int)}, reverse=True)
-        self._truncated = self._closed = False
-        self.head = body.head
-        for injection in chosen:
-            self.head = injection.falsify(self.head)
-
-    async def read_chunk(self) -> bytes | memoryview:
-        """The next chunk, which never goes beyond the next point of the plan."""
-        await asyncio.sleep(0)
-        while self._points and self._points[-1] == self._position:
-            point = self._points.pop()
-            self._truncated = await self._layer.strike(self._chosen, point, self._request) or self._truncated
-        if self._truncated:
-            return b""
-        if not self._rest:
-            self._rest = memoryview(await self._body.read_chunk())
-        size = self._chunk_bytes
-        if self._points:
-            size = min(size, self._points[-1] - self._position)
-        chunk, self._rest = self._rest[:size], self._rest[size:]
-        self._position += len(chunk)
-        return chunk
-
-    async def aclose(self) -> None:
-        """Close the inner body."""
-        if not self._closed:
-            self._closed = True
-            self._layer.bodies_open -= 1
-            self._layer.in_flight -= 1
-        await self._body.aclose()

@@ -3,7 +3,7 @@
 werkzeug's own handler closes the connection after each reply and first waits 10 ms for stray input, and its threads
 outlive `shutdown()`; both would drown what the tests and benchmarks want to see.
 
-May import werkzeug and moto (extra `testing-server`).
+May import werkzeug and moto (extra `demo`).
 """
 
 import contextlib

@@ -21,7 +21,7 @@ multipart ETags end in -N, pages of list-objects-v2 with tokens, delimiter and s
 
 moto keeps its state per process: two servers in one process see the same buckets.
 
-The demo reads from it, and `aioprefetch.testing` offers it to tests. May import moto (extra `testing-server`).
+The demo reads from it, and `aioprefetch.testing` offers it to tests. May import moto (extra `demo`).
 """
 
 import contextlib

@@ -1,15 +1,15 @@
 """Range requests over HTTP/1.1, straight into the caller's memory: the data plane of the s3 and http services."""
 
-from aioprefetch.transport.client import HttpClient
+from aioprefetch.transport.client import ClientSnapshot, HttpClient
 from aioprefetch.transport.connection import Connection, Destination, Receiver
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local_or_metadata
 from aioprefetch.transport.response_head import ResponseHead
-from aioprefetch.transport.streamed import StreamedAnswer
 
 __all__ = [
     "DEFAULT_PORTS",
     "ClientOptions",
+    "ClientSnapshot",
     "Connection",
     "Destination",
     "HttpClient",
@@ -17,7 +17,6 @@ __all__ = [
     "Proxy",
     "Receiver",
     "ResponseHead",
-    "StreamedAnswer",
     "Target",
     "encoded_fields",
     "is_link_local_or_metadata",

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport.connection import Connection, Receiver, StaleConnection
+from aioprefetch.transport.connection import Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import Pool
-from aioprefetch.transport.streamed import StreamedAnswer
+
+
+class ClientSnapshot(NamedTuple):
+    """The connections of a client at one moment.
+
+    ``open`` counts those that are open or being made, ``idle`` those of them that wait for a request, ``waiting`` the
+    requests that wait for a connection.
+    """
+
+    open: int
+    idle: int
+    waiting: int
 
 
 class HttpClient:
@@ -23,10 +36,10 @@ class HttpClient:
         runtime.supervisor.on_close(self._pool.aclose)
         runtime.gauges.append(self._gauged)
 
-    @property
-    def connections(self) -> int:
-        """Connections open or being made."""
-        return self._pool.open_count
+    def snapshot(self) -> ClientSnapshot:
+        """The connections of this moment. A plain call without I/O, for statistics and tests."""
+        pool = self._pool
+        return ClientSnapshot(open=pool.open_count, idle=pool.idle_count, waiting=pool.waiting_count)
 
     def _gauged(self) -> dict[str, int]:
         pool = self._pool
@@ -54,27 +67,3 @@ class HttpClient:
             raise
         finally:
             pool.release(connection)
-
-    def stream(self, connection: Connection) -> StreamedAnswer:
-        """For a receiver whose response is better read piece by piece: it returns what ``take_over`` of this returns.
-
-        ``fetch`` then returns at once, and whoever reads the response closes it.
-        """
-        return StreamedAnswer(connection, self._pool.release)
-
-    async def open(self, target: Target, fields: bytes) -> StreamedAnswer:
-        """Send a request and return with the head of its response; the caller reads the body, and closes it."""
-        pool = self._pool
-        is_fresh = False
-        while True:
-            connection = await pool.connect(target.route, is_fresh=is_fresh)
-            response = StreamedAnswer(connection, pool.release)
-            try:
-                await response.begin(target.head + fields + b"\r\n", is_head=target.is_head)
-                return response
-            except StaleConnection:
-                self._runtime.counters["transport_stale_connections"] += 1
-                is_fresh = True
-            except BaseException:
-                response.close()
-                raise

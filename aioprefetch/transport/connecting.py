@@ -4,22 +4,109 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ipaddress
 import select
 import socket
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from aioprefetch.errors import ConfigInvalid, PermissionDenied, ProtocolError, TimedOut, Unavailable, Unsupported
+from aioprefetch.errors import (
+    ConfigInvalid,
+    PermissionDenied,
+    ProtocolError,
+    RedirectRefused,
+    TimedOut,
+    Unavailable,
+    Unsupported,
+)
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connection import Connection
-from aioprefetch.transport.failures import not_connected
+from aioprefetch.transport.errors import not_connected
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head
-from aioprefetch.transport.resolver import Resolver
+from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head, is_link_local_or_metadata
 from aioprefetch.transport.response_head import HEAD_BYTES_MAX, parse_head
+from aioprefetch.transport.tls import tls_context
 
+# What ``socket.getaddrinfo`` returns.
+AddressInfo = tuple[int, int, int, str, Any]
+# A name whose servers do not answer holds its thread for half a minute, which nobody can end.
+THREADS_MAX = 8
 # The second address is tried when the first one has not answered for so long (RFC 8305).
 NEXT_ADDRESS_SECONDS = 0.25
+
+
+class Resolver:
+    """Resolves names on threads of its own. Who asks for a name that is being resolved waits for the same response."""
+
+    def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._known: dict[tuple[str, int], tuple[float, list[AddressInfo]]] = {}
+        self._asking: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
+        self._executor: ThreadPoolExecutor | None = None
+        self._turns = 0
+
+    async def resolve(self, host: str, port: int) -> list[AddressInfo]:
+        """The addresses in the order to try. ``OSError`` for none, ``RedirectRefused`` for link-local ones."""
+        until, found = self._known.get((host, port), (0.0, []))
+        if not found or self._runtime.now() >= until:
+            found = await self._ask(host, port)
+            self._check(host, found)
+            self._known[host, port] = (self._runtime.now() + self._options.addresses_seconds_max, found)
+        self._turns += 1
+        first = self._turns % len(found)
+        # The families stay in the system's order; who connects races them (RFC 8305).
+        return found[first:] + found[:first]
+
+    def forget(self, host: str, port: int) -> None:
+        """Ask again at the next connection: one of the addresses did not answer, or not well."""
+        self._known.pop((host, port), None)
+
+    def is_asking(self, host: str, port: int) -> bool:
+        """Whether this name is being resolved, or waits for that."""
+        return (host, port) in self._asking
+
+    async def aclose(self) -> None:
+        """Wait for no name any more. A thread that still asks for one is not ended by that."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+        asking = tuple(self._asking.values())
+        for one in asking:
+            one.cancel()
+        if asking:
+            await asyncio.wait(asking)
+
+    async def _ask(self, host: str, port: int) -> list[AddressInfo]:
+        if _is_address(host):
+            return _getaddrinfo(host, port)
+        asking = self._asking.get((host, port))
+        if asking is None:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="aioprefetch-names")
+            try:
+                asking = self._runtime.loop.run_in_executor(self._executor, _getaddrinfo, host, port)
+            except RuntimeError:  # The interpreter is shutting down and starts no thread any more.
+                return _getaddrinfo(host, port)
+            self._asking[host, port] = asking
+            asking.add_done_callback(lambda done: self._answered((host, port), done))
+        # Who gives up takes the response from nobody else.
+        return await asyncio.shield(asking)
+
+    def _answered(self, key: tuple[str, int], done: asyncio.Future[list[AddressInfo]]) -> None:
+        del self._asking[key]
+        if not done.cancelled():
+            done.exception()  # Seen, even if nobody waits any more.
+
+    def _check(self, host: str, found: list[AddressInfo]) -> None:
+        if not found:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        if not self._options.refuses_link_local or host == self._options.link_local_host:
+            return
+        if any(is_link_local_or_metadata(str(info[4][0]).partition("%")[0]) for info in found):
+            raise RedirectRefused("the server redirects to a name that leads to a link-local or metadata address")
 
 
 class Connector:
@@ -135,21 +222,6 @@ def arrivals(sock: socket.socket) -> Callable[[], object]:
     return functools.partial(poll.poll, 0)
 
 
-def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """A context that checks certificate and host name, by the system's authorities or those of a PEM file.
-
-    Raises ``ConfigInvalid`` for a file that is none.
-    """
-    try:
-        context = ssl.create_default_context(cafile=ca_bundle)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigInvalid(
-            f"ca_bundle {ca_bundle!r} cannot be read as a PEM file of certificates: {error.strerror}"
-        ) from None
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
 async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
     """Let the proxy connect us with the origin (RFC 9110, 9.3.6). Its response is read before TLS begins."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
@@ -174,3 +246,18 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, ori
     if len(head) > end + 4:
         # The server behind says nothing before we do, so all that comes is the proxy's.
         raise ProtocolError(f"the proxy {proxy.origin} answered CONNECT with more than a head")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _getaddrinfo(host: str, port: int) -> list[AddressInfo]:
+    try:
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except UnicodeError:  # A label that is empty or too long cannot be asked for.
+        raise socket.gaierror(socket.EAI_NONAME, "no name") from None

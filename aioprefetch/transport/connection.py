@@ -3,7 +3,7 @@
 The head and whatever comes along with it land in a small buffer of the connection's own. From then on a body whose
 length is known is received into its destination, across as many buffers as that has; what has no length (chunks, or
 the end of the connection) goes through the small buffer and is copied. Over TLS that buffer grows to what has come
-already, and takes what has no room in the destination's next buffer too (``secured`` says why).
+already, and takes what has no room in the destination's next buffer too (``tls`` says why).
 
 After RFC 9112. A connection serves one request at a time; anything that it brings unasked closes it.
 """
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavailable
-from aioprefetch.transport.coded import CodedBody
-from aioprefetch.transport.failures import broken_off
+from aioprefetch.transport.body_framing import UnsizedBody
+from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
-from aioprefetch.transport.pace import Pace
 from aioprefetch.transport.response_head import HEAD_BYTES_MAX, ResponseHead, parse_head
-from aioprefetch.transport.secured import Secured
+from aioprefetch.transport.stall_timer import StallTimer
+from aioprefetch.transport.tls import TlsState
 
 # The head of a response and a small body come in one piece into this; what is larger is received in place.
 SCRATCH_BYTES = 16 << 10
@@ -47,7 +47,7 @@ class Destination(Protocol):
 
 
 class Receiver(Protocol):
-    """Who asked. It is called as soon as the head is here, before any byte of the body is taken."""
+    """The requester. It is called as soon as the head is here, before any byte of the body is taken."""
 
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
         """Where the body goes. ``None``: it is not wanted, and the connection is closed. An error refuses the response.
@@ -84,11 +84,11 @@ class Connection(asyncio.BufferedProtocol):
         self._has_arrived = has_arrived
         self._transport: asyncio.Transport | None = None
         self._below: asyncio.Transport | None = None
-        self._secured: Secured | None = None
+        self._tls: TlsState | None = None
         self._scratch = bytearray(SCRATCH_BYTES)
         self._view = memoryview(self._scratch)
         self._filled = 0
-        self._pace = Pace()
+        self._stall_timer = StallTimer()
         self._paused = False
         self._closing = False
         self._done: asyncio.Future[float] | None = None
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_head = False
         self._keeps_alive = False
         self._destination: Destination | None = None
-        self._coded: CodedBody | None = None
+        self._unsized: UnsizedBody | None = None
         self._in_place = True
         self._left_bytes = 0
         self._body_bytes = 0
@@ -116,19 +116,9 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = self._body_bytes = self._interim_heads = 0
         self._done = done = self._loop.create_future()
         self._sent_seconds = now = self._loop.time()
-        self._pace.begin(now)
+        self._stall_timer.begin(now)
         self._transport.write(request)
         return done
-
-    def hand_over(self) -> asyncio.Future[float]:
-        """End the wait for this response, whose body is read by somebody else: by whom the new future is waited for.
-
-        For a receiver, in its ``begin``.
-        """
-        done, self._done = self._done, self._loop.create_future()
-        if done is not None and not done.done():
-            done.set_result(self._head_seconds - self._sent_seconds)
-        return self._done
 
     @property
     def is_usable(self) -> bool:
@@ -161,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self._finish(is_clean=False)
 
     def pause(self) -> None:
-        """Receive nothing until ``resume``: the reader of a stream is behind. It is not waited for meanwhile."""
+        """Receive nothing until ``resume``: the receiver has no memory for more. No timeout runs meanwhile."""
         if not (self._paused or self._closing) and self._below is not None:
             self._paused = True
             self._below.pause_reading()
@@ -170,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on receiving."""
         if self._paused and self._below is not None and not self._closing:
             self._paused = False
-            self._pace.begin_window(self._loop.time(), self._received_bytes())
+            self._stall_timer.begin_window(self._loop.time(), self._received_bytes())
             self._below.resume_reading()
 
     def look(self, now: float, options: ClientOptions) -> None:
@@ -178,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._done is None or self._paused:
             return
         first_byte_seconds, stall_seconds = options.first_byte_timeout_seconds, options.stall_timeout_seconds
-        if not self._pace.is_too_slow(
+        if not self._stall_timer.is_too_slow(
             now,
             self._received_bytes(),
             first_byte_seconds=first_byte_seconds,
@@ -186,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             bytes_per_second_min=options.stall_bytes_per_second,
         ):
             return
-        if self._pace.is_body:
+        if self._stall_timer.is_body:
             self.close(Stalled(f"the body stopped: next to nothing came within read_timeout_seconds={stall_seconds:g}"))
         else:
             self.close(TimedOut(f"no response came within read_timeout_seconds={first_byte_seconds:g}"))
@@ -199,12 +189,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._below is None:
             self._below = self._transport
         else:
-            self._secured = Secured(transport)
+            self._tls = TlsState(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes are to be received."""
         destination = self._destination
-        needed = 0 if self._secured is None else self._secured.room_bytes(sizehint)
+        needed = 0 if self._tls is None else self._tls.room_bytes(sizehint)
         if destination is not None:
             try:
                 view = destination.writable()
@@ -233,8 +223,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._finish(is_clean=not self._has_more())
             elif destination is not None:
                 self._take_copied(destination, self._view[:nbytes])
-            elif self._coded is not None:
-                self._take_coded(self._coded, self._view[:nbytes])
+            elif self._unsized is not None:
+                self._take_unsized(self._unsized, self._view[:nbytes])
             elif self._done is not None:
                 self._take_head(nbytes)
             else:  # Nobody asked for anything.
@@ -246,8 +236,8 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The server sends no more; ``False`` closes the connection."""
         self._closing = True
-        is_meant = self._secured is None or self._secured.was_ended()
-        if is_meant and self._coded is not None and self._coded.end_with_connection():
+        is_meant = self._tls is None or self._tls.was_ended()
+        if is_meant and self._unsized is not None and self._unsized.end_with_connection():
             self._succeed()
             self._loop.call_soon(self.close)  # Later: loops that ask do not expect to be answered with that.
         return False
@@ -257,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         if self._done is not None:
             self._fail(self._lost(exc))
-        self._transport = self._below = self._secured = self._has_arrived = None
+        self._transport = self._below = self._tls = self._has_arrived = None
         self._on_lost(self)
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -304,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, head: ResponseHead, rest: memoryview) -> None:
         self._head_seconds = now = self._loop.time()
-        self._pace.begin_window(now, 0)
+        self._stall_timer.begin_window(now, 0)
         self._keeps_alive = head.keeps_alive
         length = head.length
         receiver, self._receiver = self._receiver, None  # Who drops a response is not held by its connection.
@@ -315,9 +305,9 @@ class Connection(asyncio.BufferedProtocol):
         elif destination is None:
             self._finish(is_clean=False)
         elif length is None:
-            self._coded = CodedBody(destination, is_chunked=head.is_chunked)
+            self._unsized = UnsizedBody(destination.feed, is_chunked=head.is_chunked)
             self._filled = 0
-            self._take_coded(self._coded, rest)
+            self._take_unsized(self._unsized, rest)
         else:
             body = rest[:length]
             if body and destination.feed(body) != len(body):
@@ -330,10 +320,10 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._finish(is_clean=len(rest) == length)
 
-    def _take_coded(self, coded: CodedBody, data: memoryview) -> None:
-        coded.feed(data)
-        if coded.ended:
-            self._finish(is_clean=coded.is_clean)
+    def _take_unsized(self, unsized: UnsizedBody, data: memoryview) -> None:
+        unsized.receive(data)
+        if unsized.ended:
+            self._finish(is_clean=unsized.is_clean)
 
     def _take_copied(self, destination: Destination, data: memoryview) -> None:
         body = data[: self._left_bytes]
@@ -347,14 +337,14 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, *, is_clean: bool) -> None:
         self._succeed()
         if is_clean and self._keeps_alive:
-            self.resume()  # Its last reader is behind; the next one does not wait for that.
+            self.resume()  # Its receiver may have paused it at the last byte; the next request is received.
         else:
             self._break_off()
 
     def _break_off(self) -> None:
         """Close it from within what the loop calls: later over TLS, which takes that for a mistake of its own."""
         self._closing = True
-        if self._secured is not None:
+        if self._tls is not None:
             self._loop.call_soon(self.close)
         elif self._transport is not None:
             self._transport.abort()
@@ -372,17 +362,18 @@ class Connection(asyncio.BufferedProtocol):
             done.set_exception(error)
 
     def _reset(self) -> None:
-        self._done = self._receiver = self._destination = self._coded = None
+        self._done = self._receiver = self._destination = self._unsized = None
         self._filled = 0
 
     def _received_bytes(self) -> int:
-        return self._body_bytes if self._coded is None else self._coded.received_bytes
+        return self._body_bytes if self._unsized is None else self._unsized.received_bytes
 
     def _lost(self, exc: Exception | None) -> Exception:
-        if self._pace.is_body and self._secured is not None and self._coded is not None and not self._coded.is_chunked:
-            # Whoever cuts a connection can make a body shorter that way, if TLS does not say that it was meant.
+        unsized = self._unsized
+        if self._tls is not None and unsized is not None and not unsized.is_chunked:
+            # Without close_notify, an attacker who cuts the connection could make the body shorter.
             return broken_off(exc, f"before TLS said that the body had ended, after {self._received_bytes()} bytes")
-        if self._pace.is_body:
+        if self._stall_timer.is_body:
             return broken_off(exc, f"in the middle of the body, after {self._received_bytes()} bytes")
         if self.is_reused and not self._filled:
             return StaleConnection("the server had closed the connection")
@@ -392,4 +383,4 @@ class Connection(asyncio.BufferedProtocol):
         """Whether something was received, or can be, that nobody has taken; or the server has hung up."""
         if self._has_arrived is not None and self._has_arrived():
             return True
-        return self._secured is not None and self._secured.has_more()
+        return self._tls is not None and self._tls.has_more()

@@ -10,7 +10,7 @@ from aioprefetch.errors import Closed, TimedOut
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.connection import Connection
-from aioprefetch.transport.failures import broken_off
+from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
 
@@ -59,6 +59,11 @@ class Pool:
     def idle_count(self) -> int:
         """Connections that wait for a request."""
         return sum(map(len, self._idle.values()))
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for a connection."""
+        return len(self._waiters)
 
     def take_idle(self, route: Route, *, in_turn: bool = False) -> Connection | None:
         """The idle connection that was used last, if there is one. It ``is_reused`` from now on.

@@ -79,7 +79,7 @@ def write_demo(path: Path, size_bytes: int) -> None:
     """Write the demo's file, or its first row groups: one for each 16,000 bytes."""
     import pyarrow.parquet as pq
 
-    from aioprefetch.cli.sample_file import ROWS_PER_GROUP, sample_parquet
+    from aioprefetch.cli.demo import ROWS_PER_GROUP, sample_parquet
 
     groups = size_bytes // DEMO_GROUP_BYTES
     if groups >= DEMO_GROUPS:
@@ -93,7 +93,7 @@ def demo_table(groups: int) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from aioprefetch.cli.sample_file import sample_parquet
+    from aioprefetch.cli.demo import sample_parquet
 
     return pq.ParquetFile(pa.BufferReader(sample_parquet())).read_row_groups(range(min(groups, DEMO_GROUPS)))
 

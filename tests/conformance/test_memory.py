@@ -6,11 +6,13 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
 from aioprefetch.values import WriteRequest
-from tests.conformance.stacks import EachStack
+from tests.conformance.stacks import STACKS, EachStack
 
 
 class OnMemory(EachStack):
-    """Objects in a private store, reached by its dict."""
+    """Objects in a private store, reached by its dict; under every stack."""
+
+    stacks = STACKS
 
     @pytest.fixture
     def service(self) -> Memory:

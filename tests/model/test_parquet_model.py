@@ -91,7 +91,7 @@ async def test_random_files_and_arguments(operator: Operator) -> None:
 
 async def test_random_files_in_small_pieces(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are cut into segments of a few hundred bytes, and decoded as these come."""
-    monkeypatch.setattr(windows, "_SMALL_GROUP_BYTES", 0)
+    monkeypatch.setattr(windows, "SMALL_GROUP_BYTES", 0)
     await compare(operator, range(100, 170), written, request_bytes_max=[100, 300, 5000])
 
 

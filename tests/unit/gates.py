@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
@@ -75,17 +74,18 @@ class GateAccessor(WrappedAccessor):
             call.ended = True
 
     async def _follow(self, call: Call, sink: Sink) -> ReadReply:
-        body: ReadBody | None = None
+        head: ReadHead | None = None
         position = 0
         await asyncio.sleep(0)
         while True:
             step = await call.steps.get()
             if isinstance(step, BaseException):
                 raise step
-            if body is None:
-                body = await self.inner.open_read(call.request)
-                data = memoryview(await read_all(body))
-                head = body.head if self.falsify is None else self.falsify(body.head)
+            if head is None:
+                response = CollectSink()
+                reply = await self.inner.read(call.request, response)
+                data = response.to_view()
+                head = reply.head if self.falsify is None else self.falsify(reply.head)
                 sink.begin(head, path=call.request.path)
             end = len(data) if step is None else position + step
             sink.feed(data[position:end])
@@ -193,14 +193,6 @@ async def bench(
         yield made
     finally:
         await made.operator.aclose()
-
-
-async def read_all(body: ReadBody) -> bytes:
-    """Everything that a body has."""
-    chunks = []
-    while chunk := await body.read_chunk():
-        chunks.append(bytes(chunk))
-    return b"".join(chunks)
 
 
 def with_etag(etag: str | None) -> Callable[[ReadHead], ReadHead]:

@@ -11,16 +11,12 @@ import pyarrow as pa
 
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
 from aioprefetch.lance.dataset.deletions import read_deletions
-from aioprefetch.lance.dataset.fragments import fragment_parts, wanted_fragments
+from aioprefetch.lance.dataset.fragments import OpenFiles, fragment_parts, wanted_fragments
 from aioprefetch.lance.dataset.manifest import TRAILER, Fragment, Manifest, manifest_range, parse_manifest
-from aioprefetch.lance.dataset.open_files import OpenFiles
 from aioprefetch.lance.dataset.versions import DatasetVersion, latest_version, list_versions, manifest_paths
-from aioprefetch.lance.metadata_bytes import MetadataBytes
-from aioprefetch.lance.parts import TablePart, TableScan, prepared_scan
-from aioprefetch.lance.projection import project
-from aioprefetch.lance.request import ScanRequest, scan_request
-from aioprefetch.lance.schema import arrow_schema
-from aioprefetch.lance.together import together
+from aioprefetch.lance.footer import MetadataBytes, gather_all
+from aioprefetch.lance.parts import ScanRequest, TablePart, TableScan, prepared_scan, scan_request
+from aioprefetch.lance.schema import arrow_schema, project
 from aioprefetch.ranges import at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
@@ -151,7 +147,7 @@ async def open_dataset(operator: Operator, path: str, version: int | None = None
         else:
             manifest = await _manifest_of(operator, base, version)
         room = asyncio.Semaphore(_DELETION_READS)
-        living = await together(_living_rows(operator, one, room) for one in manifest.fragments)
+        living = await gather_all(_living_rows(operator, one, room) for one in manifest.fragments)
     except Error as error:
         error.add_context(operation="open", path=path)
         raise

@@ -4,23 +4,82 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.dataset.deletions import physical_ranges
+from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import DataFile, Fragment
-from aioprefetch.lance.dataset.missing import MissingColumn, MissingField
-from aioprefetch.lance.dataset.open_files import OpenFiles
 from aioprefetch.lance.filtered import read_through
-from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.footer import LanceFile, gather_all, open_file
+from aioprefetch.lance.logical.field import ArrayTask
+from aioprefetch.lance.output import null_bits
 from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
-from aioprefetch.lance.row_ranges import RowNumbers, count_rows
+from aioprefetch.lance.physical.memory import check_nulls
+from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.lance.schema import Field, walk
-from aioprefetch.lance.together import together
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, total_length
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.scheduler.pages import PageIo
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.operator import Operator
+
+K = TypeVar("K")
+T = TypeVar("T")
+V = TypeVar("V")
+
+# Files hold their tail each, mostly 64 KiB; lists of deleted rows are mostly smaller.
+_KEPT_MAX = 128
+
+
+class OpenFiles:
+    """The latest files and lists of deleted rows of one dataset. Files never change once they were written.
+
+    Files belong to the runtime that opened them: on another loop they are opened again, and kept for that one then.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._files: tuple[Runtime | None, OrderedDict[str, LanceFile]] = (None, OrderedDict())
+        self._deletions: OrderedDict[int, RowNumbers] = OrderedDict()
+
+    async def file(self, wanted: DataFile) -> LanceFile:
+        """A data file, by one request unless it is kept."""
+        runtime = self._operator.runtime()
+        owner, files = self._files
+        if owner is not runtime:
+            self._files = runtime, files = runtime, OrderedDict()
+        if (found := files.get(wanted.path)) is None:
+            found = await open_file(self._operator, wanted.path, size=wanted.size)
+        _keep(files, wanted.path, found)
+        return found
+
+    async def deletions(self, fragment: Fragment) -> RowNumbers:
+        """The deleted rows of a fragment, ascending; by one request unless there are none or they are kept."""
+        if (found := self._deletions.get(fragment.id)) is None:
+            found = await read_deletions(self._operator, fragment)
+        if fragment.deletion_file is not None:
+            _keep(self._deletions, fragment.id, found)
+        return found
+
+    async def run(self, work: Callable[[], T], *, rows: int) -> T:
+        """The result of work on so many deleted rows, on another thread where these are many."""
+        return work() if rows < THREAD_ROWS_MIN else await self._operator.runtime().run_blocking(work)
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    """Keep a value as the latest one, and forget the oldest beyond the maximum."""
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > _KEPT_MAX:
+        kept.popitem(last=False)
+
 
 # Metadata of so many fragments is read ahead of the scheduling loop.
 _FRAGMENTS_AHEAD = 8
@@ -99,7 +158,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     fragment = wanted.fragment
     homes = [_home(one, fragment) for one in fields]
     files = list(dict.fromkeys(home for home in homes if home is not None))
-    opening = together(_open(open_files, fragment.files[index], fragment) for index in files)
+    opening = gather_all(_open(open_files, fragment.files[index], fragment) for index in files)
     deletions = asyncio.create_task(open_files.deletions(fragment))
     try:
         opened = await opening
@@ -114,7 +173,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
         made = await read_columns(file, within, ranges)
         columns.append(FileColumns(file, dict(zip(positions, made, strict=True))))
-    read_rows = count_rows(ranges)
+    read_rows = total_length(ranges)
     missing: dict[int, Column] = {
         position: (MissingColumn(read_rows), MissingField(fields[position].arrow.type))
         for position, home in enumerate(homes)
@@ -168,3 +227,53 @@ def _column(one: Field, columns: Mapping[int, int], file: LanceFile) -> int:
             f"field {one.name!r} is said to be column {index} of {file.column_count}", path=file.path
         )
     return index
+
+
+class MissingColumn:
+    """A ``ColumnScheduler`` with one page of all rows that reads nothing."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.rows_scheduled = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its page was scheduled."""
+        return self.rows_scheduled == self._rows
+
+    def schedule_next(self, io: PageIo) -> None:
+        """The one page."""
+        self.rows_scheduled = self._rows
+
+
+class MissingField:
+    """A ``FieldDecoder`` of nulls."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._row_bits = null_bits(kind)
+
+    def accept(self, page: None) -> None:
+        """See ``FieldDecoder``."""
+
+    def want(self, rows: int) -> None:
+        """See ``FieldDecoder``."""
+
+    async def wait(self, rows: int) -> None:
+        """See ``FieldDecoder``."""
+
+    def loaded_rows(self, most: int) -> int:
+        """See ``FieldDecoder``."""
+        return most
+
+    def size_bytes(self, rows: int) -> int:
+        """See ``FieldDecoder``."""
+        return (rows * self._row_bits + 7) // 8
+
+    def drain(self, rows: int) -> ArrayTask:
+        """See ``FieldDecoder``. ``Unsupported`` for more nulls than a batch is given memory for."""
+        check_nulls(self.size_bytes(rows))
+        return ArrayTask(decode=lambda: pa.nulls(rows, self._kind))
+
+    def close(self) -> None:
+        """See ``FieldDecoder``."""

@@ -11,9 +11,8 @@ from aioprefetch.lance.logical.columns import ColumnPages
 from aioprefetch.lance.logical.lists import ListField
 from aioprefetch.lance.logical.primitive import PrimitiveField
 from aioprefetch.lance.logical.protocols import LogicalField
-from aioprefetch.lance.logical.structs import StructField
-from aioprefetch.lance.logical.top import TopDecoder, TopScheduler, blamed_on
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.logical.structs import StructField, TopDecoder, TopScheduler, blamed_on
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import ColumnScheduler
 

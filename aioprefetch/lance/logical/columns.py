@@ -11,8 +11,8 @@ from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance import encodings as enc
 from aioprefetch.lance.physical.blob import BlobDescriptors
 from aioprefetch.lance.physical.build import PageBuffers, PageScheduler, blob_scheduler, list_scheduler, page_scheduler
-from aioprefetch.lance.physical.ends import StoredEnds
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.offsets import StoredEnds
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import OFFSET_MAX
 
 if TYPE_CHECKING:

@@ -17,12 +17,11 @@ import pyarrow as pa
 from aioprefetch.errors import Unexpected, UntrustedMetadata
 from aioprefetch.lance.logical.columns import ColumnPages
 from aioprefetch.lance.logical.portions import ListPortion
-from aioprefetch.lance.logical.progress import RowProgress
-from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap
-from aioprefetch.lance.physical.ends import Ends, StoredEnds
-from aioprefetch.lance.physical.loading import FollowUp, LoadingPage
+from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap, RowProgress
+from aioprefetch.lance.physical.offsets import Ends, StoredEnds
 from aioprefetch.lance.physical.protocols import Piece
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 

@@ -14,8 +14,8 @@ from aioprefetch.lance.logical.field import ArrayTask
 from aioprefetch.lance.output import AnyPage, arrow_buffer, assemble, dictionary, is_small_rest
 from aioprefetch.lance.physical.basic import AllNulls, BasicRows
 from aioprefetch.lance.physical.dictionary import DictionaryRows
-from aioprefetch.lance.physical.ends import Ends
 from aioprefetch.lance.physical.memory import allocate, check_offsets
+from aioprefetch.lance.physical.offsets import Ends
 from aioprefetch.lance.physical.protocols import Piece, Target
 from aioprefetch.lance.physical.strings import new_offsets, put_validity
 from aioprefetch.scheduler.pages import PendingRead

@@ -10,13 +10,12 @@ from typing import cast
 from aioprefetch.errors import Unexpected
 from aioprefetch.lance.logical.columns import ColumnPages
 from aioprefetch.lance.logical.portions import PrimitivePortion
-from aioprefetch.lance.logical.progress import RowProgress
-from aioprefetch.lance.logical.protocols import RowMap
+from aioprefetch.lance.logical.protocols import RowMap, RowProgress
 from aioprefetch.lance.output import AnyPage
 from aioprefetch.lance.physical.blob import BlobDescriptors, BlobGroup
-from aioprefetch.lance.physical.loading import FollowUp, LoadingPage
 from aioprefetch.lance.physical.protocols import PhysicalPageScheduler, Piece
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import PageIo
 
 ValuePage = LoadingPage[AnyPage]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from aioprefetch.lance.logical.portions import Portion
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler
 
 # From a position among the wanted rows of a field to the top-level row of the scan that it belongs to.
@@ -68,3 +68,16 @@ class LogicalField(Protocol):
     def portion(self) -> Portion:
         """What the decoders of this field may move their rows to."""
         ...
+
+
+class RowProgress:
+    """The part of a ``ColumnScheduler`` that counts: ``rows`` are wanted, its pages cover ``rows_scheduled`` so far."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.rows_scheduled = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last page was scheduled."""
+        return self.rows_scheduled >= self._rows

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from aioprefetch.lance.physical.memory import check_nulls, zeros
 from aioprefetch.lance.physical.protocols import Capacity, Direct, PhysicalPageDecoder, Slice, Target
-from aioprefetch.lance.physical.row_ranges import RowRanges
 from aioprefetch.lance.physical.value import Bitmap, BitmapRows
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.physical.bits import packed
+from aioprefetch.lance.physical.memory import packed
 from aioprefetch.lance.physical.protocols import Direct
 from aioprefetch.lance.physical.reads import check_fits, joined
-from aioprefetch.lance.physical.row_ranges import RowRanges
 from aioprefetch.lance.physical.strings import TextRows
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
 # Values that are read together, unless a single one is larger.

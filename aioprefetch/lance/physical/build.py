@@ -17,11 +17,10 @@ from aioprefetch.lance.output import assemble, fixed_width, offset_bytes
 from aioprefetch.lance.physical.basic import AllNulls, Basic, DirectScheduler, FixedSizeList, NullSlot
 from aioprefetch.lance.physical.blob import BlobDescriptors
 from aioprefetch.lance.physical.dictionary import Dictionary
-from aioprefetch.lance.physical.ends import StoredEnds
-from aioprefetch.lance.physical.packed_struct import PackedChild, PackedStruct
+from aioprefetch.lance.physical.offsets import StoredEnds
 from aioprefetch.lance.physical.protocols import EncodedPage, PhysicalPageDecoder, Piece
 from aioprefetch.lance.physical.strings import Binary
-from aioprefetch.lance.physical.value import Bitmap, Value
+from aioprefetch.lance.physical.value import Bitmap, PackedChild, PackedStruct, Value
 from aioprefetch.ranges import OFFSET_MAX, Range
 
 PageScheduler = Basic | AllNulls | Binary | Dictionary | PackedStruct

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.physical.bits import packed
+from aioprefetch.lance.physical.memory import packed
 from aioprefetch.lance.physical.protocols import Capacity, Direct, EncodedPage, PhysicalPageDecoder, Slice, Target
-from aioprefetch.lance.physical.row_ranges import RowRanges
 from aioprefetch.lance.physical.strings import TextRows, put_validity
 from aioprefetch.lance.physical.value import Value, ValueRows
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
 Assemble = Callable[[PhysicalPageDecoder | EncodedPage], pa.Array]

@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from aioprefetch.lance.physical.bits import copy_bits, fill_bits
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.memory import copy_bits, fill_bits
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
 Bytes = npt.NDArray[np.uint8]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import islice
-from typing import overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.physical.protocols import Bytes
+from aioprefetch.errors import Closed, UntrustedMetadata
+from aioprefetch.lance.physical.protocols import Bytes, PhysicalPageScheduler
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
-from aioprefetch.scheduler.pending_read import Stretch
+from aioprefetch.scheduler.pages import PageIo, PendingRead
+from aioprefetch.scheduler.pending_read import QueuedRead, Stretch
 
 # So many answers of so few bytes are copied by number, byte by byte; fewer or larger ones each by itself.
 _GATHERED_MIN = 256
@@ -114,3 +117,172 @@ def check_fits(needed_bytes: int, buffer: Range, what: str) -> None:
     """``UntrustedMetadata`` when a buffer of the file is smaller than what the page claims to keep in it."""
     if needed_bytes > buffer[1] - buffer[0]:
         raise UntrustedMetadata(f"{what} need {needed_bytes} bytes and have {buffer[1] - buffer[0]}")
+
+
+DecodedT = TypeVar("DecodedT")
+
+_NOTHING = memoryview(b"")
+
+
+class _Read:
+    """One submit: empty ranges cost nothing, and have no bytes."""
+
+    __slots__ = ("_ranges", "pending")
+
+    def __init__(self, ranges: Sequence[Range], row: int, io: PageIo, *, is_follow_up: bool) -> None:
+        self._ranges = ranges
+        wanted = [one for one in ranges if one[1] > one[0]]
+        self.pending: PendingRead | None = io.submit(wanted, row, is_follow_up=is_follow_up) if wanted else None
+
+    @property
+    def done(self) -> bool:
+        return self.pending is None or self.pending.done
+
+    def want(self) -> None:
+        if self.pending is not None:
+            self.pending.want()
+
+    async def arrive(self) -> None:
+        if self.pending is not None:
+            await self.pending.arrive()
+
+    def views(self) -> Sequence[memoryview]:
+        if isinstance(self.pending, QueuedRead):
+            together = gathered(self._ranges, self.pending.stretches)
+            if together is not None:
+                return together
+        found: Iterator[memoryview] = iter(()) if self.pending is None else iter(self.pending.views)
+        views = [next(found) if end > start else _NOTHING for start, end in self._ranges]
+        if any(len(view) != end - start for view, (start, end) in zip(views, self._ranges, strict=True)):
+            raise UntrustedMetadata("a read brought another number of bytes than was asked for")
+        return views
+
+
+class FollowUp:
+    """The second half of an indirect page, in a free task. What it fails with is for whoever waits."""
+
+    __slots__ = ("_ended", "_error")
+
+    def __init__(self, io: PageIo, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
+        self._ended = asyncio.Event()
+        self._error: BaseException | None = None
+        io.spawn(self._run(work), name=name)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it has ended well."""
+        return self._ended.is_set() and self._error is None
+
+    async def wait(self) -> None:
+        """Wait until it has ended; raises what it failed with."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except asyncio.CancelledError:
+            self._error = Closed("the scan was closed", operation="scan")
+            raise
+        except Exception as error:
+            self._error = error
+        finally:
+            self._ended.set()
+
+
+class LoadingPage(Generic[DecodedT]):
+    """The rows of ``ranges`` of one page, from their scheduling to their decoding. Belongs to the loop's thread.
+
+    ``row`` is the top-level row of the scan that its first row belongs to: the priority of its reads. An indirect
+    page spawns a free task, which submits the second half as soon as the first has come.
+    """
+
+    def __init__(
+        self,
+        scheduler: PhysicalPageScheduler[DecodedT],
+        ranges: RowRanges,
+        io: PageIo,
+        row: int,
+        *,
+        is_follow_up: bool = False,
+    ) -> None:
+        self.rows = ranges.rows
+        self._scheduler = scheduler
+        self._ranges = ranges
+        self._decoder: DecodedT | None = None
+        self._error: BaseException | None = None
+        self._is_wanted = self._is_released = False
+        self._reads = [_Read(scheduler.plan(ranges), row, io, is_follow_up=is_follow_up)]
+        self._second: FollowUp | None = None
+        if scheduler.is_indirect(ranges):
+            self._second = FollowUp(io, lambda: self._follow_up(io, row), name="lance indirect read")
+
+    @property
+    def reads(self) -> list[PendingRead]:
+        """What is to be released when the page is drained."""
+        return [read.pending for read in self._reads if read.pending is not None]
+
+    @property
+    def decoder(self) -> DecodedT:
+        """The loaded rows. Only after ``wait``, or when ``is_loaded``."""
+        assert self._decoder is not None
+        return self._decoder
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all bytes have come, and are what a page of this kind can be."""
+        if self._decoder is None and self._error is None and self._is_planned and all(r.done for r in self._reads):
+            try:
+                self._decode()
+            except Exception as error:
+                self._error = error  # For whoever waits.
+        return self._decoder is not None
+
+    @property
+    def _is_planned(self) -> bool:
+        return self._second is None or self._second.is_planned
+
+    def want(self) -> None:
+        """A batch cannot go on without this page; reads that are not planned yet will be wanted too."""
+        if not self._is_wanted and self._decoder is None:
+            self._is_wanted = True
+            for read in self._reads:
+                read.want()
+
+    async def wait(self) -> DecodedT:
+        """Want it, and wait for its bytes. Raises what a read failed with, or what is wrong with the page."""
+        self.want()
+        return await self.arrive()
+
+    async def arrive(self) -> DecodedT:
+        """Wait for its bytes without wanting them, as free tasks do. Raises as ``wait``."""
+        if self._decoder is None:
+            if self._second is not None:
+                await self._second.wait()
+            if self._error is not None:
+                raise self._error
+            for read in self._reads:
+                await read.arrive()
+            if self._decoder is None:
+                self._decode()
+        return self.decoder
+
+    def release(self) -> None:
+        """Nobody needs the page any more. A free task that is still under way submits nothing."""
+        self._is_released = True
+        for read in self.reads:
+            read.release()
+
+    def _decode(self) -> None:
+        responses = Answers([read.views() for read in self._reads])
+        self._decoder = self._scheduler.decoder(self._ranges, responses)
+
+    async def _follow_up(self, io: PageIo, row: int) -> None:
+        await self._reads[0].arrive()
+        if not self._is_released:
+            rest = self._scheduler.follow_up(self._ranges, self._reads[0].views())
+            second = _Read(rest, row, io, is_follow_up=True)
+            self._reads.append(second)
+            if self._is_wanted:
+                second.want()

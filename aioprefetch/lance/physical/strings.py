@@ -17,12 +17,11 @@ import numpy.typing as npt
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance import fsst
 from aioprefetch.lance.compression import decompress
-from aioprefetch.lance.physical.bits import copy_bits, packed
-from aioprefetch.lance.physical.ends import Ends, StoredEnds
-from aioprefetch.lance.physical.memory import allocate, check_offsets
+from aioprefetch.lance.physical.memory import allocate, check_offsets, copy_bits, packed
+from aioprefetch.lance.physical.offsets import Ends, StoredEnds
 from aioprefetch.lance.physical.protocols import Bytes, Capacity, EncodedPage, PhysicalPageDecoder, Slice, Target
 from aioprefetch.lance.physical.reads import joined
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
 # Bytes of a page up to this many are read with the ends, whatever is wanted of them: a second round trip takes longer.

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import CONCATENATED, leaves
-from aioprefetch.lance.structural.column import LeafColumn, StructuralColumn
-from aioprefetch.lance.structural.field import StructuralField
+from aioprefetch.lance.structural.column import LeafColumn, StructuralColumn, StructuralField
 from aioprefetch.lance.structural.layouts import parse_layout
 from aioprefetch.ranges import Range
 

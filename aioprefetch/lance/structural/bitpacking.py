@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.structural.bytes_of import Bytes, Positions
+from aioprefetch.lance.structural.buffers import Bytes, Positions
 
 GROUP = 1024
 # A packed group takes W times this many bytes, whatever T is.

@@ -9,9 +9,10 @@ import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance import fsst
+from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural import bitpacking
 from aioprefetch.lance.structural.bitpacking import GROUP, ROW_BYTES
-from aioprefetch.lance.structural.bytes_of import (
+from aioprefetch.lance.structural.buffers import (
     Bytes,
     Flags,
     Positions,
@@ -36,7 +37,6 @@ from aioprefetch.lance.structural.compressions import (
     Variable,
     row_bits,
 )
-from aioprefetch.lance.structural.decompression import decompress
 from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
 
 # Strings of one chunk: writers stay far below, and no claimed size may go beyond.
@@ -253,7 +253,7 @@ def _decompressed(encoding: General, pieces: Pieces, counts: Positions) -> Piece
     """The first buffer of every chunk, decompressed, back to back."""
     most = first_buffer_bytes(encoding.values, counts)
     contents = [
-        decompress(encoding.scheme, pieces.data[start : start + size], bytes_max)
+        decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
         for start, size, bytes_max in zip(pieces.starts.tolist(), pieces.sizes.tolist(), most.tolist(), strict=True)
     ]
     sizes = np.array([content.size for content in contents], np.int64)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aioprefetch.lance.structural.bytes_of import Bytes, Flags, Positions, damaged, exclusive_sum, little_endian
+from aioprefetch.lance.structural.buffers import Bytes, Flags, Positions, damaged, exclusive_sum, little_endian
 from aioprefetch.lance.structural.chunk_values import Pick, Pieces
 from aioprefetch.lance.structural.layouts import MiniBlock
 from aioprefetch.ranges import Range

@@ -8,14 +8,264 @@ equally wide.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from aioprefetch.lance.structural.bytes_of import Positions, as_bytes, damaged, exclusive_sum, little_endian
-from aioprefetch.lance.structural.layouts import FullZip
-from aioprefetch.lance.structural.segment import Segment, equal_breaks
-from aioprefetch.lance.structural.zipped import Zip
-from aioprefetch.ranges import Range
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance import fsst
+from aioprefetch.lance.compression import decompress_within
+from aioprefetch.lance.structural.buffers import (
+    Bytes,
+    Levels,
+    Positions,
+    as_bytes,
+    damaged,
+    exclusive_sum,
+    joined,
+    little_endian,
+    runs,
+)
+from aioprefetch.lance.structural.chunk_values import no_items
+from aioprefetch.lance.structural.compressions import FixedSizeList, Flat, Fsst, General, Same, Variable
+from aioprefetch.lance.structural.layouts import FullZip, max_visible
+from aioprefetch.lance.structural.segment import Segment, equal_breaks, flat_segment, list_segment, row_starts
+from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
+from aioprefetch.ranges import Range, total_length
+
+# A value that is compressed by itself may become this large.
+VALUE_BYTES_MAX = 256 << 20
+# Rows are walked together while there are this many, then one by one.
+_TOGETHER_MIN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Control words and where the bytes behind them start, of items in order."""
+
+    rep: Levels | None
+    definition: Levels | None
+    bodies: Positions
+
+
+class Zip:
+    """How items are zipped, by their layout; ``stride`` bytes for one with a value of fixed width."""
+
+    def __init__(self, layout: FullZip) -> None:
+        self.layout = layout
+        self._visible = max_visible(layout.layers)
+        self.control_bytes = _control_bytes(layout.bits_rep + layout.bits_def)
+        self.has_index = layout.is_variable or layout.bits_rep > 0
+        if layout.is_variable:
+            if layout.bits not in (8, 16, 32, 64):
+                raise Unsupported(f"lengths of {layout.bits} bits are not supported", operation="scan")
+            if not isinstance(layout.values, Variable | Fsst | General):
+                raise Unsupported(f"{type(layout.values).__name__} in a full-zip page is not supported")
+            self.value_bytes = 0
+        else:
+            if not isinstance(layout.values, Flat | FixedSizeList):
+                raise Unsupported(f"{type(layout.values).__name__} in a full-zip page is not supported")
+            self.value_bytes = _value_bytes(layout.values)
+            if layout.bits != self.value_bytes * 8:
+                raise damaged(f"values of {layout.bits} bits, where their encoding needs {self.value_bytes * 8}")
+        self.stride = self.control_bytes + self.value_bytes
+        self.is_copied = self.control_bytes > 0 or self.has_index or not _is_plain(layout.values)
+
+    def equal_rows(self, data: Bytes, rows: int) -> Segment:
+        """``rows`` rows of one item of fixed width each."""
+        items = data[: rows * self.stride].reshape(rows, self.stride)
+        definition = self._levels(np.ascontiguousarray(items[:, : self.control_bytes]))[1]
+        values = _fixed_values(self.layout.values, items[:, self.control_bytes :])
+        return flat_segment(self.layout.layers, definition, values, [(0, rows)])
+
+    def rows(self, data: Bytes, offsets: Positions, rows: int) -> Segment:
+        """``rows`` rows that start at ``offsets`` (``rows + 1`` of them)."""
+        if not self.layout.bits_rep:
+            items = self._items(data, offsets[:-1], offsets[1:])
+            texts = self._texts(data, items, offsets[1:])
+            return flat_segment(self.layout.layers, items.definition, texts, [(0, rows)])
+        starts = self._item_starts(data, offsets)
+        ends = np.append(starts[1:], data.size)
+        items = self._items(data, starts, ends)
+        assert items.rep is not None
+        if not np.array_equal(starts[row_starts(items.rep, self.layout.layers)], offsets[:-1]):
+            raise damaged("rows of a full-zip page do not start where its index says")
+        visible = np.ones(starts.size, bool) if items.definition is None else items.definition <= self._visible
+        if self.layout.is_variable:
+            shown = _Items(
+                items.rep, None if items.definition is None else items.definition[visible], items.bodies[visible]
+            )
+            values: Fixed | FixedLists | Texts = self._texts(data, shown, ends[visible])
+        else:
+            at = items.bodies[visible]
+            bodies = data[runs(at, np.full(at.size, self.value_bytes, np.int64))].reshape(at.size, self.value_bytes)
+            values = _fixed_values(self.layout.values, bodies)
+        return list_segment(self.layout.layers, items.rep, items.definition, values, [(0, starts.size)])
+
+    def _levels(self, words: Bytes) -> tuple[Levels | None, Levels | None]:
+        """Repetition and definition of control words, shape ``(items, control_bytes)``, contiguous."""
+        if not self.control_bytes:
+            return None, None
+        numbers = words.view(np.dtype(f"<u{self.control_bytes}")).reshape(-1)
+        bits_rep, bits_def = self.layout.bits_rep, self.layout.bits_def
+        rep = (numbers >> bits_def).astype(np.uint16) if bits_rep else None
+        definition = (numbers & ((1 << bits_def) - 1)).astype(np.uint16) if bits_def else None
+        return rep, definition
+
+    def _items(self, data: Bytes, starts: Positions, ends: Positions) -> _Items:
+        if bool(np.any(starts + self.control_bytes > ends)):
+            raise damaged("an item of a full-zip page has no room for its levels")
+        at = (starts[:, None] + np.arange(self.control_bytes)).reshape(-1)
+        rep, definition = self._levels(data[at].reshape(starts.size, self.control_bytes))
+        return _Items(rep, definition, starts + self.control_bytes)
+
+    # --- where items start ------------------------------------------------------------------------------------------
+
+    def _item_starts(self, data: Bytes, offsets: Positions) -> Positions:
+        """Of rows that are lists: from item to item, in all rows at once, then one row after the other."""
+        found: list[Positions] = []
+        at, ends = offsets[:-1], offsets[1:]
+        if bool(np.any(at >= ends)):
+            raise damaged("a row of a full-zip page without an item")
+        while at.size >= _TOGETHER_MIN:
+            found.append(at)
+            at = at + self._sizes(data, at, ends)
+            if bool(np.any(at > ends)):
+                raise damaged("an item of a full-zip page leaves its row")
+            more = at < ends
+            at, ends = at[more], ends[more]
+        if at.size:
+            found.append(self._walk(data, at, ends))
+        starts = np.concatenate(found)
+        starts.sort()
+        return starts
+
+    def _sizes(self, data: Bytes, at: Positions, ends: Positions) -> Positions:
+        """Bytes of the items at ``at``."""
+        items = self._items(data, at, ends)
+        if not self.layout.is_variable:
+            shown = True if items.definition is None else items.definition <= self._visible
+            return self.control_bytes + np.where(shown, self.value_bytes, 0).astype(np.int64)
+        lengths = np.zeros(at.size, np.int64)
+        valid = np.arange(at.size) if items.definition is None else np.flatnonzero(items.definition == 0)
+        lengths[valid] = self._lengths(data, items.bodies[valid], ends[valid]) + self.layout.bits // 8
+        return self.control_bytes + lengths
+
+    def _walk(self, data: Bytes, at: Positions, ends: Positions) -> Positions:
+        """As ``_item_starts``, for few long rows."""
+        raw = data.tobytes()
+        control, word = self.control_bytes, self.layout.bits // 8
+        mask, visible, fixed = (1 << self.layout.bits_def) - 1, self._visible, not self.layout.is_variable
+        found: list[int] = []
+        for start, end in zip(at.tolist(), ends.tolist(), strict=True):
+            position = start
+            while position < end:
+                found.append(position)
+                level = int.from_bytes(raw[position : position + control], "little") & mask
+                position += control
+                if fixed:
+                    position += self.value_bytes if level <= visible else 0
+                elif level == 0:
+                    position += word + int.from_bytes(raw[position : position + word], "little")
+            if position != end:
+                raise damaged("an item of a full-zip page leaves its row")
+        return np.array(found, np.int64)
+
+    # --- values of any length ---------------------------------------------------------------------------------------
+
+    def _lengths(self, data: Bytes, bodies: Positions, ends: Positions) -> Positions:
+        word = self.layout.bits // 8
+        if bool(np.any(bodies + word > ends)):
+            raise damaged("an item of a full-zip page has no room for its length")
+        stored = data[(bodies[:, None] + np.arange(word)).reshape(-1)].view(np.dtype(f"<u{word}"))
+        room = ends - bodies - word
+        if bool(np.any(stored > room.astype(np.uint64))):
+            raise damaged("a value of a full-zip page is longer than its row")
+        lengths: Positions = stored.astype(np.int64)
+        return lengths
+
+    def _texts(self, data: Bytes, items: _Items, ends: Positions) -> Texts:
+        word = self.layout.bits // 8
+        lengths = np.zeros(items.bodies.size, np.int64)
+        valid = np.arange(items.bodies.size) if items.definition is None else np.flatnonzero(items.definition == 0)
+        lengths[valid] = self._lengths(data, items.bodies[valid], ends[valid])
+        stored = joined(data, items.bodies[valid] + word, lengths[valid])
+        offsets = exclusive_sum(lengths)
+        match self.layout.values:
+            case Fsst(table, _):
+                return Texts(*fsst.decode(table, stored, offsets))
+            case General(scheme, _):
+                return _decompressed(scheme, stored, offsets)
+        return Texts(stored, offsets)
+
+
+def _control_bytes(bits: int) -> int:
+    return 0 if not bits else 1 if bits <= 8 else 2 if bits <= 16 else 4
+
+
+def _is_plain(encoding: object) -> bool:
+    """Whether values are stored as Arrow has them, so that no copy is made."""
+    if isinstance(encoding, FixedSizeList):
+        return not encoding.has_validity and _is_plain(encoding.values)
+    return isinstance(encoding, Flat) and encoding.bits > 1
+
+
+def _value_bytes(encoding: FixedSizeList | Flat | Same, items: int = 1) -> int:
+    """Bytes of one value with the validity of its items, each layer's rounded up to a byte."""
+    if isinstance(encoding, Flat):
+        return (items * encoding.bits + 7) // 8
+    if isinstance(encoding, Same):
+        return 0
+    items *= encoding.items
+    return ((items + 7) // 8 if encoding.has_validity else 0) + _value_bytes(encoding.values, items)
+
+
+def _fixed_values(encoding: object, rows: Bytes) -> Fixed | FixedLists:
+    """Values of rows of bytes, shape ``(count, value bytes)``: item validity of each layer, then the values."""
+    count = rows.shape[0]
+    if isinstance(encoding, Flat):
+        return _flat(encoding, rows, 1)
+    assert isinstance(encoding, FixedSizeList)
+    layers: list[tuple[int, Bytes | None]] = []
+    items, inner, column = 1, encoding, 0
+    while True:
+        items *= inner.items
+        size = (items + 7) // 8 if inner.has_validity else 0
+        validity = None
+        if size:
+            bits = np.unpackbits(rows[:, column : column + size], axis=1, count=items, bitorder="little")
+            validity = bits.reshape(-1)
+        layers.append((inner.items, validity))
+        column += size
+        if isinstance(inner.values, Flat):
+            values: Fixed | FixedLists | Nulls = _flat(inner.values, rows[:, column:], items)
+            break
+        if isinstance(inner.values, Same):
+            values = no_items(inner.values, rows.shape[0] * items)
+            break
+        inner = inner.values
+    for dimension, flags in reversed(layers):
+        count = values.count // dimension
+        values = FixedLists(values, dimension, None if flags is None else flags.view(bool), count)
+    assert isinstance(values, FixedLists)
+    return values
+
+
+def _flat(encoding: Flat, rows: Bytes, items: int) -> Fixed:
+    if encoding.bits == 1:
+        bits = np.unpackbits(rows, axis=1, count=items, bitorder="little")
+        return Fixed(bits.reshape(-1), 1, rows.shape[0] * items)
+    return Fixed(np.ascontiguousarray(rows).reshape(-1), encoding.bits, rows.shape[0] * items)
+
+
+def _decompressed(scheme: str, stored: Bytes, offsets: Positions) -> Texts:
+    """Values that are compressed one by one."""
+    contents = [
+        decompress_within(scheme, stored[start:end], VALUE_BYTES_MAX)
+        for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]
+    sizes = np.array([content.size for content in contents], np.int64)
+    return Texts(np.concatenate(contents) if contents else stored[:0], exclusive_sum(sizes))
 
 
 class FullZipPlan:
@@ -100,7 +350,7 @@ class FullZipPage:
             parts.append(data[at[low] - at[0] : at[high] - at[0]])
             sizes.append(np.diff(at[low : high + 1]))
         zipped = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        rows = sum(end - start for start, end in ranges)
+        rows = total_length(ranges)
         if self._positions is None:
             return self._zip.equal_rows(zipped, rows)
         return self._zip.rows(zipped, exclusive_sum(np.concatenate(sizes)), rows)

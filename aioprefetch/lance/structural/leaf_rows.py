@@ -10,12 +10,65 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from aioprefetch.lance.output import offset_bytes
-from aioprefetch.lance.physical.bits import packed
-from aioprefetch.lance.physical.memory import allocate, check_offsets, zeros
+from aioprefetch.lance.physical.memory import allocate, check_offsets, check_size, packed, zeros
 from aioprefetch.lance.physical.protocols import Capacity, Slice, Target
-from aioprefetch.lance.structural.bytes_of import Bytes, Flags, Positions, damaged
-from aioprefetch.lance.structural.texts import as_texts
+from aioprefetch.lance.structural.buffers import Bytes, Flags, Positions, damaged
 from aioprefetch.lance.structural.values import Coded, Fixed, FixedLists, Nulls, Texts, Values, expand
+
+
+class StringBuilder:
+    """The bytes of all texts of one column of a batch, back to back in memory of Arrow's pool."""
+
+    def __init__(self) -> None:
+        self._memory: pa.Buffer | None = None
+        self._used = 0
+        self._offsets: list[Positions] = [np.zeros(1, np.int64)]
+
+    def append(self, values: Values, expected_share: float) -> None:
+        """Write one piece, which is ``expected_share`` of the batch. ``Unsupported`` beyond what a buffer may take."""
+        texts = as_texts(values)
+        first, last = int(texts.offsets[0]), int(texts.offsets[-1])
+        end = self._used + last - first
+        check_size(end)
+        memory = np.frombuffer(self._reserved(end, expected_share), np.uint8)
+        memory[self._used : end] = texts.data[first:last]
+        self._offsets.append(texts.offsets[1:] + (self._used - first))
+        self._used = end
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the texts so far."""
+        return self._used
+
+    @property
+    def memory(self) -> pa.Buffer | None:
+        """The memory that holds the texts so far."""
+        return self._memory
+
+    def finish(self) -> Texts:
+        """All texts."""
+        assert self._memory is not None
+        self._memory.resize(self._used, shrink_to_fit=self._used < self._memory.size * 3 // 4)
+        return Texts(np.frombuffer(self._memory, np.uint8), np.concatenate(self._offsets))
+
+    def _reserved(self, size_bytes: int, expected_share: float) -> pa.Buffer:
+        if self._memory is None:
+            expected = min(int(size_bytes / max(expected_share, 1e-3) * 1.1), 64 * size_bytes)
+            self._memory = pa.allocate_buffer(max(size_bytes, expected), resizable=True)
+        elif size_bytes > self._memory.size:
+            self._memory.resize(max(size_bytes, self._memory.size * 3 // 2))
+        return self._memory
+
+
+def as_texts(values: Values) -> Texts:
+    """Values of a text column: what codes stand for, and nothing for nulls. ``UntrustedMetadata`` for numbers."""
+    if isinstance(values, Coded):
+        values = expand(values)
+    if isinstance(values, Nulls):
+        return Texts(np.zeros(0, np.uint8), np.zeros(values.count + 1, np.int64))
+    if not isinstance(values, Texts):
+        raise damaged("a page of texts holds values of a fixed width")
+    return values
 
 
 class _Bits:

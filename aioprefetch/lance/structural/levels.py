@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from aioprefetch.errors import Unsupported
+from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural import chunk_values
-from aioprefetch.lance.structural.bytes_of import Flags, Levels, Positions, damaged
+from aioprefetch.lance.structural.buffers import Flags, Levels, Positions, damaged
 from aioprefetch.lance.structural.chunk_values import Pieces
 from aioprefetch.lance.structural.compressions import (
     Encoding,
@@ -24,7 +25,6 @@ from aioprefetch.lance.structural.compressions import (
     OutOfLineBitpacked,
     Rle,
 )
-from aioprefetch.lance.structural.decompression import decompress
 from aioprefetch.lance.structural.layouts import Layer, Layers, max_definition
 from aioprefetch.lance.structural.values import Fixed
 
@@ -36,7 +36,7 @@ def decode_levels(encoding: Encoding, pieces: Pieces, counts: Positions) -> Leve
     if isinstance(encoding, General):
         most = int(counts.max(initial=0)) * 3 + 4096  # Runs of one are the largest form that levels take.
         contents = [
-            decompress(encoding.scheme, pieces.data[start : start + size], most)
+            decompress_within(encoding.scheme, pieces.data[start : start + size], most)
             for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
         ]
         sizes = np.array([content.size for content in contents], np.int64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aioprefetch.lance.structural.bytes_of import Levels, Positions, damaged, exclusive_sum, runs
+from aioprefetch.lance.structural.buffers import Levels, Positions, damaged, exclusive_sum, runs
 from aioprefetch.lance.structural.layouts import Layers, max_definition, max_repetition, max_visible
 from aioprefetch.lance.structural.levels import Unraveler, check_levels
 from aioprefetch.lance.structural.values import Nulls, Values, pick

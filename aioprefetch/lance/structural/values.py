@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.lance.physical.memory import check_size
-from aioprefetch.lance.structural.bytes_of import Bytes, Flags, Positions, exclusive_sum, joined, runs
+from aioprefetch.lance.structural.buffers import Bytes, Flags, Positions, exclusive_sum, joined, runs
 from aioprefetch.ranges import Range
 
 

@@ -23,7 +23,7 @@ from aioprefetch.errors import Error, Status, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.xml_guard import parse_error
-from aioprefetch.transport.failures import reason_of
+from aioprefetch.transport.errors import reason_of
 from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
 
 # A shorter text may stand in a response by chance, and is no secret worth the name.

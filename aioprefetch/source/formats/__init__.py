@@ -1,8 +1,36 @@
-"""How the bytes of a file become record batches: JSON lines, CSV, text, binary, Parquet, Lance, and compression."""
+"""How the bytes of a file become record batches: JSON lines, CSV, text, binary, Parquet, Lance, and compression.
+
+A format is a ``RecordFormat``, or a ``LineFormat`` where records are lines; ``registry`` has a line for each.
+"""
 
 from __future__ import annotations
 
+from aioprefetch.source.formats.file_bytes import read_content
+from aioprefetch.source.formats.line_stream import LineFormat
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
-from aioprefetch.source.formats.registry import can_split, compression_of, format_of
+from aioprefetch.source.formats.registry import (
+    can_split,
+    compression_of,
+    format_named,
+    format_names,
+    format_of,
+    formats_that_take,
+    formats_with_datasets,
+    register_format,
+)
 
-__all__ = ["FoundBatch", "RecordFormat", "Wanted", "can_split", "compression_of", "format_of"]
+__all__ = [
+    "FoundBatch",
+    "LineFormat",
+    "RecordFormat",
+    "Wanted",
+    "can_split",
+    "compression_of",
+    "format_named",
+    "format_names",
+    "format_of",
+    "formats_that_take",
+    "formats_with_datasets",
+    "read_content",
+    "register_format",
+]

@@ -11,7 +11,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.file_bytes import read_content
 from aioprefetch.source.formats.line_stream import check_splits
-from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 BINARY_SCHEMA = pa.schema(
@@ -27,19 +27,20 @@ BINARY_SCHEMA = pa.schema(
 _CONTENT_BYTES_MAX = (1 << 31) - 1
 
 
-class BinaryFormat:
-    """See ``RecordFormat``. The content is read only where it is wanted, and given as it is, compressed or not."""
+class BinaryFormat(RecordFormat):
+    """The content is read only where it is wanted, and given as it is, compressed or not."""
 
     name = "binary"
+
+    def has_column_names(self, options: FormatOptions) -> bool:
+        return False
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``."""
         return BINARY_SCHEMA
 
     async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
         file = item.file
         check_splits(item, want.options)
         modified_us = None if file.modified_ms is None else file.modified_ms * 1000

@@ -72,12 +72,10 @@ class GzipStream:
         return self._base + self._at
 
     def feed(self, data: bytes) -> None:
-        """See ``Decompressor``."""
         self._base += len(self._data)
         self._data, self._view, self._at = data, memoryview(data), 0
 
     def take(self) -> bytes:
-        """See ``Decompressor``."""
         parts: list[bytes] = []
         room = OUT_BYTES
         while room > 0:
@@ -93,7 +91,6 @@ class GzipStream:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """See ``Decompressor``."""
         if self._member is not None:
             raise corrupt("the gzip stream is cut short", path=self._path, offset=self.position)
 
@@ -141,12 +138,10 @@ class ZstdStream:
         return self._base + self._at
 
     def feed(self, data: bytes) -> None:
-        """See ``Decompressor``."""
         self._base += len(self._data)
         self._data, self._at = memoryview(data), 0
 
     def take(self) -> bytes:
-        """See ``Decompressor``."""
         parts: list[bytes] = []
         room = OUT_BYTES
         while room > 0:
@@ -164,7 +159,6 @@ class ZstdStream:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """See ``Decompressor``."""
         if self._frame is not None:
             raise corrupt("the zstd stream is cut short", path=self._path, offset=self.position)
 
@@ -204,7 +198,7 @@ def decompressor(compression: str, path: str) -> Decompressor:
     make = _STREAMS.get(compression)
     if make is None:
         raise ConfigInvalid(
-            f"compression={compression!r} is none of {', '.join(_STREAMS)}", operation="read_items", path=path
+            f"compression={compression!r} must be one of {', '.join(_STREAMS)}", operation="read_items", path=path
         )
     return make(path)
 

@@ -25,6 +25,7 @@ from aioprefetch.source.formats.csv_records import Quoting, RecordCutter, first_
 from aioprefetch.source.formats.line_stream import (
     HEAD_BYTES,
     Cutter,
+    LineFormat,
     first_lines,
     line_cutter,
     line_ends,
@@ -38,15 +39,22 @@ from aioprefetch.source.formats.records import Joined, Parse, parse_joined
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 
-class CsvFormat:
-    """See ``LineFormat``. Columns are found by the names in the header, whatever their order."""
+class CsvFormat(LineFormat):
+    """Columns are found by the names in the header, whatever their order."""
 
     name = "csv"
+    options = LineFormat.options | {"header", "delimiter", "quote", "escape", "null_value", "multi_line"}
+    is_textual = True
+
+    def has_column_names(self, options: FormatOptions) -> bool:
+        return options.header
+
+    def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
+        return not options.multi_line and super().can_split(file, options)
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``."""
         lines = await sample_lines(operator, file, options, read, self.cutter(FetchItem(file), options))
         layout = _layout_in(lines, options, None, file.key)
         if layout is None:
@@ -56,7 +64,6 @@ class CsvFormat:
         )
 
     async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
         cutter, path = self.cutter(item, want.options), item.file.key
         layout = None
         if item.start > 0:
@@ -68,18 +75,16 @@ class CsvFormat:
                 yield found
 
     def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
-        """See ``LineFormat``."""
         quoting = _quoting(options)
         if options.multi_line:
             return RecordCutter(quoting, path=item.file.key)
         return line_cutter(item, options)
 
     def parser(self, want: Wanted, path: str) -> Parse:
-        """See ``LineFormat``."""
         return _parser(want, path, None)
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        """See ``LineFormat``. The header, or without one how many columns there are, and no line that is no record."""
+        # The key is the header, or without one the number of columns.
         if (
             b"\r" in data
             or b"\n\n" in data
@@ -94,7 +99,6 @@ class CsvFormat:
         return first if options.header else b"%d" % first.count(options.delimiter.encode())
 
     def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
-        """See ``LineFormat``."""
         layout = _layout_in(Lines(texts[0], 0), want.options, want, "")
         if layout is None or (want.options.unknown_fields == "warn" and layout.unknown(want)):
             return None  # Warnings name the file.

@@ -10,7 +10,8 @@ from contextlib import aclosing
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.operator.open_file_keys import READ_POLICY, SPLIT_END, SPLIT_START
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
@@ -24,6 +25,9 @@ WHOLE_BYTES_MAX = 1 << 20
 # The record that crosses the end of an item is looked for in steps, the first as long as this.
 BEYOND_BYTES = 64 << 10
 BEYOND_BYTES_MAX = 8 << 20
+
+# The message of an ``ObjectChanged`` for a file of another version than the listed one.
+OVERWRITTEN = "the file was overwritten after it was listed"
 
 # So much of a part is asked for ahead of its reading.
 AHEAD_BYTES = 16 << 20
@@ -48,28 +52,18 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
     """All bytes of this version of a file by one GET. ``ObjectChanged`` if the store has another one."""
     check_open_file(operator, file, settings)
     request = ReadRequest(path=file.key, if_match=file.etag, version=file.version)
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="read_items")
     sink = CollectSink(operator.runtime().budget)
     try:
         reply = await operator.accessor().read(request, sink)
     except ConditionNotMatch as error:
-        actual = error.context.get("etag")
-        raise _changed(file, "the file was overwritten after it was listed", actual) from error
+        raise pin.explain(error, message=OVERWRITTEN) from error
     data = sink.to_bytes()
     if file.etag and reply.head.etag not in (None, file.etag):  # Some stores ignore the condition.
-        raise _changed(file, "the file was overwritten after it was listed", reply.head.etag)
+        raise pin.changed(reply.head.etag, OVERWRITTEN)
     if len(data) != file.size:
-        raise _changed(file, f"the file has {len(data)} bytes, and had {file.size} when it was listed", None)
+        raise pin.changed(None, f"the file has {len(data)} bytes, and had {file.size} when it was listed")
     return data
-
-
-def _changed(file: SourceFile, message: str, actual: object) -> ObjectChanged:
-    return ObjectChanged(
-        message,
-        expected_etag=file.etag,
-        actual_etag=None if actual is None else str(actual),
-        operation="read_items",
-        path=file.key,
-    )
 
 
 async def read_content(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:

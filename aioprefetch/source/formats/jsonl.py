@@ -6,7 +6,7 @@ What it refuses, or takes otherwise than line by line, is read again by ``json_r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.conversion import is_unicode
 from aioprefetch.source.formats.corruption import corrupt, warn_of_unknown
 from aioprefetch.source.formats.json_rows import parse_record, read_rows
-from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, on_thread, read_records, sample_lines
+from aioprefetch.source.formats.line_stream import Cutter, LineFormat, line_cutter, line_ends, on_thread, sample_lines
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import (
@@ -40,25 +40,20 @@ from aioprefetch.source.formats.records import (
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 
-class JsonLinesFormat:
-    """See ``LineFormat``."""
+class JsonLinesFormat(LineFormat):
+    """Each line that is not blank is a JSON object."""
 
     name = "jsonl"
+    is_textual = True
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``."""
         ends = line_ends(options)
         lines = await sample_lines(operator, file, options, read, self.cutter(FetchItem(file), options))
         return await on_thread(operator, len(lines.data), partial(infer_json, lines, ends, file.key))
 
-    def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
-        return read_records(operator, item, want, self.cutter(item, want.options), self.parser(want, item.file.key))
-
     def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
-        """See ``LineFormat``."""
         if options.multi_line:
             raise ConfigInvalid(
                 "multiLine is for csv: in JSON lines each record is one line",
@@ -68,15 +63,12 @@ class JsonLinesFormat:
         return line_cutter(item, options)
 
     def parser(self, want: Wanted, path: str) -> Parse:
-        """See ``LineFormat``."""
         return JsonParts(want, line_ends(want.options), path).records
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        """See ``LineFormat``."""
         return b"" if one_object_a_line(data) else None
 
     def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
-        """See ``LineFormat``."""
         return parse_joined(texts, JsonParts(want, line_ends(want.options), "").at_once)
 
 

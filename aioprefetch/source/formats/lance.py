@@ -8,42 +8,56 @@ datasets: point them at directories of files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pyarrow as pa
 
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
-from aioprefetch.lance.parts import TableScan, prepared_scan
-from aioprefetch.lance.request import ScanRequest, scan_request
+from aioprefetch.lance.dataset.versions import version_of
+from aioprefetch.lance.parts import ScanRequest, TableScan, prepared_scan, scan_request
 from aioprefetch.lance.scan import file_scan
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.prepared import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
-from aioprefetch.source.formats.file_bytes import check_open_file
-from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.registry import is_dataset
+from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
+from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted, is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.values import Entry
+
+_MANIFEST = re.compile(r"(|.*/)_versions/\d{1,20}\.manifest")
 
 
-class LanceFormat:
-    """See ``RecordFormat``, and the module."""
+class LanceFormat(RecordFormat):
+    """Files, and datasets at one version."""
 
     name = "lance"
+    compresses_within = True
+
+    def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
+        return not is_dataset(file)
+
+    def dataset_of(self, key: str) -> str | None:
+        found = _MANIFEST.fullmatch(key)
+        return None if found is None else found[1]
+
+    def dataset_version(self, entry: Entry, directory: str) -> int:
+        found = version_of(entry, directory)
+        return 0 if found is None else found[0].version
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``."""
         if not file.size:
             return pa.schema([])
         return (await _opened(operator, file, read)).schema.remove_metadata()
 
     async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
         file = item.file
         if not file.size:
             return
@@ -65,23 +79,14 @@ async def _opened(operator: Operator, file: SourceFile, read: ReadOptions) -> La
     if is_dataset(file):
         return await open_dataset(operator, file.key, None if file.version is None else int(file.version))
     check_open_file(operator, file, read.open_file)
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="open")
     try:
         found = await open_file(operator, file.key, version=file.version, if_match=file.etag)
     except ConditionNotMatch as error:
-        raise _changed(file, None) from error
+        raise pin.explain(error, message=OVERWRITTEN) from error
     if found.size != file.size:
-        raise _changed(file, found.pinned.etag)
+        raise pin.changed(found.pinned.etag, OVERWRITTEN)
     return found
-
-
-def _changed(file: SourceFile, etag: str | None) -> ObjectChanged:
-    return ObjectChanged(
-        "the file was overwritten after it was listed",
-        expected_etag=file.etag,
-        actual_etag=etag,
-        operation="open",
-        path=file.key,
-    )
 
 
 def _scan(operator: Operator, table: LanceFile | LanceDataset, request: ScanRequest, want: Wanted) -> BatchScan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -13,7 +14,7 @@ from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.compression import THREAD_BYTES, decompressed, decompressor
 from aioprefetch.source.formats.encodings import UTF8_MARK, Transcoder, codec_name, is_line_safe, to_utf8
 from aioprefetch.source.formats.file_bytes import beginning, pieces
-from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines
+from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines, overlaps_itself
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.formats.records import Joined, Parse, in_batches
 from aioprefetch.source.formats.registry import can_split, compression_of
@@ -37,27 +38,44 @@ class Cutter(Protocol):
         ...
 
 
-class LineFormat(RecordFormat, Protocol):
-    """A format of lines: how they are cut and parsed, part by part, and small files together."""
+class LineFormat(RecordFormat):
+    """A format whose records are lines. A subclass gives ``name``, ``sample`` and ``parser``.
+
+    Its files can be compressed and split, and small ones can be parsed together.
+    """
+
+    options = frozenset({"compression", "encoding", "line_separator"})
+
+    def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
+        """Whether lines can be found from any position of the file on."""
+        if compression_of(file.key, options) != "none" or not is_line_safe(options):
+            return False
+        # The first separator in a run of ``"--"`` depends on all bytes before it.
+        return options.line_separator is None or not overlaps_itself(options.line_separator)
+
+    def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
+        """Cut the item into parts of whole lines, and parse each part."""
+        return read_records(operator, item, want, self.cutter(item, want.options), self.parser(want, item.file.key))
 
     def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
-        """A new one for an item."""
-        ...
+        """A new cutter of an item into whole records."""
+        return line_cutter(item, options)
 
+    @abstractmethod
     def parser(self, want: Wanted, path: str) -> Parse:
-        """Parses one file, from its beginning on, part by part."""
-        ...
+        """A function that parses one file, part by part from its beginning."""
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        r"""What all of a small file is like: those that are alike can be joined. ``None``: it is parsed alone.
+        r"""A key of the structure of a small file: files with equal keys can be parsed as one text by ``joined``.
 
-        Only where each line, which ends with ``\n``, is a record, but for a header.
+        ``None`` if the file has to be parsed alone, as where a line, which ends with ``\n``, is not a record. A header
+        in the first line is part of the key.
         """
-        ...
+        return None
 
     def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
-        """The records of files that are alike; ``None``, or an error, where each is to be parsed alone."""
-        ...
+        """The records of files of one ``likeness``; ``None``, or an error, if each has to be parsed alone."""
+        return None
 
 
 def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import AnyStr
 
 from aioprefetch.source.formats.corruption import corrupt
 
@@ -41,9 +42,7 @@ class LineEnds:
         self.separator = separator
         # So many bytes before a position decide whether a line starts there.
         self.reach = 1 if separator is None else len(separator)
-        self._overlaps = separator is not None and any(
-            separator.startswith(separator[cut:]) for cut in range(1, len(separator))
-        )
+        self._overlaps = separator is not None and overlaps_itself(separator)
 
     def first(self, data: bytes, at: int, *, is_last: bool) -> int | None:
         """Behind the first line end in ``data`` that begins at or after ``at``; ``None`` while that is not known."""
@@ -97,6 +96,11 @@ class LineEnds:
         if not returns:
             return b"\n"
         return b"\r\n" if returns == data.count(b"\r\n") == data.count(b"\n") else None
+
+
+def overlaps_itself(separator: AnyStr) -> bool:
+    """Whether a separator begins as it ends, as ``"--"`` does."""
+    return any(separator.startswith(separator[cut:]) for cut in range(1, len(separator)))
 
 
 class LineCutter:

@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged, UntrustedMetadata
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import ConditionNotMatch, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
-from aioprefetch.parquet.chunk_columns import ChunkColumns
+from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead
 from aioprefetch.parquet.chunks import column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
-from aioprefetch.parquet.group_read import GroupRead
 from aioprefetch.parquet.plan import plan_scan
-from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.pruning import prune_row_groups
+from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, joined
 from aioprefetch.source.columns.casts import is_number
 from aioprefetch.source.columns.names import match_names
 from aioprefetch.source.columns.plain_types import INSTANT, is_any_list, plain_type
 from aioprefetch.source.columns.row_filter import is_nan, normalized
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
-from aioprefetch.source.formats.file_bytes import check_open_file
-from aioprefetch.source.formats.record_format import FoundBatch, Wanted
+from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
+from aioprefetch.source.formats.record_format import FooterPlanning, FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.formats.spark_parquet import calendar_of, check_types
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 _INT96 = 3
 
 
-class ParquetFormat:
-    """See ``RecordFormat``. A footer is one request; a file of up to 1 MiB comes whole with it."""
+class ParquetFormat(RecordFormat):
+    """A footer is one request; a file of up to 1 MiB comes whole with it."""
 
     name = "parquet"
+    compresses_within = True
+    plans_by_footer = True
+
+    def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
+        return True
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``."""
         if not file.size:
             return pa.schema([])
         footer = await pinned_footer(operator, file, read.open_file)
@@ -51,7 +57,6 @@ class ParquetFormat:
         return file_schema(footer)
 
     async def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
         file = item.file
         if not file.size:
             return
@@ -87,6 +92,14 @@ class ParquetFormat:
                 calendar.check(batch)
                 yield columns.found(batch, None if numbers is None else numbers.take(batch.num_rows))
 
+    async def plan(self, operator: Operator, item: FetchItem, planning: FooterPlanning) -> list[FetchItem]:
+        footer = await pinned_footer(operator, item.file, planning.open_file)
+        groups = list(range(footer.row_groups))
+        if planning.filters is not None and planning.schema is not None:
+            filters = prunable(footer, planning.filters, planning.schema, time_zone=planning.options.time_zone)
+            groups = prune_row_groups(footer, filters, groups)
+        return row_group_items(item.file, footer, groups, planning.target_bytes)
+
 
 async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> Footer:
     """The footer of this version of a file. ``ObjectChanged`` if the store has another one.
@@ -96,24 +109,13 @@ async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[
     check_open_file(operator, file, settings)
     # A larger tail costs less than a second request.
     tail_bytes = file.size if file.size <= TAIL_BYTES_EVERYTHING else None
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="footer")
     try:
         found = await read_footer(operator, file.key, version=file.version, if_match=file.etag, tail_bytes=tail_bytes)
     except ConditionNotMatch as error:
-        raise ObjectChanged(
-            "the file was overwritten after it was listed",
-            expected_etag=file.etag,
-            actual_etag=None,
-            operation="footer",
-            path=file.key,
-        ) from error
+        raise pin.explain(error, message=OVERWRITTEN) from error
     if found.size != file.size:
-        raise ObjectChanged(
-            f"the file has {found.size} bytes, and had {file.size} when it was listed",
-            expected_etag=file.etag,
-            actual_etag=found.etag,
-            operation="footer",
-            path=file.key,
-        )
+        raise pin.changed(found.etag, f"the file has {found.size} bytes, and had {file.size} when it was listed")
     return found
 
 
@@ -150,6 +152,25 @@ def row_group_starts(footer: Footer) -> list[int]:
         else:
             starts.append(first.data_page)
     return starts
+
+
+def row_group_items(file: SourceFile, footer: Footer, groups: Sequence[int], target_bytes: int) -> list[FetchItem]:
+    """Some row groups of a file in runs of about ``target_bytes``, at least one each. All of it stays whole."""
+    if not groups:
+        return []
+    starts = [min(max(start, 0), file.size) for start in row_group_starts(footer)]
+    ends = [*starts[1:], max([footer.start, *starts])]
+    if len(groups) == footer.row_groups and (len(groups) == 1 or ends[-1] - starts[0] <= target_bytes):
+        return [FetchItem(file)]
+    items: list[FetchItem] = []
+    for number in groups:
+        start, end = starts[number], max(ends[number], starts[number])
+        last = items[-1] if items else None
+        if last is not None and last.row_groups and end - last.start <= target_bytes:
+            items[-1] = replace(last, end=max(end, last.stop), row_groups=(*last.row_groups, number))
+        else:
+            items.append(FetchItem(file, start, end, (number,)))
+    return items
 
 
 async def _wanted_rows(footer: Footer, groups: Sequence[int], columns: Sequence[str], want: Wanted) -> Sequence[Range]:

@@ -1,31 +1,26 @@
-"""Which format and compression a file has, by option or by the suffix of its key, and whether it can be split."""
+"""The formats by name and by suffix, and the compression of a file.
+
+A format of this package is a line of ``_BUILT_IN``: what chooses it (name, suffixes of keys) and its class, which is
+imported when a file of it is met. A format of another package calls ``register_format`` when it is imported, and names
+its module as an entry point of the group ``aioprefetch.formats``: an unknown name or suffix imports the modules of that
+group, also in the processes of Spark. docs/guides/format.md shows one.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from typing import cast
+from importlib.metadata import entry_points
 
 from aioprefetch.errors import ConfigInvalid, Unsupported
 from aioprefetch.source.files import SourceFile
-from aioprefetch.source.formats.encodings import is_line_safe
-from aioprefetch.source.formats.record_format import RecordFormat
-from aioprefetch.source.options import COMPRESSIONS, FORMATS, FormatOptions
+from aioprefetch.source.formats.record_format import COMMON_OPTIONS, RecordFormat
+from aioprefetch.source.options import COMPRESSIONS, FormatOptions
 
-# What a key ends with, and what is in it. A suffix of compression comes after one of these.
-FORMAT_SUFFIXES = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".txt": "text",
-    ".text": "text",
-    ".log": "text",
-    ".bin": "binary",
-    ".lance": "lance",
-}
+ENTRY_POINTS = "aioprefetch.formats"
+
 COMPRESSION_SUFFIXES = {
     ".gz": "gzip",
     ".gzip": "gzip",
@@ -34,68 +29,112 @@ COMPRESSION_SUFFIXES = {
     ".snappy": "snappy",
     ".sz": "snappy",
 }
-
-# These are told by their suffix, and cannot be read.
+# Suffixes of compressions that cannot be read.
 _OTHER_COMPRESSIONS = (".bz2", ".deflate", ".lz4", ".br", ".xz")
 
-# These compress within: ``.snappy.parquet`` is Spark's name of a file that is no stream of snappy.
-COMPRESS_WITHIN = ("parquet", "lance")
 
-# The module and the class of each format: only what is read is imported.
-_CLASSES = {
-    "jsonl": ("jsonl", "JsonLinesFormat"),
-    "csv": ("csv_format", "CsvFormat"),
-    "text": ("text", "TextFormat"),
-    "binary": ("binary", "BinaryFormat"),
-    "parquet": ("parquet", "ParquetFormat"),
-    "lance": ("lance", "LanceFormat"),
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """``format`` is the format, or ``module:class`` below this folder. ``has_datasets``: see ``dataset_of``."""
+
+    format: RecordFormat | str
+    suffixes: tuple[str, ...] = ()
+    has_datasets: bool = False
+
+
+# Each format in one line, in the order in which messages name them.
+_BUILT_IN = {
+    "parquet": _Registration("parquet:ParquetFormat", (".parquet", ".pq")),
+    "jsonl": _Registration("jsonl:JsonLinesFormat", (".jsonl", ".ndjson", ".json")),
+    "csv": _Registration("csv_format:CsvFormat", (".csv",)),
+    "text": _Registration("text:TextFormat", (".txt", ".text", ".log")),
+    "binary": _Registration("binary:BinaryFormat", (".bin",)),
+    "lance": _Registration("lance:LanceFormat", (".lance",), has_datasets=True),
 }
+_formats: dict[str, _Registration] = dict(_BUILT_IN)
+
+
+def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: bool = False) -> Callable[[], None]:
+    """Make a format known in this process under its name, and for keys that end with one of ``suffixes``.
+
+    ``suffixes`` are in lower case and begin with a dot. With ``has_datasets`` the format is asked for the directories
+    that stand for one file (``RecordFormat.dataset_of``). Returns a function that removes the format again.
+    ``ConfigInvalid`` for a name or suffix of another format.
+    """
+    name = record_format.name
+    taken = {suffix: other for other, registration in _formats.items() for suffix in registration.suffixes}
+    for suffix in suffixes:
+        if not suffix.startswith(".") or suffix != suffix.lower():
+            raise ConfigInvalid(
+                f"the suffix {suffix!r} must be in lower case and begin with a dot", operation="configure"
+            )
+        if suffix in taken:
+            raise ConfigInvalid(f"the suffix {suffix!r} belongs to format={taken[suffix]}", operation="configure")
+    if name in _formats:
+        raise ConfigInvalid(f"there is a format={name} already", operation="configure")
+    _formats[name] = _Registration(record_format, suffixes, has_datasets)
+
+    def remove() -> None:
+        _formats.pop(name, None)
+
+    return remove
+
+
+def format_names() -> tuple[str, ...]:
+    """The names of all formats that this process knows."""
+    return tuple(_formats)
+
+
+def format_named(name: str) -> RecordFormat:
+    """The format of a name. ``ConfigInvalid`` if there is none."""
+    if name not in _formats:
+        _load_entry_points()
+    registration = _formats.get(name)
+    if registration is None:
+        raise ConfigInvalid(f"format={name!r} must be one of {', '.join(_formats)}")
+    return _imported(registration.format) if isinstance(registration.format, str) else registration.format
 
 
 def format_of(key: str, options: FormatOptions) -> RecordFormat:
-    """The format of a file. ``ConfigInvalid`` when neither the option nor the suffix of the key tells it."""
-    return _format(format_name(key, options))
+    """The format of a file. ``ConfigInvalid`` if neither the option nor the suffix of the key names it."""
+    try:
+        return format_named(options.format or _name_by_suffix(key))
+    except ConfigInvalid as error:
+        error.add_context(operation="read_items", path=key)
+        raise
 
 
-def format_name(key: str, options: FormatOptions) -> str:
-    """The name of a file's format, one of ``FORMATS``."""
-    if options.format is not None:
-        if options.format not in FORMATS:
-            raise ConfigInvalid(
-                f"format={options.format!r} is none of {', '.join(FORMATS)}", operation="read_items", path=key
-            )
-        return options.format
-    stem = key.rpartition("/")[2].lower()
-    for suffix in COMPRESSION_SUFFIXES:
-        stem = stem.removesuffix(suffix)
-    for suffix, name in FORMAT_SUFFIXES.items():
-        if stem.endswith(suffix):
-            return name
-    raise ConfigInvalid(
-        f"the key does not tell a format: give the option format, one of {', '.join(FORMATS)}",
-        operation="read_items",
-        path=key,
-    )
+def formats_with_datasets(options: FormatOptions) -> list[RecordFormat]:
+    """The formats, among those that files may have, for which a directory can be one file."""
+    names = format_names() if options.format is None else (options.format,)
+    return [format_named(name) for name in names if name in _formats and _formats[name].has_datasets]
+
+
+def formats_that_take(option: str) -> tuple[str, ...]:
+    """The names of the formats to which a field of ``FormatOptions`` matters. Imports all formats."""
+    return tuple(name for name in _formats if option in COMMON_OPTIONS or option in format_named(name).options)
 
 
 def compression_of(key: str, options: FormatOptions) -> str:
-    """How a file is compressed as a whole: ``none``, ``gzip``, ``zstd`` or ``snappy``.
+    """The compression of a file as a whole: ``none``, ``gzip``, ``zstd`` or ``snappy``.
 
-    A given option counts whatever the key ends with. ``Unsupported`` for a suffix of another compression.
+    An explicit option wins over the suffix of the key. ``Unsupported`` for a suffix of another compression.
     """
     if options.compression not in COMPRESSIONS:
         raise ConfigInvalid(
-            f"compression={options.compression!r} is none of {', '.join(COMPRESSIONS)}",
+            f"compression={options.compression!r} must be one of {', '.join(COMPRESSIONS)}",
             operation="read_items",
             path=key,
         )
-    if format_name(key, options) in COMPRESS_WITHIN:
+    record_format = format_of(key, options)
+    if record_format.compresses_within:
         return "none"
-    if format_name(key, options) == "binary":
+    if "compression" not in record_format.options:
         if options.compression in ("auto", "none"):
             return "none"
         raise ConfigInvalid(
-            f"compression={options.compression!r} does not go with format='binary', which gives files as they are",
+            f"compression={options.compression!r} does not go with format={record_format.name!r}, which takes files "
+            "as they are",
             operation="read_items",
             path=key,
         )
@@ -110,34 +149,49 @@ def compression_of(key: str, options: FormatOptions) -> str:
             operation="read_items",
             path=key,
         )
-    return next((one for suffix, one in COMPRESSION_SUFFIXES.items() if name.endswith(suffix)), "none")
+    return next((value for suffix, value in COMPRESSION_SUFFIXES.items() if name.endswith(suffix)), "none")
 
 
 def can_split(file: SourceFile, options: FormatOptions) -> bool:
-    """Whether ranges of the file may be read apart from one another, so that each record comes once."""
-    name = format_name(file.key, options)
-    if name in COMPRESS_WITHIN:
-        return not is_dataset(file)
-    if name == "binary" or compression_of(file.key, options) != "none":
-        return False
-    if not is_line_safe(options) or (name == "csv" and options.multi_line):
-        return False
-    separator = options.line_separator
-    return separator is None or not _overlaps_itself(separator)
+    """Whether ranges of the file can be read separately, each record in exactly one of them."""
+    return format_of(file.key, options).can_split(file, options)
 
 
-def is_dataset(file: SourceFile) -> bool:
-    """Whether it stands for the directory of a dataset of Lance."""
-    return not file.key or file.key.endswith("/")
+def _name_by_suffix(key: str) -> str:
+    """The name of the format with the longest suffix that the key ends with, before a suffix of compression."""
+    stem = key.rpartition("/")[2].lower()
+    for suffix in COMPRESSION_SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    name = _name_by_stem(stem)
+    if name is None:
+        _load_entry_points()
+        name = _name_by_stem(stem)
+    if name is None:
+        raise ConfigInvalid(
+            f"the suffix of the key is of no format: give the option format, one of {', '.join(_formats)}"
+        )
+    return name
 
 
-def _overlaps_itself(separator: str) -> bool:
-    """Whether its end is its beginning (``"--"``): where the first one starts is then told by all that lies before."""
-    return any(separator.startswith(separator[cut:]) for cut in range(1, len(separator)))
+def _name_by_stem(stem: str) -> str | None:
+    length, name = 0, None
+    for candidate, registration in _formats.items():
+        if stem.endswith(registration.suffixes):
+            longest = max(len(suffix) for suffix in registration.suffixes if stem.endswith(suffix))
+            if longest > length:
+                length, name = longest, candidate
+    return name
 
 
 @cache
-def _format(name: str) -> RecordFormat:
-    module, kind = _CLASSES[name]
-    made = getattr(importlib.import_module(f"aioprefetch.source.formats.{module}"), kind)()
-    return cast("RecordFormat", made)
+def _imported(place: str) -> RecordFormat:
+    module, _, class_name = place.partition(":")
+    kind: type[RecordFormat] = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
+    return kind()
+
+
+@cache
+def _load_entry_points() -> None:
+    """Import the modules of the entry point group, which register their formats; once in a process."""
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        entry_point.load()

@@ -27,8 +27,6 @@ from aioprefetch.source.formats.registry import compression_of, format_of
 # Larger files take longer to be parsed than to be begun.
 SMALL_BYTES_MAX = 64 << 10
 
-_LINE_FORMATS = ("jsonl", "csv", "text")
-
 
 @dataclass(frozen=True, slots=True)
 class SmallText:
@@ -59,7 +57,7 @@ class SmallFiles:
             and item.is_whole
             and options.line_separator in (None, "\n")
             and not options.multi_line
-            and format_of(file.key, options).name in _LINE_FORMATS
+            and isinstance(format_of(file.key, options), LineFormat)
         )
 
     async def read(self, item: FetchItem) -> AsyncGenerator[SmallText | FoundBatch, None]:

@@ -40,14 +40,12 @@ class SnappyStream:
         return self._base + self._used
 
     def feed(self, data: bytes) -> None:
-        """See ``Decompressor``."""
         del self._data[: self._used]
         self._base += self._used
         self._used = 0
         self._data += data
 
     def take(self) -> bytes:
-        """See ``Decompressor``."""
         if self._chunks is None:
             if len(self._data) < 4:
                 return b""
@@ -63,7 +61,6 @@ class SnappyStream:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """See ``Decompressor``."""
         if self._used < len(self._data) or self._left:
             raise self._corrupt("the snappy stream is cut short")
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.line_stream import Cutter, line_cutter, line_ends, read_records
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.formats.line_stream import LineFormat, line_ends
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import Joined, Parse, line_starts, parse_joined, split_lines
@@ -19,10 +19,13 @@ from aioprefetch.source.options import FormatOptions, ReadOptions
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
 
 
-class TextFormat:
-    r"""See ``LineFormat``. Lines end as in Spark: ``\n``, ``\r\n``, ``\r``, or ``line_separator`` alone."""
+class TextFormat(LineFormat):
+    r"""Lines end as in Spark: ``\n``, ``\r\n``, ``\r``, or ``line_separator`` alone."""
 
     name = "text"
+
+    def has_column_names(self, options: FormatOptions) -> bool:
+        return False
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
@@ -30,24 +33,13 @@ class TextFormat:
         """See ``RecordFormat``. Nothing is opened."""
         return TEXT_SCHEMA
 
-    def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
-        """See ``RecordFormat``."""
-        return read_records(operator, item, want, self.cutter(item, want.options), self.parser(want, item.file.key))
-
-    def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
-        """See ``LineFormat``."""
-        return line_cutter(item, options)
-
     def parser(self, want: Wanted, path: str) -> Parse:
-        """See ``LineFormat``."""
         return partial(_records, want, line_ends(want.options))
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        """See ``LineFormat``."""
         return None if b"\r" in data else b""
 
     def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
-        """See ``LineFormat``."""
         return parse_joined(texts, self.parser(want, ""))
 
 

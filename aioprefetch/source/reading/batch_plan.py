@@ -8,7 +8,6 @@ which need the footer anyway.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,19 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import Error
-from aioprefetch.lance.dataset.versions import version_of
 from aioprefetch.operator.operator import Operator, list_literally
-from aioprefetch.parquet import Footer
-from aioprefetch.parquet.pruning import prune_row_groups
 from aioprefetch.source.columns.directories import DirectoryFilter, directories_of, directory_fields, names_of
 from aioprefetch.source.fetch.partitioning import check_partition_options, divide, partition_count, piece_bytes
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats import can_split, format_of
-from aioprefetch.source.formats.parquet import pinned_footer, prunable, row_group_starts
+from aioprefetch.source.formats import RecordFormat, can_split, format_of, formats_with_datasets
+from aioprefetch.source.formats.record_format import FooterPlanning
 from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions
 from aioprefetch.source.reading.failures import reason_of
-from aioprefetch.values import Entry
 
 # Of more files footers are left to the tasks.
 FOOTERS_MAX = 100_000
@@ -68,19 +63,16 @@ async def plan_batch(
 
     def is_worth_it(item: FetchItem) -> bool:
         is_cut = partitioning.split_files is True and item.bytes > target_bytes
-        return (clauses is not None or is_cut) and format_of(item.file.key, format).name == "parquet"
+        return (clauses is not None or is_cut) and format_of(item.file.key, format).plans_by_footer
 
-    def pick(item: FetchItem, footer: Footer) -> list[FetchItem]:
-        groups = list(range(footer.row_groups))
-        if clauses is not None and schema is not None:
-            own = _own_fields(item.file, schema)
-            groups = prune_row_groups(footer, prunable(footer, clauses, own, time_zone=format.time_zone), groups)
-        return row_group_items(item.file, footer, groups, target_bytes)
+    async def plan(item: FetchItem) -> list[FetchItem]:
+        own = None if schema is None else _own_fields(item.file, schema)
+        planning = FooterPlanning(
+            target_bytes=target_bytes, options=format, schema=own, filters=clauses, open_file=open_file or {}
+        )
+        return await format_of(item.file.key, format).plan(operator, item, planning)
 
-    async def read_footer(file: SourceFile) -> Footer:
-        return await pinned_footer(operator, file, open_file or {})
-
-    items = whole if len(whole) > FOOTERS_MAX else await _with_row_groups(read_footer, whole, is_worth_it, pick)
+    items = whole if len(whole) > FOOTERS_MAX else await _with_parts(whole, is_worth_it, plan)
     pieces = [piece for item in items for piece in cut_item(item, target_bytes, format, partitioning)]
     parts = divide(pieces, replace(partitioning, assign="size"), lambda _: False, count=count)
     return [joined(part) for part in parts]
@@ -120,24 +112,22 @@ def joined(items: Iterable[FetchItem]) -> list[FetchItem]:
     return found
 
 
-# --- row groups -------------------------------------------------------------------------------------------------------
+# --- footers -------------------------------------------------------------------------------------------------------
 
 
-async def _with_row_groups(
-    read_footer: Callable[[SourceFile], Awaitable[Footer]],
+async def _with_parts(
     items: Sequence[FetchItem],
     is_worth_it: Callable[[FetchItem], bool],
-    pick: Callable[[FetchItem, Footer], list[FetchItem]],
+    plan: Callable[[FetchItem], Awaitable[list[FetchItem]]],
 ) -> list[FetchItem]:
-    """The items in their order, in place of those whose footer is worth it what is picked of their row groups."""
+    """The items in their order, each whose footer is worth reading replaced by the parts that ``plan`` gives."""
     found = [[item] for item in items]
     wanted = iter([place for place, item in enumerate(items) if is_worth_it(item)])
 
     async def read_some() -> None:
         for place in wanted:
-            item = items[place]
             try:
-                found[place] = pick(item, await read_footer(item.file))
+                found[place] = await plan(items[place])
             except Error as error:
                 if reason_of(error) is None:
                     raise  # Otherwise its task finds the same, and knows what becomes of it.
@@ -152,28 +142,6 @@ async def _with_row_groups(
     return [piece for pieces in found for piece in pieces]
 
 
-def row_group_items(file: SourceFile, footer: Footer, groups: Sequence[int], target_bytes: int) -> list[FetchItem]:
-    """Some row groups of a file in runs of about ``target_bytes``, at least one each. All of it stays whole."""
-    if not groups:
-        return []
-    starts = [min(max(start, 0), file.size) for start in row_group_starts(footer)]
-    ends = [*starts[1:], max([footer.start, *starts])]
-    if len(groups) == footer.row_groups and (len(groups) == 1 or ends[-1] - starts[0] <= target_bytes):
-        return [FetchItem(file)]
-    items: list[FetchItem] = []
-    for number in groups:
-        start, end = starts[number], max(ends[number], starts[number])
-        last = items[-1] if items else None
-        if last is not None and last.row_groups and end - last.start <= target_bytes:
-            items[-1] = replace(last, end=max(end, last.stop), row_groups=(*last.row_groups, number))
-        else:
-            items.append(FetchItem(file, start, end, (number,)))
-    return items
-
-
-_MANIFEST = re.compile(r"(|.*/)_versions/\d{1,20}\.manifest")
-
-
 async def list_files(
     operator: Operator, options: FormatOptions, *, glob: str | None = None, prefix: str = "", hidden_files: bool = False
 ) -> AsyncGenerator[SourceFile, None]:
@@ -183,20 +151,20 @@ async def list_files(
     empty), its version is the dataset's latest, its size is that of all its objects. What is in it is no file then.
     """
     selection = Selection(prefix, glob, hidden_files=hidden_files)
-    # Manifests come before the data they are of, in the order of keys.
-    may_be_dataset = options.format in (None, "lance")
+    formats = formats_with_datasets(options)
     dataset: SourceFile | None = None
+    dataset_format: RecordFormat | None = None
     async with list_literally(operator, selection.prefix, recursive=True) as entries:
         async for entry in entries:
             if dataset is not None and not entry.path.startswith(dataset.key):
                 if _takes(selection, dataset):
                     yield dataset
                 dataset = None
-            found = _MANIFEST.fullmatch(entry.path) if may_be_dataset else None
-            if found is not None and dataset is None:
-                dataset = SourceFile(found[1], 0, None, "0")
-            if dataset is not None:
-                dataset = _with(dataset, entry)
+            if dataset is None and formats:
+                dataset, dataset_format = _dataset_of(entry.path, formats)
+            if dataset is not None and dataset_format is not None:
+                version = max(int(dataset.version or 0), dataset_format.dataset_version(entry, dataset.key))
+                dataset = replace(dataset, size=dataset.size + (entry.size or 0), version=str(version))
             elif selection.takes(entry.path):
                 yield file_of(entry)
     if dataset is not None and _takes(selection, dataset):
@@ -207,8 +175,10 @@ def _takes(selection: Selection, dataset: SourceFile) -> bool:
     return not dataset.key or selection.takes(dataset.key[:-1])
 
 
-def _with(dataset: SourceFile, entry: Entry) -> SourceFile:
-    """A dataset with one more object."""
-    version = version_of(entry, dataset.key)
-    latest = max(int(dataset.version or 0), version[0].version if version is not None else 0)
-    return replace(dataset, size=dataset.size + (entry.size or 0), version=str(latest))
+def _dataset_of(key: str, formats: Sequence[RecordFormat]) -> tuple[SourceFile, RecordFormat] | tuple[None, None]:
+    """The dataset that an object proves, as a file without any object so far, and its format."""
+    for each in formats:
+        directory = each.dataset_of(key)
+        if directory is not None:
+            return SourceFile(directory, 0, None, "0"), each
+    return None, None

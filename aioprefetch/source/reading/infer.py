@@ -19,8 +19,6 @@ from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.options import FormatOptions, OnFailure, ReadOptions
 from aioprefetch.source.reading.failures import reason_of
 
-# In these a value is text in the end, and whatever does not go together may be read as that.
-_TEXTUAL = ("jsonl", "csv")
 # Files of a sample where no option says how many: more while they are small, so that a few small files are all read.
 SAMPLE_FILES = 10
 SAMPLE_SMALL_FILES_MAX = 100
@@ -76,7 +74,7 @@ async def infer_schema(
             operation="infer_schema",
             path=sample[0].key,
         )
-    are_textual = [format_of(key, options).name in _TEXTUAL for key, _ in found]
+    are_textual = [format_of(key, options).is_textual for key, _ in found]
     schema = united(found, is_lenient=all(are_textual))
     if any(are_textual):
         schema = with_texts_for_nulls(schema)

@@ -22,7 +22,7 @@ from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.formats.records import Joined
 from aioprefetch.source.formats.small_files import SmallFiles
-from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions
+from aioprefetch.source.options import METADATA_COLUMNS
 from aioprefetch.source.reading.task import ReadTask
 
 
@@ -64,7 +64,7 @@ class Layouts:
         """The one of a file, the same object for all that are read alike."""
         names = names_of(directories_of(key))
         is_told = bool(names or self._task.directory_columns)
-        has_names = not is_told or _has_names(key, self._task.format)
+        has_names = not is_told or format_of(key, self._task.format).has_column_names(self._task.format)
         layout = self._layouts.get((names, has_names))
         if layout is None:
             layout = self._layouts[names, has_names] = Layout(self._operator, self._task, names, has_names=has_names)
@@ -144,11 +144,6 @@ class Layout:
                 self._values.clear()
             self._values[directories] = found
         return found
-
-
-def _has_names(key: str, options: FormatOptions) -> bool:
-    name = format_of(key, options).name
-    return options.header if name == "csv" else name not in ("text", "binary")
 
 
 def _known_fields(task: ReadTask) -> pa.Schema:

@@ -4,30 +4,49 @@ import contextlib
 import http.client
 import io
 import json
+import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from aioprefetch.cli import main
-from aioprefetch.cli.demo_server import demo_server, take_count
+from aioprefetch.cli.demo import COLUMNS, ROW_GROUPS, demo_server, sample_parquet, take_count
 from aioprefetch.cli.display import PlainDisplay, RichDisplay, SilentDisplay, choose_display
 from aioprefetch.cli.naive_reader import READ_AHEAD_BYTES, DropOnSeekReader
-from aioprefetch.cli.sample_file import COLUMNS, ROW_GROUPS, sample_parquet
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
 from tests.tidy.source_tree import ROOT
 
+# The script `aioprefetch` of the wheel, where nothing is installed that the extra `demo` does not bring.
+INSTALLED_DEMO = """
+import sys
+sys.modules |= dict.fromkeys(("pytest", "hypothesis", "blockbuster", "pyspark"))
+import aioprefetch
+from importlib.metadata import entry_points
+assert aioprefetch.__file__.startswith(sys.argv[1]), aioprefetch.__file__
+(script,) = entry_points(group="console_scripts", name="aioprefetch")
+sys.exit(script.load()(["demo", "--json"]))
+"""
 
-def test_the_demo_in_a_process_of_its_own() -> None:
-    """What `make demo` runs, with its numbers as JSON."""
+
+def test_the_demo_of_an_installed_wheel(tmp_path: Path) -> None:
+    """The command, with its numbers as JSON, far from a checkout."""
+    site = tmp_path / "site"
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
     run = subprocess.run(
-        [sys.executable, "-m", "aioprefetch", "demo", "--json"],
-        cwd=ROOT,
+        [sys.executable, "-P", "-c", INSTALLED_DEMO, str(site)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
         timeout=120,

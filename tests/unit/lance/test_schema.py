@@ -8,9 +8,7 @@ import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import LanceFile, open_file
-from aioprefetch.lance.logical_types import arrow_type
-from aioprefetch.lance.projection import needed_columns, project
-from aioprefetch.lance.schema import Field, build_fields, number_columns, walk
+from aioprefetch.lance.schema import Field, arrow_type, build_fields, needed_columns, number_columns, project, walk
 from tests.unit.lance.families import FAMILIES
 from tests.unit.lance.written import PATH, VERSIONS, peer_reader, stored, write_file
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.layers.complete import CompleteLayer
+from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.runtime.events import Event
@@ -53,17 +53,6 @@ class Stack:
         assert reply.received == sink.received == reply.head.size
         return sink.to_bytes()
 
-    async def stream(self, **fields: Any) -> bytes:
-        """Read object "k" as a stream."""
-        body = await self.accessor.open_read(ReadRequest(path="k", **fields))
-        try:
-            chunks = []
-            while chunk := await body.read_chunk():
-                chunks.append(bytes(chunk))
-            return b"".join(chunks)
-        finally:
-            await body.aclose()
-
     def ranges(self) -> list[tuple[int, int | None]]:
         """Offset and size of each read that reached the store."""
         return [(one.offset, one.size) for one in self.faults.requests if isinstance(one, ReadRequest)]
@@ -86,7 +75,6 @@ async def open_stack(
     stack.put(data)
     try:
         yield stack
-        assert faults.bodies_open == 0
         assert faults.in_flight == 0
     finally:
         await accessor.aclose()
@@ -96,9 +84,11 @@ async def open_stack(
 
 
 def slots_of(stack: Stack) -> SlotQueue:
-    """The slots of the outermost layer."""
-    slots: SlotQueue = stack.accessor.slots  # type: ignore[attr-defined]
-    return slots
+    """The slots of the stack's ConcurrentLimit."""
+    accessor: Any = stack.accessor
+    while not isinstance(accessor, ConcurrentLimitAccessor):
+        accessor = accessor.inner
+    return accessor.slots
 
 
 async def settle() -> None:
@@ -107,9 +97,10 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def open_bodies(stack: Stack, count: int) -> list[ReadBody]:
-    """Streams that nobody reads."""
-    return [await stack.accessor.open_read(ReadRequest(path="k")) for _ in range(count)]
+def take_slots(slots: SlotQueue, count: int) -> None:
+    """Requests of somebody else that hold so many slots until ``slots.release("demand")`` for each."""
+    for _ in range(count):
+        assert slots.try_acquire("demand")
 
 
 @types.coroutine

@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import NotFound, ProtocolError, RangeNotSatisfied, Unavailable, Unsupported
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    NotFound,
+    ObjectChanged,
+    ProtocolError,
+    RangeNotSatisfied,
+    Unsupported,
+)
 from aioprefetch.layers import CompleteLayer, WrappedAccessor
+from aioprefetch.layers.complete import CompleteAccessor
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
@@ -79,32 +87,25 @@ def build(capability: Capability = POOR, **objects: bytes) -> tuple[Any, Poor, M
 
 
 async def read(accessor: Any, **fields: Any) -> bytes:
-    """Read "k" into a sink, and once more as a stream: both must agree."""
+    """The bytes of "k"."""
     sink = CollectSink()
-    await accessor.read(ReadRequest(path="k", **fields), sink)
-    body = await accessor.open_read(ReadRequest(path="k", **fields))
-    streamed = b""
-    while chunk := await body.read_chunk():
-        streamed += bytes(chunk)
-    await body.aclose()
-    assert streamed == sink.to_bytes()
-    return streamed
+    reply = await accessor.read(ReadRequest(path="k", **fields), sink)
+    assert reply.head == sink.head
+    return sink.to_bytes()
 
 
 @pytest.mark.parametrize("suffix", [1, 9, 10, 500])
 async def test_a_suffix_by_way_of_stat(suffix: int) -> None:
     accessor, poor, _ = build(k=b"0123456789")
     assert await read(accessor, suffix=suffix) == b"0123456789"[-suffix:]
-    assert poor.words == ["stat", "read"] * 2
-    reads = [request for request in poor.asked if isinstance(request, ReadRequest)]
-    assert all(request.if_match for request in reads)
+    assert poor.words == ["stat", "read"]
     assert accessor.capability.read_suffix
 
 
 async def test_what_a_service_can_do_is_left_to_it() -> None:
     accessor, poor, _ = build(dataclasses.replace(POOR, read_suffix=True), k=b"0123456789")
     assert await read(accessor, suffix=3) == b"789"
-    assert poor.words == ["read", "read"]
+    assert poor.words == ["read"]
 
 
 @pytest.mark.parametrize("hide_total", [False, True])
@@ -123,53 +124,59 @@ async def test_a_range_beyond_the_end_tells_the_size(hide_total: bool) -> None:
         await accessor.read(ReadRequest(path="k", offset=4), CollectSink())
     assert caught.value.total == 4
     with pytest.raises(RangeNotSatisfied) as caught:
-        await accessor.open_read(ReadRequest(path="k", offset=40, size=1))
+        await accessor.read(ReadRequest(path="k", offset=40, size=1), CollectSink())
     assert caught.value.total == 4
 
 
 class Lying(Poor):
-    """Delivers ``delta`` bytes more or fewer than the head says."""
-
-    delta = 0
+    """Delivers fewer bytes than the head says, and a reply as if nothing were missing."""
 
     async def read(self, request: ReadRequest, sink: Any) -> ReadReply:
-        body = await self.inner.open_read(request)
-        sink.begin(body.head)
-        sink.feed(bytes(body.head.size + self.delta) if self.delta < 0 else bytes(body.head.size))
-        return ReadReply(head=body.head, received=body.head.size)
-
-    async def open_read(self, request: ReadRequest) -> Any:
-        body = await self.inner.open_read(request)
-        chunks = [bytes(3), bytes(body.head.size - 3 + self.delta), b""]
-
-        class Body:
-            head = body.head
-
-            async def read_chunk(self) -> bytes:
-                return chunks.pop(0)
-
-            async def aclose(self) -> None: ...
-
-        return Body()
+        whole = CollectSink()
+        reply = await self.inner.read(request, whole)
+        sink.begin(reply.head)
+        sink.feed(whole.to_bytes()[:-2])
+        return reply
 
 
-@pytest.mark.parametrize("delta", [-2, 2])
-async def test_a_body_has_exactly_the_bytes_of_its_head(delta: int) -> None:
+async def test_a_body_has_exactly_the_bytes_of_its_head() -> None:
     _, poor, memory = build(k=b"0123456789")
-    lying = Lying(poor.inner, POOR)
-    lying.delta = delta
-    accessor = CompleteLayer().wrap(lying, Runtime(RuntimeOptions()))
-    if delta < 0:
-        with pytest.raises(ProtocolError):
-            await accessor.read(ReadRequest(path="k"), CollectSink())
-    body = await accessor.open_read(ReadRequest(path="k"))
-    await body.read_chunk()
-    if delta < 0:
-        await body.read_chunk()
-    with pytest.raises(Unavailable if delta < 0 else ProtocolError) as caught:
-        await body.read_chunk()
+    accessor = CompleteLayer().wrap(Lying(poor.inner, POOR), Runtime(RuntimeOptions()))
+    with pytest.raises(ProtocolError, match="8 bytes where its head says 10") as caught:
+        await accessor.read(ReadRequest(path="k"), CollectSink())
     assert (caught.value.operation, caught.value.path) == ("read", "k")
     assert memory.store.keys() == ["k"]
+
+
+@pytest.mark.parametrize("if_match", ["*", "etag"])
+async def test_if_match_is_compared_where_the_service_cannot(if_match: str) -> None:
+    accessor, poor, memory = build(k=b"0123456789", empty=b"")
+    etag = if_match if if_match == "*" else memory.store.objects["k"].metadata.etag
+    assert await read(accessor, if_match=etag, offset=4) == b"456789"
+    assert all(request.if_match is None for request in poor.asked if isinstance(request, ReadRequest))
+    sink = CollectSink()
+    with pytest.raises(ConditionNotMatch) as caught:
+        await accessor.read(ReadRequest(path="k", if_match="other"), sink)
+    assert caught.value.context["etag"] == memory.store.objects["k"].metadata.etag
+    assert (sink.head, sink.received) == (None, 0)
+    poor.hide_total = True
+    with pytest.raises(ConditionNotMatch):
+        await accessor.read(ReadRequest(path="empty", if_match="other"), CollectSink())
+
+
+async def test_an_object_that_changes_after_the_stat_of_a_suffix_is_refused() -> None:
+    accessor, poor, memory = build(k=b"0123456789")
+    forward = poor.around
+
+    async def change_after_stat(request: Any, call: Any) -> Any:
+        response = await forward(request, call)
+        if request.operation == "stat":
+            memory.store.put(WriteRequest(path="k"), b"9876543210")
+        return response
+
+    poor.around = change_after_stat  # type: ignore[assignment, method-assign]
+    with pytest.raises(ConditionNotMatch):
+        await read(accessor, suffix=3)
 
 
 async def test_stat_of_directories_by_listing_one_entry() -> None:
@@ -191,6 +198,40 @@ async def test_copy_by_reading_and_writing() -> None:
     with pytest.raises(NotFound):
         await accessor.copy(CopyRequest(path="none", target="u"))
     assert "u" not in memory.store.objects
+
+
+async def test_a_copy_reads_one_part_at_a_time() -> None:
+    for data in (b"", b"012", b"0123", b"0123456789"):
+        _, poor, memory = build(k=data)
+        accessor = CompleteAccessor(poor, copy_part_bytes=4)
+        await accessor.copy(CopyRequest(path="k", target="t"))
+        assert memory.store.objects["t"].data == data
+        reads = [request for request in poor.asked if isinstance(request, ReadRequest)]
+        assert [(part.offset, part.size) for part in reads] == [(at, 4) for at in range(0, len(data) or 1, 4)]
+
+
+@pytest.mark.parametrize("capability", [POOR, dataclasses.replace(POOR, read_if_match=True)])
+@pytest.mark.parametrize("has_etag", [True, False])
+async def test_a_copy_never_mixes_two_versions(capability: Capability, has_etag: bool) -> None:
+    """Pinned by the ETag, or without one by the size and ``Last-Modified``; nothing is written."""
+    _, poor, memory = build(capability, k=b"0123456789")
+    inner_read = poor.read
+
+    async def read_then_change(request: ReadRequest, sink: CollectSink) -> ReadReply:
+        whole = CollectSink()
+        reply = await inner_read(request, whole)
+        head = reply.head if has_etag else dataclasses.replace(reply.head, etag=None)
+        sink.begin(head, path="k")
+        sink.feed(whole.to_view())
+        memory.store.put(WriteRequest(path="k"), b"abcdefghij" if has_etag else b"abcdefghijk")
+        return ReadReply(head=head, received=head.size)
+
+    poor.read = read_then_change  # type: ignore[assignment, method-assign]
+    with pytest.raises(ObjectChanged) as caught:
+        await CompleteAccessor(poor, copy_part_bytes=4).copy(CopyRequest(path="k", target="t"))
+    assert (caught.value.operation, caught.value.path) == ("copy", "k")
+    assert (caught.value.expected_etag is not None) == has_etag
+    assert "t" not in memory.store.objects
 
 
 async def test_a_copy_takes_the_metadata_along() -> None:

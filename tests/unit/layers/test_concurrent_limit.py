@@ -6,18 +6,14 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, ReadRequest, StatRequest, WriteRequest
-from tests.unit.layers.layer_stack import KIB, open_bodies, open_stack, pattern, settle, slots_of, was_cancelled
+from tests.unit.layers.layer_stack import KIB, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
 
 pytestmark = pytest.mark.virtual
 
@@ -62,24 +58,16 @@ async def test_a_reader_of_four_blocks_finishes_with_any_limit(limit: int) -> No
     async with open_stack(ConcurrentLimitLayer(limit), RetryLayer(), data=DATA) as stack:
         parts = await asyncio.gather(*(stack.fetch(offset=at, size=CHUNK) for at in range(0, len(DATA), CHUNK)))
         assert b"".join(parts) == DATA
-        streams = await asyncio.gather(*(stack.stream(offset=at, size=CHUNK) for at in range(0, len(DATA), CHUNK)))
-        assert b"".join(streams) == DATA
         assert stack.faults.in_flight_peak == min(limit, 4)
-        assert stack.runtime.counters["action_executor_acquired"] == 2 * max(0, 4 - limit)
+        assert stack.runtime.counters["action_executor_acquired"] == max(0, 4 - limit)
 
 
-async def test_an_open_body_and_a_block_reader_do_not_deadlock_beside_each_other() -> None:
-    """One of two slots is held by a stream that is not read; the other serves all blocks."""
-    async with open_stack(ConcurrentLimitLayer(2), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
-        parts = await asyncio.gather(*(stack.fetch(offset=at, size=CHUNK) for at in range(0, len(DATA), CHUNK)))
-        assert b"".join(parts) == DATA
-        await body.aclose()
-
-
-async def test_unread_streams_hold_their_slots_and_the_next_request_says_so() -> None:
-    async with open_stack(ConcurrentLimitLayer(3), RetryLayer(), data=DATA) as stack:
-        bodies = await open_bodies(stack, 3)
+async def test_a_queue_that_stands_still_is_given_up() -> None:
+    layer = ConcurrentLimitLayer(3)
+    plan = [Injection(at=CHUNK, delay_seconds=100.0, times=3)]
+    async with open_stack(layer, RetryLayer(), plan=plan, data=DATA) as stack:
+        held = [asyncio.create_task(stack.fetch()) for _ in range(3)]
+        await settle()
         with pytest.raises(
             TimedOut, match=r"no slot became free for 60 seconds: 3 of 3 requests in flight, 1 queued"
         ) as caught:
@@ -89,38 +77,18 @@ async def test_unread_streams_hold_their_slots_and_the_next_request_says_so() ->
         assert (error.status, error.operation, error.path) == ("persistent", "read", "k")
         assert (error.context["concurrency"], error.context["in_flight"], error.context["queued"]) == (3, 3, 1)
         assert len(stack.faults.requests) == 3
-        for body in bodies:
-            await body.aclose()
+        assert await asyncio.gather(*held) == [DATA] * 3
         assert await stack.fetch() == DATA
 
 
 async def test_the_deadline_bounds_the_wait_for_good() -> None:
     async with open_stack(ConcurrentLimitLayer(1), RetryLayer(), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
+        take_slots(slots_of(stack), 1)
         with pytest.raises(TimedOut, match="no slot before the caller's deadline") as caught:
             await stack.accessor.stat(StatRequest(path="k", deadline=9.0))
         assert stack.runtime.loop.time() == 9.0
         assert caught.value.status == "permanent"
-        await body.aclose()
-
-
-async def test_a_body_read_to_its_end_gives_its_slot_back_without_being_closed() -> None:
-    async with open_stack(ConcurrentLimitLayer(1), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
-        while slots_of(stack).in_flight:
-            assert await body.read_chunk()
-        assert await stack.fetch() == DATA
-        assert await body.read_chunk() == b""
-        await body.aclose()
-        await body.aclose()
-        assert slots_of(stack).in_flight == 0
-
-
-async def test_an_empty_body_holds_no_slot() -> None:
-    async with open_stack(ConcurrentLimitLayer(1)) as stack:
-        (body,) = await open_bodies(stack, 1)
-        assert slots_of(stack).in_flight == 0
-        await body.aclose()
+        slots_of(stack).release("demand")
 
 
 @pytest.mark.parametrize("at", ["call", "head"])
@@ -128,23 +96,22 @@ async def test_a_failed_request_gives_its_slot_back(at: Any) -> None:
     async with open_stack(
         ConcurrentLimitLayer(1), plan=[Injection(at=at, error=Unavailable, times=None)], data=DATA
     ) as stack:
-        for way in (stack.fetch, stack.stream):
-            with pytest.raises(Unavailable):
-                await way()
+        with pytest.raises(Unavailable):
+            await stack.fetch()
         assert slots_of(stack).in_flight == 0
 
 
 async def test_demand_goes_before_prefetch_and_first_come_first_served_within_a_lane() -> None:
     async with open_stack(ConcurrentLimitLayer(1), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
+        take_slots(slots_of(stack), 1)
         lanes: list[Lane] = ["prefetch", "demand"] * 3
         async with asyncio.TaskGroup() as group:
             for number, lane in enumerate(lanes):
                 group.create_task(stack.fetch(lane=lane, offset=number, size=1))
                 await settle()
             assert slots_of(stack).queued == 6
-            await body.aclose()
-        assert [offset for offset, _ in stack.ranges()[1:]] == [1, 3, 5, 0, 2, 4]
+            slots_of(stack).release("demand")
+        assert [offset for offset, _ in stack.ranges()] == [1, 3, 5, 0, 2, 4]
 
 
 async def test_a_demand_read_does_not_wait_behind_a_wall_of_prefetches() -> None:
@@ -162,7 +129,7 @@ async def test_a_demand_read_does_not_wait_behind_a_wall_of_prefetches() -> None
 
 async def test_a_promoted_prefetch_goes_with_the_demand() -> None:
     async with open_stack(ConcurrentLimitLayer(1), RetryLayer(), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
+        take_slots(slots_of(stack), 1)
         sinks = [CollectSink() for _ in range(4)]
 
         lanes: list[Lane] = ["prefetch", "prefetch", "prefetch", "demand"]
@@ -171,8 +138,8 @@ async def test_a_promoted_prefetch_goes_with_the_demand() -> None:
                 group.create_task(stack.accessor.read(ReadRequest(path="k", offset=number, lane=lane), sinks[number]))
                 await settle()
             sinks[2].promote()
-            await body.aclose()
-        assert [offset for offset, _ in stack.ranges()[1:]] == [3, 2, 0, 1]
+            slots_of(stack).release("demand")
+        assert [offset for offset, _ in stack.ranges()] == [3, 2, 0, 1]
         sinks[2].promote()
         assert sinks[2].on_promote is None
 
@@ -190,8 +157,8 @@ async def test_an_uncontended_read_makes_no_future() -> None:
         assert made == []
 
 
-async def test_a_prefetch_that_became_urgent_gives_back_the_slot_that_it_took() -> None:
-    """Hurried before it began or while it waited: no lane is left with a slot too few or too many."""
+async def test_a_promoted_prefetch_gives_its_slot_back_in_the_lane_it_was_taken_in() -> None:
+    """Promoted before the read began or while it waited: no lane ends with a slot too few or too many."""
     async with open_stack(ConcurrentLimitLayer(4), data=DATA) as stack:
         for _ in range(3):
             sink = CollectSink()
@@ -199,43 +166,15 @@ async def test_a_prefetch_that_became_urgent_gives_back_the_slot_that_it_took() 
             await stack.accessor.read(ReadRequest(path="k", lane="prefetch"), sink)
         slots = slots_of(stack)
         assert (slots.in_flight, slots.prefetch_in_flight) == (0, 0)
-        bodies = await open_bodies(stack, 4)
+        take_slots(slots, 4)
         sink = CollectSink()
         reading = asyncio.create_task(stack.accessor.read(ReadRequest(path="k", lane="prefetch"), sink))
         await settle()
         sink.promote()
-        for body in bodies:
-            await body.aclose()
+        for _ in range(4):
+            slots.release("demand")
         await reading
         assert (slots.in_flight, slots.prefetch_in_flight) == (0, 0)
-
-
-async def test_a_body_that_fails_to_close_gives_its_slot_back() -> None:
-    """The connection may be gone; the slot is ours."""
-
-    class FailingBody:
-        def __init__(self, body: ReadBody) -> None:
-            self._body = body
-            self.head = body.head
-            self.read_chunk = body.read_chunk
-
-        async def aclose(self) -> None:
-            await self._body.aclose()
-            raise Unavailable("the connection was reset")
-
-    class FailsToClose(Layer):
-        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-            return FailingAccessor(inner)
-
-    class FailingAccessor(WrappedAccessor):
-        async def open_read(self, request: ReadRequest) -> ReadBody:
-            return FailingBody(await self.inner.open_read(request))
-
-    async with open_stack(FailsToClose(), ConcurrentLimitLayer(1), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
-        with pytest.raises(Unavailable):
-            await body.aclose()
-        assert slots_of(stack).in_flight == 0
 
 
 async def test_a_queue_that_moves_is_waited_for() -> None:
@@ -250,7 +189,7 @@ async def test_a_queue_that_moves_is_waited_for() -> None:
 
 async def test_a_cancelled_waiter_leaves_the_queue_and_changes_no_count() -> None:
     async with open_stack(ConcurrentLimitLayer(1), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
+        take_slots(slots_of(stack), 1)
         waiting = [asyncio.create_task(stack.fetch(lane=lane)) for lane in ("demand", "prefetch")]
         last = asyncio.create_task(stack.fetch(lane="prefetch"))
         await settle()
@@ -259,7 +198,7 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_changes_no_count() -> Non
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert (slots_of(stack).in_flight, slots_of(stack).queued) == (1, 1)
-        await body.aclose()
+        slots_of(stack).release("demand")
         assert await last == DATA
         assert (slots_of(stack).in_flight, slots_of(stack).queued) == (0, 0)
 
@@ -267,11 +206,11 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_changes_no_count() -> Non
 @pytest.mark.parametrize("lane", ["demand", "prefetch"])
 async def test_cancel_and_grant_in_one_tick_lose_no_slot(lane: Lane) -> None:
     async with open_stack(ConcurrentLimitLayer(1), data=DATA) as stack:
-        (body,) = await open_bodies(stack, 1)
+        take_slots(slots_of(stack), 1)
         first = asyncio.create_task(stack.fetch(lane=lane))
         second = asyncio.create_task(stack.fetch(lane=lane))
         await settle()
-        await body.aclose()
+        slots_of(stack).release("demand")
         assert slots_of(stack).in_flight == 1
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -297,17 +236,16 @@ async def test_a_streaming_write_holds_a_slot_only_during_its_calls() -> None:
         assert await stack.fetch() == DATA
         await body.write(b"piece")
         assert slots_of(stack).in_flight == 0
-        reading = (await open_bodies(stack, 1))[0]
+        take_slots(slots_of(stack), 1)
         with pytest.raises(TimedOut, match="no slot"):
             await body.write(b"more")
         with pytest.raises(TimedOut, match="no slot"):
             await body.close()
         await body.abort()
-        await reading.aclose()
+        slots_of(stack).release("demand")
 
 
-@pytest.mark.parametrize("way", ["fetch", "stream"])
-async def test_a_cancellation_at_any_point_loses_no_slot(way: str) -> None:
+async def test_a_cancellation_at_any_point_loses_no_slot() -> None:
     """Every suspension, queued behind another read and then granted."""
     suspension, cancelled = 0, True
     while cancelled:
@@ -316,9 +254,9 @@ async def test_a_cancellation_at_any_point_loses_no_slot(way: str) -> None:
             slots = stack.accessor.inner.slots  # type: ignore[attr-defined]
             ahead = asyncio.create_task(stack.fetch())
             await asyncio.sleep(0)
-            behind = asyncio.create_task(was_cancelled(getattr(stack, way)(lane="prefetch"), suspension))
+            behind = asyncio.create_task(was_cancelled(stack.fetch(lane="prefetch"), suspension))
             await asyncio.sleep(0)
-            last = asyncio.create_task(stack.stream())
+            last = asyncio.create_task(stack.fetch())
             cancelled = await behind
             assert await ahead == DATA
             assert await last == DATA

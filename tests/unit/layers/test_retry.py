@@ -22,8 +22,7 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
 )
-from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.layers.retry_attempts import TokenBucket, backoff_seconds
+from aioprefetch.layers.retry import RetryLayer, TokenBucket, backoff_seconds
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import (
     CopyRequest,
@@ -90,11 +89,10 @@ async def test_a_permanent_error_is_not_tried_again() -> None:
         assert stack.runtime.loop.time() == 0
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_giving_up_keeps_the_kind_and_says_persistent(streamed: bool) -> None:
+async def test_giving_up_keeps_the_kind_and_says_persistent() -> None:
     async with open_stack(RetryLayer(), plan=[DOWN], data=b"abc") as stack:
         with pytest.raises(Unavailable) as caught:
-            await (stack.stream() if streamed else stack.fetch())
+            await stack.fetch()
         error = caught.value
         assert error.status == "persistent"
         assert (error.operation, error.path, error.context["attempts"]) == ("read", "k", 4)
@@ -240,7 +238,6 @@ def name_failure(seconds: float) -> Callable[..., Awaitable[object]]:
     return fail
 
 
-@pytest.mark.parametrize("way", ["fetch", "stream"])
 @pytest.mark.parametrize(
     ("seconds", "attempts", "gave_up"),
     [
@@ -251,13 +248,12 @@ def name_failure(seconds: float) -> Callable[..., Awaitable[object]]:
     ],
 )
 async def test_a_name_that_is_not_known_is_asked_for_twice_within_five_seconds(
-    way: str, seconds: float, attempts: int, gave_up: str, monkeypatch: pytest.MonkeyPatch
+    seconds: float, attempts: int, gave_up: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_stack(RetryLayer(), data=b"abc") as stack:
-        for call in ("read", "open_read"):
-            monkeypatch.setattr(stack.faults, call, name_failure(seconds))
+        monkeypatch.setattr(stack.faults, "read", name_failure(seconds))
         with pytest.raises(Unavailable) as caught:
-            await getattr(stack, way)()
+            await stack.fetch()
         error = caught.value
         assert (error.status, error.context["gave_up"]) == ("persistent", gave_up)
         assert error.context["attempts"] == attempts

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.timeout import TimeoutLayer
@@ -21,13 +21,6 @@ CHUNK = 64 * KIB
 SIZE = 8 * CHUNK + 100
 DATA = pattern(SIZE)
 NO_ETAG = Injection(times=None, etag="")
-WAYS = pytest.mark.parametrize("way", ["fetch", "stream"])
-
-
-async def read(stack: Stack, way: str, **fields: Any) -> bytes:
-    """Read by one of the two ways of reading."""
-    result: bytes = await getattr(stack, way)(**fields)
-    return result
 
 
 def replace_at_retry(stack: Stack, data: bytes | None) -> None:
@@ -42,11 +35,10 @@ def replace_at_retry(stack: Stack, data: bytes | None) -> None:
     stack.runtime.events.subscribe(change)
 
 
-@WAYS
 @pytest.mark.parametrize("cut", [*range(0, SIZE, CHUNK), 1, CHUNK - 1, SIZE - 1])
-async def test_a_body_cut_anywhere_is_resumed_at_that_byte(way: str, cut: int) -> None:
+async def test_a_body_cut_anywhere_is_resumed_at_that_byte(cut: int) -> None:
     async with open_stack(RetryLayer(), plan=[Injection(at=cut, error=Unavailable)], data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
         assert stack.ranges() == [(0, None), (cut, SIZE - cut)]
         assert stack.runtime.counters["retries_resumed"] == (cut > 0)
         resumed = stack.faults.requests[1]
@@ -54,82 +46,75 @@ async def test_a_body_cut_anywhere_is_resumed_at_that_byte(way: str, cut: int) -
         assert resumed.if_match == stack.store.objects["k"].metadata.etag
 
 
-@WAYS
 @pytest.mark.parametrize("truncate", [False, True])
-async def test_many_cuts_of_one_body_cost_one_request_each(way: str, truncate: bool) -> None:
+async def test_many_cuts_of_one_body_cost_one_request_each(truncate: bool) -> None:
     """A cut after every MiB: each starts the count anew, so 8 cuts do not end it."""
     data = pattern(8 * MIB + 5)
     cut = Injection(at=MIB, times=None, truncate=truncate, error=None if truncate else Unavailable)
     async with open_stack(RetryLayer(attempts_max=2, tokens=28), plan=[cut], data=data) as stack:
-        assert await read(stack, way) == data
+        assert await stack.fetch() == data
         assert [offset for offset, _ in stack.ranges()] == [MIB * index for index in range(9)]
 
 
-@WAYS
-async def test_progress_starts_the_time_anew(way: str) -> None:
+async def test_progress_starts_the_time_anew() -> None:
     """Three attempts of 40 seconds each: together beyond total_seconds, but each brought a MiB."""
     slow_cut = Injection(at=MIB, times=None, delay_seconds=40.0, error=Unavailable)
     async with open_stack(RetryLayer(), plan=[slow_cut], data=pattern(3 * MIB + 5)) as stack:
-        assert await read(stack, way) == pattern(3 * MIB + 5)
+        assert await stack.fetch() == pattern(3 * MIB + 5)
         assert stack.runtime.loop.time() >= 120.0
 
 
-@WAYS
 @pytest.mark.parametrize("step", [1, 100 * KIB, MIB // 3 + 1, MIB, MIB + 1])
-async def test_a_hostile_server_causes_a_bounded_number_of_requests(way: str, step: int) -> None:
+async def test_a_hostile_server_causes_a_bounded_number_of_requests(step: int) -> None:
     layer = RetryLayer(tokens=10**9)
     data = pattern(5 * MIB)
     async with open_stack(layer, plan=[Injection(at=step, times=None, error=Unavailable)], data=data) as stack:
         if step * layer.attempts_max < MIB:
             with pytest.raises(Unavailable, match="persistent"):
-                await read(stack, way)
+                await stack.fetch()
         else:
-            assert await read(stack, way) == data
+            assert await stack.fetch() == data
         assert len(stack.faults.requests) <= layer.attempts_max * (len(data) // MIB + 1)
 
 
-@WAYS
 @pytest.mark.parametrize("at", ["call", "head", 0, 1, CHUNK, 3 * CHUNK + 7])
 @pytest.mark.parametrize("occurrence", range(3))
-async def test_the_nth_call_failing_costs_one_more_call(way: str, at: Any, occurrence: int) -> None:
+async def test_the_nth_call_failing_costs_one_more_call(at: Any, occurrence: int) -> None:
     """Three block reads; whichever call fails, wherever, the bytes are exact and one request is added."""
     plan = [Injection(occurrence=occurrence, at=at, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=pattern(3 * SIZE)) as stack:
-        parts = [await read(stack, way, offset=index * SIZE, size=SIZE) for index in range(3)]
+        parts = [await stack.fetch(offset=index * SIZE, size=SIZE) for index in range(3)]
         assert b"".join(parts) == pattern(3 * SIZE)
         assert len(stack.faults.requests) == 4
 
 
-@WAYS
 @pytest.mark.parametrize("occurrence", range(4))
-async def test_from_the_nth_call_on_everything_failing_ends_in_one_error(way: str, occurrence: int) -> None:
+async def test_from_the_nth_call_on_everything_failing_ends_in_one_error(occurrence: int) -> None:
     plan = [
         Injection(at=CHUNK, error=Unavailable, times=occurrence),
         Injection(occurrence=occurrence, error=Unavailable, times=None),
     ]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         with pytest.raises(Unavailable) as caught:
-            await read(stack, way)
+            await stack.fetch()
         assert caught.value.received in (0, occurrence * CHUNK)
         assert caught.value.context["attempts"] == len(stack.faults.requests) == 4
 
 
-@WAYS
-async def test_suffix_and_open_ranges_resume_as_exact_ranges(way: str) -> None:
+async def test_suffix_and_open_ranges_resume_as_exact_ranges() -> None:
     plan = [Injection(at=10, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
-        assert await read(stack, way, suffix=1000) == DATA[-1000:]
+        assert await stack.fetch(suffix=1000) == DATA[-1000:]
         assert stack.ranges()[1] == (SIZE - 990, 990)
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
-        assert await read(stack, way, offset=SIZE - 50, if_none_match="other") == DATA[-50:]
+        assert await stack.fetch(offset=SIZE - 50, if_none_match="other") == DATA[-50:]
         assert stack.ranges()[1] == (SIZE - 40, 40)
 
 
-@WAYS
-async def test_nothing_left_to_receive_is_a_success_without_another_request(way: str) -> None:
+async def test_nothing_left_to_receive_is_a_success_without_another_request() -> None:
     plan = [Injection(at=100, error=Unavailable, times=None)]
     async with open_stack(RetryLayer(), plan=plan, data=pattern(100)) as stack:
-        assert await read(stack, way) == pattern(100)
+        assert await stack.fetch() == pattern(100)
         assert len(stack.faults.requests) == 1
 
 
@@ -162,15 +147,14 @@ async def test_a_wrong_count_of_a_whole_response_is_not_asked_for_again() -> Non
         assert len(stack.faults.requests) == 1
 
 
-@WAYS
 @pytest.mark.parametrize("new", [DATA[::-1], b"", b"short", DATA + b"more", None])
 @pytest.mark.parametrize("cut", [0, CHUNK])
-async def test_an_object_that_changes_in_between_is_object_changed(way: str, new: bytes | None, cut: int) -> None:
+async def test_an_object_that_changes_in_between_is_object_changed(new: bytes | None, cut: int) -> None:
     async with open_stack(RetryLayer(), plan=[Injection(at=cut, error=Unavailable)], data=DATA) as stack:
         etag = stack.store.objects["k"].metadata.etag
         replace_at_retry(stack, new)
         with pytest.raises(ObjectChanged) as caught:
-            await read(stack, way)
+            await stack.fetch()
         error = caught.value
         assert (error.status, error.operation, error.path, error.received) == ("permanent", "read", "k", cut)
         assert error.expected_etag == etag
@@ -178,44 +162,39 @@ async def test_an_object_that_changes_in_between_is_object_changed(way: str, new
         assert len(stack.faults.requests) <= 3
 
 
-@WAYS
-async def test_a_store_that_ignores_if_match_is_caught_by_comparison(way: str) -> None:
+async def test_a_store_that_ignores_if_match_is_caught_by_comparison() -> None:
     plan = [Injection(at=CHUNK, error=Unavailable), Injection(occurrence=1, etag="other")]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         with pytest.raises(ObjectChanged) as caught:
-            await read(stack, way)
+            await stack.fetch()
         assert caught.value.actual_etag == "other"
 
 
-@WAYS
-async def test_a_response_that_goes_on_elsewhere_is_refused_and_asked_for_once_more(way: str) -> None:
+async def test_a_response_that_goes_on_elsewhere_is_refused_and_asked_for_once_more() -> None:
     plan = [Injection(at=CHUNK, error=Unavailable), Injection(occurrence=1, start_delta_bytes=1, times=1)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
         assert [offset for offset, _ in stack.ranges()] == [0, CHUNK, CHUNK]
 
 
-@WAYS
-async def test_without_an_etag_total_and_last_modified_tell(way: str) -> None:
+async def test_without_an_etag_total_and_last_modified_tell() -> None:
     plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
         assert stack.ranges() == [(0, None), (CHUNK, SIZE - CHUNK)]
 
 
-@WAYS
 @pytest.mark.parametrize("new", [DATA[::-1], DATA + b"more", b"short"])
-async def test_without_an_etag_a_change_is_seen_by_total_or_last_modified(way: str, new: bytes) -> None:
+async def test_without_an_etag_a_change_is_seen_by_total_or_last_modified(new: bytes) -> None:
     plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         replace_at_retry(stack, new)
         with pytest.raises(ObjectChanged):
-            await read(stack, way)
+            await stack.fetch()
         assert len(stack.faults.requests) == 2
 
 
-@WAYS
-async def test_without_any_validator_a_cut_body_is_not_resumed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_any_validator_a_cut_body_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoDates(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
@@ -225,67 +204,41 @@ async def test_without_any_validator_a_cut_body_is_not_resumed(way: str, monkeyp
     plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         with pytest.raises(Unavailable) as caught:
-            await read(stack, way)
+            await stack.fetch()
         assert caught.value.status == "persistent"
         assert len(stack.faults.requests) == 1
     async with open_stack(RetryLayer(), plan=[NO_ETAG, Injection(at=0, error=Unavailable)], data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
 
 
-@WAYS
-async def test_a_precondition_that_never_held_stays_one(way: str) -> None:
+async def test_a_precondition_that_never_held_stays_one() -> None:
     """ObjectChanged is for a version that had begun to arrive."""
     async with open_stack(RetryLayer(), plan=[Injection(error=Unavailable)], data=DATA) as stack:
         with pytest.raises(ConditionNotMatch):
-            await read(stack, way, if_match="other")
+            await stack.fetch(if_match="other")
     async with open_stack(RetryLayer(), plan=[Injection(error=Unavailable)], data=DATA) as stack:
         stack.store.remove("k")
         with pytest.raises(NotFound):
-            await read(stack, way)
+            await stack.fetch()
 
 
-async def test_the_old_body_is_closed_before_the_pause_and_the_new_request() -> None:
-    """With a single slot the resumed request could never start if the broken body kept it."""
+async def test_a_slot_is_given_back_before_the_pause_and_the_new_request() -> None:
+    """With a single slot the resumed request could never start if the broken response kept it."""
     plan = [Injection(at=CHUNK, error=Unavailable), Injection(occurrence=1, at=CHUNK, error=Unavailable)]
-    async with open_stack(ConcurrentLimitLayer(1), RetryLayer(), plan=plan, data=DATA) as stack:
-        open_in_pause = []
-        stack.runtime.events.subscribe(lambda _: open_in_pause.append(stack.faults.bodies_open))
-        assert await stack.stream() == DATA
-        assert open_in_pause == [0, 0]
+    layer = ConcurrentLimitLayer(1)
+    async with open_stack(layer, RetryLayer(), plan=plan, data=DATA) as stack:
+        in_flight_in_pause = []
+        slots = layer.slots(stack.runtime)
+        stack.runtime.events.subscribe(lambda _: in_flight_in_pause.append((slots.in_flight, stack.faults.in_flight)))
+        assert await stack.fetch() == DATA
+        assert in_flight_in_pause == [(0, 0), (0, 0)]
         assert stack.faults.in_flight_peak == 1
         assert stack.runtime.counters["action_executor_acquired"] == 0
 
 
-async def test_a_body_that_failed_for_good_or_was_closed_gives_no_more_bytes() -> None:
-    plan = [Injection(at=CHUNK, error=Unavailable, times=None), Injection(occurrence=1, error=Unavailable, times=None)]
-    async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
-        body = await stack.accessor.open_read(ReadRequest(path="k"))
-        assert body.head.total == SIZE
-        await body.read_chunk()
-        for kind in (Unavailable, Closed):
-            with pytest.raises(kind):
-                await body.read_chunk()
-        await body.aclose()
-        await body.aclose()
-
-
-async def test_the_time_of_a_stream_does_not_count_what_its_user_takes() -> None:
-    """Each chunk may take ``total_seconds``; an hour between two chunks is the caller's."""
-    plan = [Injection(at=300 * KIB, error=Unavailable, times=None)]
-    async with open_stack(RetryLayer(), plan=plan, data=pattern(MIB)) as stack:
-        body = await stack.accessor.open_read(ReadRequest(path="k"))
-        received = b""
-        while chunk := await body.read_chunk():
-            received += chunk
-            stack.runtime.loop._now_seconds += 3600  # type: ignore[attr-defined]
-        await body.aclose()
-        assert received == pattern(MIB)
-
-
-@WAYS
 @pytest.mark.parametrize("fault", ["none", "error", "hang"])
 @pytest.mark.parametrize("at", ["call", "head", CHUNK])
-async def test_a_cancellation_at_any_point_leaves_nothing_open(way: str, fault: str, at: Any) -> None:
+async def test_a_cancellation_at_any_point_leaves_nothing_open(fault: str, at: Any) -> None:
     """Cancelled at the k-th suspension for every k: slots, bodies and tasks are back, and a later read is whole."""
     plan = [Injection(at=at, error=Unavailable if fault == "error" else None, hang=fault == "hang")]
     suspension, cancelled = 0, True
@@ -294,15 +247,13 @@ async def test_a_cancellation_at_any_point_leaves_nothing_open(way: str, fault: 
         layers = (TimeoutLayer(stall_seconds=1.0), ConcurrentLimitLayer(2), RetryLayer())
         async with open_stack(*layers, plan=plan, data=DATA) as stack:
             slots = layers[1].slots(stack.runtime)
-            cancelled = await was_cancelled(read(stack, way), suspension)
+            cancelled = await was_cancelled(stack.fetch(), suspension)
             assert (slots.in_flight, slots.prefetch_in_flight, slots.queued) == (0, 0, 0)
-            assert stack.faults.bodies_open == 0
-            assert await read(stack, way) == DATA
+            assert await stack.fetch() == DATA
     assert suspension > 5
 
 
-@WAYS
-async def test_random_faults_give_exact_bytes_or_a_typed_error(way: str) -> None:
+async def test_random_faults_give_exact_bytes_or_a_typed_error() -> None:
     """Two cuts at every pair of points, with the whole default stack."""
     layers = (TimeoutLayer(), ConcurrentLimitLayer(), RetryLayer())
     for first in range(0, SIZE, 3 * CHUNK // 2):
@@ -312,23 +263,15 @@ async def test_random_faults_give_exact_bytes_or_a_typed_error(way: str) -> None
                 Injection(occurrence=1, at=second, hang=True),
             ]
             async with open_stack(*layers, plan=plan, data=DATA) as stack:
-                assert await read(stack, way) == DATA
+                assert await stack.fetch() == DATA
                 assert stack.ranges()[1:] == [
                     (first, SIZE - first),
                     (first + second, SIZE - first - second),
                 ]
 
 
-@WAYS
-async def test_a_read_that_was_resumed_reports_the_first_head(way: str) -> None:
+async def test_a_read_that_was_resumed_reports_the_first_head() -> None:
     async with open_stack(RetryLayer(), plan=[Injection(at=CHUNK, error=Unavailable)], data=DATA) as stack:
-        if way == "fetch":
-            reply = await stack.accessor.read(ReadRequest(path="k", offset=10, size=2 * CHUNK), CollectSink())
-            head = reply.head
-        else:
-            body = await stack.accessor.open_read(ReadRequest(path="k", offset=10, size=2 * CHUNK))
-            while await body.read_chunk():
-                pass
-            head = body.head
-            await body.aclose()
-        assert (head.start, head.size, head.total) == (10, 2 * CHUNK, SIZE)
+        reply = await stack.accessor.read(ReadRequest(path="k", offset=10, size=2 * CHUNK), CollectSink())
+        assert (reply.head.start, reply.head.size, reply.head.total) == (10, 2 * CHUNK, SIZE)
+        assert reply.received == 2 * CHUNK

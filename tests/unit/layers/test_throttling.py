@@ -8,7 +8,7 @@ from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatis
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, StatRequest, WriteRequest
-from tests.unit.layers.layer_stack import KIB, Stack, open_bodies, open_stack, pattern, settle, slots_of
+from tests.unit.layers.layer_stack import KIB, Stack, open_stack, pattern, settle, slots_of, take_slots
 
 pytestmark = pytest.mark.virtual
 
@@ -21,25 +21,24 @@ def limits(stack: Stack) -> list[tuple[str, object]]:
     return [(one.name, one.facts["limit"]) for one in stack.events if one.name.startswith("limit.")]
 
 
-async def refuse(stack: Stack, way: str = "fetch") -> None:
+async def refuse(stack: Stack) -> None:
     """A request that the plan throttles."""
     with pytest.raises(Throttled):
-        await getattr(stack, way)()
+        await stack.fetch()
 
 
-@pytest.mark.parametrize("way", ["fetch", "stream"])
-async def test_throttled_halves_the_slots_and_answers_bring_them_back(way: str) -> None:
+async def test_throttled_halves_the_slots_and_answers_bring_them_back() -> None:
     plan = [Injection(error=Throttled, times=2)]
     async with open_stack(ConcurrentLimitLayer(8), plan=plan, data=DATA) as stack:
         slots = slots_of(stack)
-        await refuse(stack, way)
+        await refuse(stack)
         assert (slots.limit, slots.limit_max, stack.runtime.statistics()["slots_withheld"]) == (4, 8, 4)
-        await refuse(stack, way)
+        await refuse(stack)
         assert slots.limit == 4
         for limit in (4, 5, 6, 7):
             assert slots.limit == limit
             for _ in range(limit):
-                await getattr(stack, way)()
+                await stack.fetch()
         assert (slots.limit, stack.runtime.statistics()["slots_withheld"]) == (8, 0)
         assert limits(stack) == [("limit.lowered", 4), ("limit.restored", 8)]
 
@@ -98,7 +97,7 @@ async def test_other_failures_neither_lower_the_limit_nor_raise_it() -> None:
                 await refuse(stack)
 
 
-async def test_writes_are_heeded_too() -> None:
+async def test_writes_change_the_limit_too() -> None:
     """An opening counts as a response, and so does a closing; a piece does not, since most of them are not sent."""
     plan = [Injection(operation="write", error=Throttled)]
     async with open_stack(ConcurrentLimitLayer(8), plan=plan, data=DATA) as stack:
@@ -126,11 +125,11 @@ async def test_a_streaming_write_that_is_throttled_halves_the_slots(step: str, m
         await body.abort()
 
 
-async def test_streams_that_nobody_reads_do_not_hold_up_the_rest_for_ever() -> None:
+async def test_responses_without_end_do_not_hold_up_the_rest_for_ever() -> None:
     """They hold more than throttling has left, so that no response could bring a slot back."""
-    plan = [Injection(occurrence=5, error=Throttled)]
+    plan = [Injection(error=Throttled)]
     async with open_stack(ConcurrentLimitLayer(8, wait_seconds=7.0), plan=plan, data=DATA) as stack:
-        bodies = await open_bodies(stack, 5)
+        take_slots(slots_of(stack), 5)
         await refuse(stack)
         with pytest.raises(TimedOut, match=r"no slot before .* 4 slots are withheld") as caught:
             await stack.fetch(deadline=2.0)
@@ -138,5 +137,5 @@ async def test_streams_that_nobody_reads_do_not_hold_up_the_rest_for_ever() -> N
         assert await stack.fetch() == DATA
         assert stack.runtime.loop.time() == 9.0
         assert limits(stack) == [("limit.lowered", 4), ("limit.restored", 8)]
-        for body in bodies:
-            await body.aclose()
+        for _ in range(5):
+            slots_of(stack).release("demand")

@@ -10,7 +10,7 @@ import pytest
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.errors import Closed, ConfigInvalid, Stalled, TimedOut, Unavailable
+from aioprefetch.errors import ConfigInvalid, Stalled, TimedOut, Unavailable
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.retry import RetryLayer
@@ -27,19 +27,12 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-from tests.unit.layers.layer_stack import KIB, Stack, open_stack, pattern
+from tests.unit.layers.layer_stack import KIB, open_stack, pattern
 
 pytestmark = pytest.mark.virtual
 
 CHUNK = 64 * KIB
 DATA = pattern(4 * CHUNK)
-WAYS = pytest.mark.parametrize("way", ["fetch", "stream"])
-
-
-async def read(stack: Stack, way: str, **fields: Any) -> bytes:
-    """Read by one of the two ways of reading."""
-    result: bytes = await getattr(stack, way)(**fields)
-    return result
 
 
 CONTROL: dict[str, Callable[[Accessor, float | None], Awaitable[object]]] = {
@@ -87,86 +80,77 @@ async def test_a_deadline_ends_a_control_operation_for_good(operation: str) -> N
         assert len(stack.faults.requests) == 1
 
 
-@WAYS
 @pytest.mark.parametrize("at", ["call", "head"])
-async def test_no_head_within_stall_seconds_is_timed_out(way: str, at: Any) -> None:
+async def test_no_head_within_stall_seconds_is_timed_out(at: Any) -> None:
     async with open_stack(TimeoutLayer(), plan=[Injection(at=at, hang=True)], data=DATA) as stack:
         with pytest.raises(TimedOut) as caught:
-            await read(stack, way)
+            await stack.fetch()
         error = caught.value
         assert stack.runtime.loop.time() == 20.0
         assert not isinstance(error, Stalled)
         assert (error.status, error.operation, error.path, error.received) == ("temporary", "read", "k", 0)
         assert error.context["limit_seconds"] == 20.0
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
 
 
-@WAYS
 @pytest.mark.parametrize("at", [0, CHUNK, 3 * CHUNK + 5])
-async def test_a_body_that_stops_is_stalled(way: str, at: int) -> None:
+async def test_a_body_that_stops_is_stalled(at: int) -> None:
     async with open_stack(TimeoutLayer(), plan=[Injection(at=at, hang=True)], data=DATA) as stack:
         with pytest.raises(Stalled) as caught:
-            await read(stack, way)
+            await stack.fetch()
         error = caught.value
         assert 20.0 <= stack.runtime.loop.time() <= 25.0
         assert (error.status, error.received, error.context["received"]) == ("temporary", at, at)
         assert error.head is not None
         assert error.head.size == len(DATA)
-        assert stack.faults.bodies_open == 0
 
 
-@WAYS
-async def test_a_slow_body_that_goes_on_is_not_stalled(way: str) -> None:
+async def test_a_slow_body_that_goes_on_is_not_stalled() -> None:
     plan = [Injection(at=CHUNK * index, delay_seconds=19.0) for index in range(4)]
     async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
         assert stack.runtime.loop.time() == 4 * 19.0
 
 
-@WAYS
 @pytest.mark.parametrize("pause", [1.0, 4.0, 6.0, 11.0, 19.9])
-async def test_the_limit_counts_from_the_last_byte(way: str, pause: float) -> None:
+async def test_the_limit_counts_from_the_last_byte(pause: float) -> None:
     """However late in the limit the last byte came: never too early, at most a quarter too late."""
     plan = [Injection(at=CHUNK, delay_seconds=pause), Injection(at=2 * CHUNK, hang=True)]
     async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
         with pytest.raises(Stalled):
-            await read(stack, way)
+            await stack.fetch()
         assert pause + 20.0 <= stack.runtime.loop.time() <= pause + 25.0
 
 
-@WAYS
 @pytest.mark.parametrize("at", ["call", CHUNK])
 @pytest.mark.parametrize("stall_seconds", [None, 20.0])
-async def test_a_deadline_ends_a_read_for_good(way: str, at: Any, stall_seconds: float | None) -> None:
+async def test_a_deadline_ends_a_read_for_good(at: Any, stall_seconds: float | None) -> None:
     layers = (TimeoutLayer(stall_seconds=stall_seconds), RetryLayer())
     async with open_stack(*layers, plan=[Injection(at=at, hang=True, times=None)], data=DATA) as stack:
         with pytest.raises(TimedOut, match="deadline") as caught:
-            await read(stack, way, deadline=7.0)
+            await stack.fetch(deadline=7.0)
         assert stack.runtime.loop.time() == 7.0
         assert (caught.value.status, caught.value.received) == ("permanent", 0 if at == "call" else CHUNK)
         with pytest.raises(TimedOut, match="deadline"):
-            await read(stack, way, deadline=7.0)
+            await stack.fetch(deadline=7.0)
         assert len(stack.faults.requests) == 1
 
 
-@WAYS
-async def test_the_deadline_bounds_a_body_that_always_goes_on(way: str) -> None:
+async def test_the_deadline_bounds_a_body_that_always_goes_on() -> None:
     plan = [Injection(at=CHUNK * index, delay_seconds=3.0) for index in range(4)]
     async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
         with pytest.raises(TimedOut, match="deadline"):
-            await read(stack, way, deadline=8.0)
+            await stack.fetch(deadline=8.0)
         assert stack.runtime.loop.time() == 8.0
 
 
-@WAYS
-async def test_retry_goes_on_where_a_body_stalled(way: str) -> None:
+async def test_retry_goes_on_where_a_body_stalled() -> None:
     async with open_stack(TimeoutLayer(), RetryLayer(), plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
         assert stack.ranges() == [(0, None), (CHUNK, 3 * CHUNK)]
 
 
-@WAYS
-async def test_nothing_is_armed_without_limits(way: str) -> None:
+async def test_nothing_is_armed_without_limits() -> None:
     layer = TimeoutLayer(timeout_seconds=None, stall_seconds=None)
     async with open_stack(layer, plan=[Injection(at=CHUNK, delay_seconds=100_000.0)], data=DATA) as stack:
         armed = []
@@ -179,7 +163,7 @@ async def test_nothing_is_armed_without_limits(way: str) -> None:
 
         loop.call_at = spy  # type: ignore[method-assign, assignment]
         try:
-            assert await read(stack, way) == DATA
+            assert await stack.fetch() == DATA
             await stack.accessor.stat(StatRequest(path="k"))
         finally:
             del loop.call_at
@@ -198,27 +182,24 @@ class SaysItWatches(Layer):
         return accessor
 
 
-@WAYS
-async def test_what_watches_itself_closely_enough_is_left_to_itself(way: str) -> None:
+async def test_what_watches_itself_closely_enough_is_left_to_itself() -> None:
     plan = [Injection(at=CHUNK, delay_seconds=500.0), Injection(at=CHUNK, occurrence=1, error=Stalled)]
     layers = (SaysItWatches(20.0), CompleteLayer(), ErrorContextLayer(), TimeoutLayer(stall_seconds=20.0))
     async with open_stack(*layers, plan=plan, data=DATA) as stack:
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
         assert stack.runtime.loop.time() == 500.0
         with pytest.raises(Stalled, match="injected"):
-            await read(stack, way)
+            await stack.fetch()
 
 
-@WAYS
-async def test_what_watches_itself_still_has_the_deadline(way: str) -> None:
+async def test_what_watches_itself_still_has_the_deadline() -> None:
     layers = (SaysItWatches(20.0), TimeoutLayer())
     async with open_stack(*layers, plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
         with pytest.raises(TimedOut, match="deadline"):
-            await read(stack, way, deadline=7.0)
+            await stack.fetch(deadline=7.0)
         assert stack.runtime.loop.time() == 7.0
 
 
-@WAYS
 @pytest.mark.parametrize(
     "layers",
     [
@@ -230,10 +211,10 @@ async def test_what_watches_itself_still_has_the_deadline(way: str) -> None:
     ],
     ids=["too slow", "does not", "says nonsense", "not seen from outside"],
 )
-async def test_what_does_not_is_watched(way: str, layers: tuple[Layer, ...]) -> None:
+async def test_what_does_not_is_watched(layers: tuple[Layer, ...]) -> None:
     async with open_stack(*layers, plan=[Injection(at="call", hang=True)], data=DATA) as stack:
         with pytest.raises(TimedOut):
-            await read(stack, way)
+            await stack.fetch()
         assert stack.runtime.loop.time() == 20.0
 
 
@@ -259,15 +240,14 @@ async def test_only_the_stalled_one_of_many_reads_ends() -> None:
         assert sorted(type(result).__name__ for result in results) == ["Stalled"] + ["bytes"] * 7
 
 
-@WAYS
 @pytest.mark.parametrize("at", ["call", CHUNK])
 @pytest.mark.parametrize("first", ["caller", "watchdog"])
 async def test_a_cancellation_in_the_moment_of_expiry_passes_unchanged(
-    way: str, at: Any, first: str, monkeypatch: pytest.MonkeyPatch
+    at: Any, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In either order within one tick: the caller's cancellation wins, and the task is not left cancelled twice."""
     async with open_stack(TimeoutLayer(), plan=[Injection(at=at, hang=True)], data=DATA) as stack:
-        reading = asyncio.create_task(read(stack, way))
+        reading = asyncio.create_task(stack.fetch())
         expire = Watch.expire
 
         def both(watch: Watch, reason: Any) -> None:
@@ -284,58 +264,29 @@ async def test_a_cancellation_in_the_moment_of_expiry_passes_unchanged(
         assert reading.cancelling() == 1
 
 
-@WAYS
-async def test_an_expiry_leaves_no_cancellation_in_the_task(way: str) -> None:
+async def test_an_expiry_leaves_no_cancellation_in_the_task() -> None:
     async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, hang=True, times=2)], data=DATA) as stack:
         for _ in range(2):
             with pytest.raises(Stalled):
-                await read(stack, way)
+                await stack.fetch()
             task = asyncio.current_task()
             assert task is not None
             assert task.cancelling() == 0
-        assert await read(stack, way) == DATA
+        assert await stack.fetch() == DATA
 
 
-@WAYS
-async def test_an_outer_timeout_of_the_caller_still_works(way: str) -> None:
+async def test_an_outer_timeout_of_the_caller_still_works() -> None:
     async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
         with pytest.raises(TimeoutError) as caught:
             async with asyncio.timeout(3.0):
-                await read(stack, way)
+                await stack.fetch()
         assert not isinstance(caught.value, TimedOut)
 
 
-@WAYS
-async def test_a_failure_of_the_inner_layer_passes_unchanged(way: str) -> None:
+async def test_a_failure_of_the_inner_layer_passes_unchanged() -> None:
     async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, error=Unavailable)], data=DATA) as stack:
         with pytest.raises(Unavailable):
-            await read(stack, way)
-
-
-async def test_an_expired_body_is_closed_and_gives_no_more_bytes() -> None:
-    """Reading on would skip what the cancelled call had taken."""
-    async with open_stack(TimeoutLayer(), plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:
-        body = await stack.accessor.open_read(ReadRequest(path="k"))
-        await body.read_chunk()
-        with pytest.raises(Stalled):
-            await body.read_chunk()
-        assert stack.faults.bodies_open == 0
-        with pytest.raises(Closed):
-            await body.read_chunk()
-        await body.aclose()
-
-
-async def test_the_time_between_two_chunks_is_the_callers() -> None:
-    async with open_stack(TimeoutLayer(), data=DATA) as stack:
-        body = await stack.accessor.open_read(ReadRequest(path="k"))
-        received = b""
-        while chunk := await body.read_chunk():
-            received += chunk
-            waiting = asyncio.get_running_loop().create_future()
-            asyncio.get_running_loop().call_later(100.0, waiting.set_result, None)
-            await waiting
-        await body.aclose()
-        assert received == DATA
+            await stack.fetch()
 
 
 async def test_the_limit_of_a_write_grows_with_its_size() -> None:
@@ -375,8 +326,7 @@ async def test_a_sink_without_progress_counts_from_the_start_of_each_attempt() -
         assert sink.to_bytes() == DATA
 
 
-@WAYS
-async def test_a_read_that_meets_its_deadline_leaves_no_timer(way: str) -> None:
+async def test_a_read_that_meets_its_deadline_leaves_no_timer() -> None:
     """The stack itself asserts at its end that no timer is armed."""
     async with open_stack(TimeoutLayer(), data=DATA) as stack:
-        assert await read(stack, way, deadline=100.0) == DATA
+        assert await stack.fetch(deadline=100.0) == DATA

@@ -136,6 +136,22 @@ async def test_a_pattern_in_the_prefix_is_no_silent_empty_listing(prefix: str, o
     assert [entry async for entry in op.list(prefix, start_after="d/")] == []
 
 
+async def test_a_url_as_prefix_is_no_silent_empty_listing(op: Operator) -> None:
+    url = f"{op.info.url}/d/"
+    for prefix, meant in ((url, ", so this may be 'd/'"), ("s3://bucket/d/", "")):
+        listing = op.list(prefix)
+        with pytest.raises(InvalidArgument) as caught:
+            await anext(listing)
+        assert caught.value.message.endswith(f"paths are relative to {op.info.url}, and this one is a URL{meant}")
+        assert (caught.value.operation, caught.value.path) == ("list", prefix)
+        with pytest.raises(StopAsyncIteration):
+            await anext(listing)
+        assert [entry async for entry in op.list(prefix, glob="**")] == []
+    await op.write("s3://bucket/d/k", b"")
+    assert [entry.path async for entry in op.list("s3://bucket/d/")] == ["s3://bucket/d/k"]
+    assert [entry async for entry in op.list("no scheme://d/")] == []
+
+
 async def test_keys_may_hold_what_a_pattern_does(op: Operator) -> None:
     for key in ("a*b/x", "a[b/x", "a?b/x"):
         await op.write(key, b"")

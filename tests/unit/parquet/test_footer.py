@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aioprefetch.cli.sample_file import sample_parquet
+from aioprefetch.cli.demo import sample_parquet
 from aioprefetch.errors import (
     NotFound,
     ObjectChanged,

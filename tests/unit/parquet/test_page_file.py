@@ -11,12 +11,10 @@ from aioprefetch.errors import Error, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import planned_chunk
 from aioprefetch.parquet.chunks import column_chunks
-from aioprefetch.parquet.page_checks import LargePages
 from aioprefetch.parquet.page_file import FooterParts, decode_pages
-from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
+from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, LargePages, PageOptions
 from aioprefetch.parquet.page_index import parse_offset_index
-from aioprefetch.parquet.paged_field import can_be_merged, merged
-from aioprefetch.parquet.paged_leaf import PagedLeaf
+from aioprefetch.parquet.paged_leaf import PagedLeaf, can_be_merged, merged
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from aioprefetch.parquet import thrift
+from aioprefetch.parquet.chunk_read import PageWalk
 from aioprefetch.parquet.page_header import BadPage, PageHeader, read_page_header
-from aioprefetch.parquet.page_walk import PageWalk
 from aioprefetch.parquet.sparse_file import SparseFile
 from tests.unit.parquet.parquet_files import nested_table, written
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.cli.sample_file import sample_parquet
+from aioprefetch.cli.demo import sample_parquet
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidRange, InvalidType
 from aioprefetch.parquet.byte_plan import (
     PAGES_SHARE_MAX,

@@ -26,7 +26,7 @@ from aioprefetch.parquet.pruning import (
     prune_pages,
     prune_row_groups,
 )
-from aioprefetch.parquet.row_ranges import intersected, joined
+from aioprefetch.ranges import intersected, joined
 from tests.unit.parquet.parquet_files import (
     chunk_of,
     footer_at_hand,

@@ -11,8 +11,8 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer
 from aioprefetch.reader.range_reader import RangeReader
 from aioprefetch.runtime.statistics import Statistics
-from tests.unit.blocks.disk.disk_bench import BLOCK as DISK_BLOCK
-from tests.unit.blocks.disk.disk_bench import disk_bench, key_in, on_disk, reader_of, tier_of
+from tests.unit.blocks.spill.disk_bench import BLOCK as DISK_BLOCK
+from tests.unit.blocks.spill.disk_bench import disk_bench, key_in, on_disk, reader_of, tier_of
 from tests.unit.gates import Bench, bench, settle
 from tests.unit.reader.ahead import BLOCK, READS, answer_all, fetching_ahead
 

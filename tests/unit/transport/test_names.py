@@ -14,8 +14,8 @@ from aioprefetch.errors import Error, RedirectRefused, TimedOut, Unavailable
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, connecting
-from aioprefetch.transport import resolver as resolving
-from aioprefetch.transport.resolver import THREADS_MAX, Resolver
+from aioprefetch.transport import connecting as resolving
+from aioprefetch.transport.connecting import THREADS_MAX, Resolver
 from tests.unit.transport.tls_servers import client, get, ok, serving, target_of
 
 Info = tuple[int, int, int, str, Any]
@@ -154,7 +154,7 @@ async def test_no_address_ever_answers(names: Names) -> None:
         with deaf("127.0.0.2", port), pytest.raises(TimedOut, match=r"connect_timeout_seconds=0\.1") as caught:
             await get(http, target)
         assert caught.value.is_temporary
-        assert http.connections == 0
+        assert http.snapshot().open == 0
         names.known["deaf.example"] = ["127.0.0.1"]
         assert await get(http, target)
     assert names.asked == ["deaf.example"] * 2
@@ -182,7 +182,7 @@ async def test_a_name_that_nobody_knows(names: Names, failure: Any) -> None:
         with pytest.raises(Unavailable, match="could not be resolved") as caught:
             await get(http, target)
         assert (caught.value.is_temporary, caught.value.context) == (True, {"reason": "dns"})
-        assert http.connections == 0
+        assert http.snapshot().open == 0
         names.known["new.example"] = ["127.0.0.1"]
         assert await get(http, target)
 
@@ -269,7 +269,7 @@ async def test_names_that_hang_hold_up_nothing_else(names: Names) -> None:
             assert isinstance(error, TimedOut)
             assert "was not resolved within connect_timeout_seconds=0.1" in error.message
             assert error.context == {"reason": "dns"}
-        assert http.connections == 0
+        assert http.snapshot().open == 0
         async with asyncio.timeout(5):
             assert await http._runtime.run_blocking(lambda: "free") == "free"
             assert await get(http, target_of(f"http://127.0.0.1:{port}/k"))

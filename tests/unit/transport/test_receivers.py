@@ -70,7 +70,7 @@ async def test_a_receiver_that_fails_closes_the_connection(where: str, calls: in
         for _ in range(2):
             with pytest.raises(Refusal, match=where):
                 await client.fetch(server.target(), b"", Spoiling(where, calls))
-            await eventually(lambda: client.connections == 0 and server.open == 0)
+            await eventually(lambda: client.snapshot().open == 0 and server.open == 0)
 
 
 async def test_a_destination_without_room_is_not_overrun() -> None:
@@ -96,7 +96,7 @@ async def test_a_destination_without_room_is_not_overrun() -> None:
                 await client.fetch(server.target(), b"", taker)
             assert LARGE.startswith(taker.content())
             assert len(taker.content()) <= room
-            await eventually(lambda: client.connections == 0)
+            await eventually(lambda: client.snapshot().open == 0)
 
 
 async def test_a_body_that_is_not_wanted_closes_the_connection() -> None:
@@ -108,4 +108,4 @@ async def test_a_body_that_is_not_wanted_closes_the_connection() -> None:
         taker = Indifferent()
         await client.fetch(server.target(), b"", taker)
         assert taker.heads[0].status == 200
-        await eventually(lambda: client.connections == 0)
+        await eventually(lambda: client.snapshot().open == 0)

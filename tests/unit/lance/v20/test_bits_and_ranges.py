@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.lance.physical.bits import aligned, copy_bits, fill_bits, packed
-from aioprefetch.lance.physical.ends import StoredEnds
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.memory import aligned, copy_bits, fill_bits, packed
+from aioprefetch.lance.physical.offsets import StoredEnds
 from aioprefetch.lance.physical.value import Bitmap, Value
+from aioprefetch.lance.row_ranges import RowRanges
 
 
 def _bits(memory: np.ndarray, offset: int, count: int) -> list[int]:

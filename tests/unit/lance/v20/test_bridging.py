@@ -12,8 +12,8 @@ import aioprefetch as ap
 from aioprefetch.lance import output
 from aioprefetch.lance.logical import portions
 from aioprefetch.lance.physical import value
-from aioprefetch.lance.physical.ends import Ends
 from aioprefetch.lance.physical.memory import INT32_MAX
+from aioprefetch.lance.physical.offsets import Ends
 from aioprefetch.lance.physical.protocols import Piece
 from aioprefetch.lance.physical.strings import BinaryRows, TextRows
 from tests.unit.lance.v20.families import table_of

@@ -11,12 +11,12 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.lance import encodings as enc
 from aioprefetch.lance.compression import decompress, decompressed_bytes
-from aioprefetch.lance.dataset.missing import MissingField
+from aioprefetch.lance.dataset.fragments import MissingField
 from aioprefetch.lance.output import assemble, dictionary
 from aioprefetch.lance.physical.build import PageBuffers, blob_scheduler, list_scheduler, page_scheduler
 from aioprefetch.lance.physical.dictionary import DictionaryRows, TextDictionaryRows
 from aioprefetch.lance.physical.protocols import Piece
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.row_ranges import RowRanges
 from tests.unit.lance.v20.families import FAMILIES, table_of
 from tests.unit.lance.v20.pages_in_memory import random_ranges, read_rows, write_file
 

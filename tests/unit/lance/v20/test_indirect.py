@@ -12,8 +12,8 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.logical.lists import ListPage
 from aioprefetch.lance.logical.structs import StructField
 from aioprefetch.lance.physical import blob, strings
-from aioprefetch.lance.physical.ends import StoredEnds
-from aioprefetch.lance.physical.row_ranges import RowRanges
+from aioprefetch.lance.physical.offsets import StoredEnds
+from aioprefetch.lance.row_ranges import RowRanges
 from tests.unit.lance.v20.families import table_of
 from tests.unit.lance.v20.pages_in_memory import (
     MemoryIo,

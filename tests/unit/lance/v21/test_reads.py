@@ -16,9 +16,8 @@ from aioprefetch.errors import Error, Unavailable, Unsupported, UntrustedMetadat
 from aioprefetch.lance import output
 from aioprefetch.lance.physical.protocols import Target
 from aioprefetch.lance.structural import CONCATENATED
-from aioprefetch.lance.structural.leaf_rows import LeafRows
+from aioprefetch.lance.structural.leaf_rows import LeafRows, StringBuilder
 from aioprefetch.lance.structural.pages import WHOLE_PAGE_BYTES
-from aioprefetch.lance.structural.texts import TextDestination
 from aioprefetch.lance.structural.values import Texts, Values
 from tests.unit.lance.v20.pages_in_memory import MemoryIo, drain_all, open_bytes
 from tests.unit.lance.v21.structural_pages import VERSIONS, start_scan
@@ -200,27 +199,27 @@ async def test_pages_of_a_batch_are_decoded_into_one_destination(
             if target is not None:
                 parts.append((target.memory.__array_interface__["data"][0], start, target.position))
 
-    def append(texts: TextDestination, values: Values, share: float) -> None:
-        start = texts._used
+    def append(texts: StringBuilder, values: Values, share: float) -> None:
+        start = texts.size_bytes
         put(texts, values, share)
-        assert texts._memory is not None
-        parts.append((-1, start, texts._used))
+        assert texts.memory is not None
+        parts.append((-1, start, texts.size_bytes))
 
-    def finish(texts: TextDestination) -> Texts:
+    def finish(texts: StringBuilder) -> Texts:
         whole = end(texts)
-        assert texts._memory is not None
-        destinations.append(texts._memory.address)
+        assert texts.memory is not None
+        destinations.append(texts.memory.address)
         return whole
 
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("arrays of pages were concatenated")
 
     destinations: list[int] = []
-    write, put, end = LeafRows.decode_into, TextDestination.append, TextDestination.finish
-    monkeypatch.setattr(TextDestination, "finish", finish)
+    write, put, end = LeafRows.decode_into, StringBuilder.append, StringBuilder.finish
+    monkeypatch.setattr(StringBuilder, "finish", finish)
     monkeypatch.setattr(output, "allocate", allocate)
     monkeypatch.setattr(LeafRows, "decode_into", decode_into)
-    monkeypatch.setattr(TextDestination, "append", append)
+    monkeypatch.setattr(StringBuilder, "append", append)
     io = MemoryIo(data)
     root, rows = start_scan(file, io, [(0, 3000)])
     await root.wait(rows)

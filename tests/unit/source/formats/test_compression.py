@@ -190,7 +190,7 @@ async def test_files_of_parquet_and_binary_are_not_decompressed() -> None:
     assert compression_of("a.bin.gz", FormatOptions()) == "none"
     with pytest.raises(ConfigInvalid, match="does not go with format='binary'"):
         compression_of("a.bin", FormatOptions(compression="gzip"))
-    with pytest.raises(ConfigInvalid, match="compression='lzo' is none of"):
+    with pytest.raises(ConfigInvalid, match="compression='lzo' must be one of"):
         compression_of("a.csv", FormatOptions(compression="lzo"))
 
 

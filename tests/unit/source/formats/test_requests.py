@@ -179,9 +179,9 @@ def test_formats_are_told_by_option_or_suffix() -> None:
     ):
         assert format_of(key, FormatOptions()).name == name
     assert format_of("a.csv", FormatOptions(format="text")).name == "text"
-    with pytest.raises(ConfigInvalid, match="does not tell a format"):
+    with pytest.raises(ConfigInvalid, match="suffix of the key is of no format"):
         format_of("csv", FormatOptions())
-    with pytest.raises(ConfigInvalid, match="format='avro' is none of"):
+    with pytest.raises(ConfigInvalid, match="format='avro' must be one of"):
         format_of("a.csv", FormatOptions(format="avro"))
 
 

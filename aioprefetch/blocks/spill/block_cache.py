@@ -1,0 +1,280 @@
+"""The block files of one directory: written whole or not at all, checked when read, the least used ones removed.
+
+Everything here blocks and belongs in a thread; any number of threads and processes may use one directory. No byte
+is ever wrong: a file that does not fit is a miss, and is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import stat
+import threading
+import time
+from collections.abc import Sequence
+
+from aioprefetch.blocks.spill.block_key import BlockKey, is_block_name, is_old_name
+from aioprefetch.blocks.spill.directory import FILE_MODE, Descriptor, GuardedDirectory, SystemCalls, drop_written
+from aioprefetch.blocks.spill.entry import BadEntry, checksums, decode_header, encode_header
+from aioprefetch.blocks.spill.index import LruIndex
+from aioprefetch.blocks.spill.temporaries import is_abandoned, is_temporary, temporary_name
+
+# This share of a file system stays free, whatever the capacity is: a cache must not make other programs fail.
+RESERVE_SHARE = 0.05
+# Listing the directory for the changes of other processes may take this share of the time.
+LOOK_SHARE = 0.05
+# A listing that takes less than this is always worth it.
+LOOK_SECONDS_FREE = 0.02
+# And any after one part in this many of the capacity was written: others may have written as much.
+LOOK_WRITTEN_SHARE = 16
+# A directory that changed less than this before it was listed may change again without showing a later time.
+RACY_NANOSECONDS = 50_000_000
+_NAME_TRIES = 3
+# The operating system takes 1024 parts at once; blocks have one or a few.
+_PARTS_MAX = 64
+
+
+class OpenBlock:
+    """A block file whose header was verified. It can still be read after the file was removed."""
+
+    __slots__ = ("_calls", "_descriptor", "_header")
+
+    def __init__(self, descriptor: Descriptor, key: BlockKey, calls: SystemCalls) -> None:
+        self._descriptor = descriptor
+        self._calls = calls
+        file_bytes = calls.status(descriptor.number).st_size
+        if file_bytes != key.file_bytes:
+            raise BadEntry(f"it has {file_bytes} bytes, not {key.file_bytes}")
+        raw = bytearray(key.header_bytes)
+        self._read(0, memoryview(raw))
+        self._header = decode_header(raw, identity=key.identity, file_bytes=file_bytes)
+        if self._header.data_bytes != key.data_bytes:
+            raise BadEntry(f"it has {self._header.data_bytes} bytes of data, not {key.data_bytes}")
+
+    def read(self, start: int, end: int, memory: bytearray) -> memoryview:
+        """The whole pieces ``[start, end)`` of the data, in ``memory``, verified. ``BadEntry`` when they are not."""
+        data = memoryview(memory)[: end - start]
+        self._read(self._header.data_offset + start, data)
+        self._header.verify(start, data)
+        return data
+
+    def _read(self, position: int, data: memoryview) -> None:
+        filled = 0
+        while filled < len(data):
+            count = self._calls.read(self._descriptor.number, data[filled:], position + filled)
+            if count == 0:
+                raise BadEntry(f"it ends at byte {position + filled}")
+            filled += count
+
+
+class BlockCache:
+    """The blocks in the directory below ``path``, of at most ``capacity_bytes`` bytes together.
+
+    ``looked`` says whether the directory was listed; until then any block may be there. ``is_full`` says whether the
+    last block that was put needed room of other blocks. Every method that blocks raises ``ConfigInvalid`` for a
+    directory that others could change, and ``OSError`` for one that cannot be used.
+    """
+
+    def __init__(self, path: str, *, capacity_bytes: int, calls: SystemCalls) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.evictions = 0
+        self.looked = False
+        self.is_full = False
+        self._path = path
+        self._calls = calls
+        self._index: LruIndex[None] = LruIndex()
+        self._lock = threading.Lock()  # The index.
+        self._opening = threading.Lock()  # The directory.
+        self._turn = threading.Lock()  # One thread writes or lists at a time.
+        self._directory: GuardedDirectory | None = None
+        self._closed = threading.Event()
+        self._changed_at = -1
+        self._look_again_at = 0.0
+        self._unseen_bytes = 0  # Written since the last look.
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def _opened(self, *, check: bool) -> GuardedDirectory:
+        """The directory, opened at its first use, and again if ``check`` finds that it was removed."""
+        with self._opening:
+            if self._closed.is_set():
+                raise OSError(errno.EBADF, "the cache is closed")
+            directory = self._directory
+            if directory is None or (check and directory.is_gone):
+                directory = self._directory = GuardedDirectory(self._path, self._calls)
+                self._changed_at, self._look_again_at = -1, 0.0
+                if self._closed.is_set():  # Closed in the meantime.
+                    self._directory = None
+            return directory
+
+    def close(self) -> None:
+        """Close the directory. Waits for nothing: calls under way end as if it were still open."""
+        self._closed.set()
+        self._directory = None
+
+    # --- listing ------------------------------------------------------------------------------------------
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a block of this name was seen. From any thread, without a system call."""
+        return name in self._index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files that were seen."""
+        return self._index.total_bytes
+
+    def look(self) -> None:
+        """List the directory for the changes of other processes; the first time, for all that is in it."""
+        with self._turn:
+            self._look(self._opened(check=True))
+
+    def _look(self, directory: GuardedDirectory) -> None:
+        changed_at, now = directory.changed_at, time.monotonic()
+        is_due = now >= self._look_again_at or self._unseen_bytes >= self.capacity_bytes // LOOK_WRITTEN_SHARE
+        if changed_at == self._changed_at or not is_due:
+            return
+        self._unseen_bytes = 0
+        names = directory.names()
+        with self._lock:
+            new, gone = self._index.differing(names)
+            for name in gone:
+                self._index.discard(name)
+        if not self.looked:
+            self._sweep(directory, names)
+        measured = sorted(self._measured(directory, list(filter(is_block_name, new))))
+        with self._lock:
+            for used_at, name, size_bytes in measured:
+                self._index.add(name, size_bytes, None, used_at=used_at)
+        self.looked = True
+        self._changed_at = changed_at if time.time_ns() - changed_at > RACY_NANOSECONDS else -1
+        took = time.monotonic() - now
+        self._look_again_at = now + (took / LOOK_SHARE if took > LOOK_SECONDS_FREE else 0.0)
+
+    def _measured(self, directory: GuardedDirectory, names: Sequence[str]) -> list[tuple[float, str, int]]:
+        """Time of last use, name and size of each file. A time in the future counts as never used."""
+        measured: list[tuple[float, str, int]] = []
+        soon = time.time() + 60.0  # Clocks of file servers differ a little.
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = directory.status_of(name)
+                size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
+                measured.append((status.st_mtime if status.st_mtime < soon else 0.0, name, size_bytes))
+        return measured
+
+    def _sweep(self, directory: GuardedDirectory, names: Sequence[str]) -> None:
+        """Remove the files of earlier format versions, and the temporary files of processes that were killed."""
+        now = time.time()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                if is_old_name(name) or (
+                    is_temporary(name)
+                    and is_abandoned(name, directory.status_of(name), now=now, is_alive=self._calls.is_alive)
+                ):
+                    directory.remove(name)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def find(self, key: BlockKey) -> OpenBlock | None:
+        """The block, ``None`` when it is not there. After ``BadEntry`` or ``OSError`` remove it by ``drop``."""
+        directory = self._opened(check=False)
+        try:
+            held = directory.open(key.name)
+        except FileNotFoundError:
+            with self._lock:
+                self._index.discard(key.name)
+            return None
+        block = OpenBlock(held, key, self._calls)
+        with contextlib.suppress(OSError):  # On a read-only file system the order is that of this process alone.
+            self._calls.touch(held.number)
+        with self._lock:
+            self._index.use(key.name, time.time())
+        return block
+
+    def drop(self, name: str) -> None:
+        """Remove a file that cannot be used."""
+        with self._lock:
+            self._index.discard(name)
+        directory = self._directory
+        if directory is not None:
+            with contextlib.suppress(OSError):
+                directory.remove(name)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def put(self, key: BlockKey, data: Sequence[memoryview], *, goes_first: bool = False) -> bool:
+        """Write a block and return whether there was room for it. A failure (``OSError``) leaves nothing behind.
+
+        With ``goes_first`` it is the next to be evicted, unless it is read before.
+        """
+        with self._turn:
+            directory = self._opened(check=True)
+            self._look(directory)
+            if key.name in self._index:
+                return True
+            if not self._make_room(directory, key):
+                return False
+            header = encode_header(key.identity, b"", key.data_bytes, checksums(data))
+            self._write(directory, key, [header, *data])
+            with self._lock:
+                self._index.add(key.name, key.file_bytes, None, used_at=0.0 if goes_first else time.time())
+            self._unseen_bytes += key.file_bytes
+            with contextlib.suppress(OSError):  # The block is written; the next put reports a lasting failure.
+                # Other processes may have used the same room meanwhile: the last one to list removes the excess.
+                self._look(directory)
+                self._remove(directory, self._index.total_bytes - self.capacity_bytes)
+            return True
+
+    def _make_room(self, directory: GuardedDirectory, key: BlockKey) -> bool:
+        """Remove the least used files until the block fits below the capacity and leaves the reserve free."""
+        size_bytes = key.file_bytes
+        if size_bytes > self.capacity_bytes:
+            return False
+        free_bytes, all_bytes = directory.space()
+        over = self._index.total_bytes + size_bytes - self.capacity_bytes
+        short = int(all_bytes * RESERVE_SHARE) + size_bytes - free_bytes
+        self.is_full = max(over, short) > 0
+        return self._remove(directory, max(over, short)) >= short
+
+    def _remove(self, directory: GuardedDirectory, need_bytes: int) -> int:
+        """Remove the least used files until enough bytes are freed, or none is left. Returns the bytes freed."""
+        with self._lock:
+            victims = {name: self._index.size(name) for name in self._index.victims(need_bytes)}
+        for name in victims:
+            directory.remove(name)
+            with self._lock:
+                self._index.discard(name)
+            self.evictions += 1
+        return sum(victims.values())
+
+    def _write(self, directory: GuardedDirectory, key: BlockKey, parts: Sequence[bytes | memoryview]) -> None:
+        calls = self._calls
+        temporary, descriptor = self._create(directory)
+        try:
+            try:
+                calls.change_mode(descriptor, FILE_MODE)
+                left: Sequence[bytes | memoryview] = parts
+                while left:
+                    count = calls.write(descriptor, left[:_PARTS_MAX])
+                    if count == 0:
+                        raise OSError(errno.EIO, "nothing was written")
+                    left = drop_written(left, count)
+            finally:
+                calls.close(descriptor)
+            directory.rename(temporary, key.name)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                directory.remove(temporary)
+            raise
+
+    def _create(self, directory: GuardedDirectory) -> tuple[str, int]:
+        tries = _NAME_TRIES
+        while True:
+            name, tries = temporary_name(), tries - 1
+            try:
+                return name, directory.create(name)
+            except FileExistsError:
+                if not tries:
+                    raise

@@ -1,0 +1,176 @@
+"""System calls that fail, hang or are counted as a test wants, and what the tests of the disk tier put on the disk."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
+from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
+from aioprefetch.blocks.spill.directory import SystemCalls
+from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
+from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.testing.oracle import pattern
+
+OPERATIONS = (
+    *("open", "close", "make_directory", "change_mode", "status", "status_of", "names", "write", "read", "touch"),
+    *("rename", "remove", "remove_directory", "space", "is_alive"),
+)
+
+
+class FailingCalls(SystemCalls):
+    """Asks ``before`` at each call. A call to close closes, whatever it says then."""
+
+    def __init__(self, before: Callable[[str], None] | None = None) -> None:
+        self.made: list[str] = []
+        self._before = before
+        self._lock = threading.Lock()
+
+    def note(self, operation: str) -> None:
+        with self._lock:
+            self.made.append(operation)
+        if self._before is not None:
+            self._before(operation)
+
+
+def _failing(operation: str) -> Callable[..., Any]:
+    real = getattr(SystemCalls, operation)
+
+    def call(self: FailingCalls, *arguments: Any, **keywords: Any) -> Any:
+        if operation == "close":
+            real(self, *arguments, **keywords)
+            return self.note(operation)
+        self.note(operation)
+        return real(self, *arguments, **keywords)
+
+    return call
+
+
+for _operation in OPERATIONS:
+    setattr(FailingCalls, _operation, _failing(_operation))
+
+
+def failing(operation: str, number: int) -> Callable[[str], None]:
+    """Every call of one operation fails with an errno."""
+
+    def before(made: str) -> None:
+        if made == operation:
+            raise OSError(number, os.strerror(number))
+
+    return before
+
+
+class EveryNth:
+    """Every n-th call fails, whatever it is."""
+
+    def __init__(self, n: int, number: int = errno.EIO) -> None:
+        self.count = 0
+        self._n = n
+        self._number = number
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str) -> None:
+        with self._lock:
+            self.count += 1
+            fails = self.count % self._n == 0
+        if fails:
+            raise OSError(self._number, os.strerror(self._number))
+
+
+def identity(**other: Any) -> FileIdentity:
+    """What the tests write: an object of 1000 bytes in blocks of 100, unless told otherwise."""
+    given: dict[str, Any] = {
+        "tenant": "",
+        "namespace": ("s3", "https://endpoint", "region", "bucket", "root", "principal"),
+        "path": "key",
+        "version": None,
+        "etag": "etag",
+        "size": 1000,
+        "block_bytes": 100,
+    }
+    return FileIdentity(**{**given, **other})
+
+
+def key_of(index: int = 0, **other: Any) -> BlockKey:
+    """A block of that object."""
+    key = identity(**other).key(index)
+    assert key is not None
+    return key
+
+
+def data_of(key: BlockKey) -> bytes:
+    """The bytes of a block: those that its name calls for."""
+    start = int(key.name[:6], 16)
+    return pattern(start, start + key.data_bytes)
+
+
+def cache_in(path: Path, *, capacity_bytes: int = 1 << 20, calls: SystemCalls | None = None) -> BlockCache:
+    """A cache with its files below a path."""
+    return BlockCache(str(path), capacity_bytes=capacity_bytes, calls=calls or SystemCalls())
+
+
+def put(cache: BlockCache, key: BlockKey) -> bool:
+    """Write a block."""
+    return cache.put(key, [memoryview(data_of(key))])
+
+
+def read(cache: BlockCache, key: BlockKey) -> bytes | None:
+    """A whole block, ``None`` when it is not there; ``BadEntry`` when it is not what was written."""
+    found = cache.find(key)
+    if found is None:
+        return None
+    pieces = range(0, key.data_bytes, PIECE_BYTES)
+    return b"".join(piece_of(found, key, start // PIECE_BYTES) for start in pieces)
+
+
+def piece_of(block: OpenBlock, key: BlockKey, number: int) -> bytes:
+    """A piece of a block."""
+    start = number * PIECE_BYTES
+    return bytes(block.read(start, min(start + PIECE_BYTES, key.data_bytes), bytearray(PIECE_BYTES)))
+
+
+def is_bad(cache: BlockCache, key: BlockKey) -> bool:
+    """Whether the file of a block is refused."""
+    try:
+        return read(cache, key) is None
+    except BadEntry:
+        return True
+
+
+def private(path: Path) -> Path:
+    """The directory in which the files lie."""
+    return path / f"aioprefetch-blocks-{os.geteuid()}"
+
+
+def files_in(path: Path) -> list[str]:
+    """The names of all files below a path."""
+    return sorted(one.name for one in path.rglob("*") if not one.is_dir())
+
+
+def file_of(path: Path, key: BlockKey) -> Path:
+    """Where a block lies."""
+    return private(path) / key.name
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    """Put other bytes into a file."""
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until something holds. Threads take part, so it turns in real time."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - threads set no asyncio.Event
+            await asyncio.sleep(0)
+
+
+async def read_until_on_disk(reader: RangeReader, data: bytes, path: Path, count: int) -> None:
+    """Read a whole object again and again until so many files are there: on a busy machine writing gives way."""
+    async with asyncio.timeout(20):
+        while len(files_in(path)) < count:
+            assert await reader.read_at(0, len(data)) == data

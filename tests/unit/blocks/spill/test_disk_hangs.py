@@ -1,0 +1,203 @@
+"""A disk that does not answer, or too slowly: reads go round it, memory is not held back, closing does not wait."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aioprefetch.blocks.spill.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
+from aioprefetch.testing.conformance.ids import checks
+from tests.unit.blocks.spill.disk_bench import (
+    BLOCK,
+    counts,
+    disk_bench,
+    key_in,
+    on_disk,
+    read_all_over,
+    read_block,
+    reader_of,
+    tier_of,
+    warnings,
+    written,
+)
+from tests.unit.blocks.spill.failing_calls import FailingCalls, file_of, files_in, overwrite, until
+from tests.unit.descriptors import descriptors_below, needs_proc
+
+
+class Hang:
+    """Calls of an operation hang while it is set."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.hanging = threading.Event()
+        self.released = threading.Event()
+        self.returned = threading.Event()
+        self.on = False
+
+    def __call__(self, operation: str) -> None:
+        if self.on and operation == self.operation:
+            self.hanging.set()
+            self.released.wait(20)
+            self.returned.set()
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    """A hang that ends with the test."""
+    made = Hang("read")
+    yield made
+    made.released.set()
+
+
+@checks("reliability:D27")
+async def test_a_disk_that_does_not_answer_is_bypassed(
+    tmp_path: Path, hang: Hang, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The read waits for its deadline, the next ones not at all; when the disk answers again it is used again."""
+    options = {"read_timeout_seconds": 1.0, "cool_down_seconds": 0.001}  # A busy disk answers within it.
+    async with disk_bench(tmp_path, calls=FailingCalls(hang), disk=options) as b:
+        reader = reader_of(b)
+        await on_disk(b, reader, 0, 1)
+        hang.on = True
+        await read_block(b, reader, 0)
+        assert b.ranges == [(0, BLOCK)]
+        assert hang.hanging.is_set()
+        guard = tier_of(b).guard
+        assert guard.is_off
+        hang.hanging.clear()
+        for index in (1, 2, 3, 4, 0):
+            await read_block(b, reader, index)
+        assert not hang.hanging.is_set()
+        assert guard.is_off
+        assert counts(b)[2] == 1
+        assert "did not respond" in warnings(caplog)[0]
+        hang.on = False
+        hang.released.set()
+        await until(lambda: not guard.is_off)
+        await on_disk(b, reader, 5)
+        await read_block(b, reader, 5)
+        assert b.calls == []
+        await reader.aclose()
+
+
+@checks("reliability:D27")
+async def test_a_late_thread_writes_into_nobodys_memory(tmp_path: Path, hang: Hang) -> None:
+    async with disk_bench(tmp_path, calls=FailingCalls(hang), disk={"read_timeout_seconds": 0.05}) as b:
+        reader = reader_of(b)
+        await on_disk(b, reader, 0)
+        hang.on = True
+        key = key_in(b, reader, 0)
+        view = await reader.view_at(0, BLOCK)
+        overwrite(file_of(tmp_path, key), 0, b"\xff" * key.file_bytes)
+        hang.released.set()
+        await until(lambda: tier_of(b).guard._overdue == 0)
+        assert bytes(view) == b.data[:BLOCK]
+        assert await reader.read_at(0, BLOCK) == b.data[:BLOCK]
+        del view
+        await reader.aclose()
+
+
+async def test_only_so_many_threads_hang(tmp_path: Path, hang: Hang) -> None:
+    """Others who share the executor get on."""
+    async with disk_bench(
+        tmp_path, memory_blocks=8, calls=FailingCalls(hang), disk={"read_timeout_seconds": 0.05}, executor_threads=4
+    ) as b:
+        first = reader_of(b)
+        for index in range(8):
+            await read_block(b, first, index)
+            await written(b)
+        known = [index for index in range(8) if key_in(b, first, index).name in tier_of(b).cache]
+        assert len(known) >= 4
+        await first.unbuffer()
+        hang.on = True
+        reads = asyncio.gather(*(read_block(b, first, index) for index in known))
+        await until(hang.hanging.is_set)
+        assert await b.runtime.run_blocking(lambda: "free") == "free"
+        await reads
+        assert await b.runtime.run_blocking(lambda: "free") == "free"
+        assert tier_of(b).guard._overdue <= 2
+        await first.aclose()
+
+
+async def test_a_write_that_hangs_holds_up_reads_only_so_long(tmp_path: Path, hang: Hang) -> None:
+    """Memory goes on being used for reads: what is in writing is bounded, and waits end."""
+    hang.operation = "write"
+    async with disk_bench(tmp_path, memory_blocks=4, calls=FailingCalls(hang)) as b:
+        hang.on = True
+        reader = reader_of(b)
+        for _ in range(3):
+            for index in range(8):
+                await read_block(b, reader, index)
+        writer = tier_of(b).writer
+        assert writer.writing_bytes == BLOCK
+        assert writer.spill_wait_exhausted
+        assert b.runtime.budget.peak_bytes <= 5 * BLOCK
+        assert files_in(tmp_path) == [name for name in files_in(tmp_path) if name.startswith(".tmp-")]
+        hang.released.set()
+        await written(b)
+        await reader.aclose()
+
+
+async def test_an_exhausted_wait_is_over_whatever_the_clock_says(tmp_path: Path, hang: Hang) -> None:
+    """A timer may be early by the resolution of its clock."""
+    hang.operation = "write"
+    async with disk_bench(tmp_path, calls=FailingCalls(hang)) as b:
+        hang.on = True
+        reader = reader_of(b)
+        await read_block(b, reader, 0)
+        await read_block(b, reader, 1)
+        writer = tier_of(b).writer
+        writer.wait()
+        seen = [writer.spill_wait_exhausted]
+        writer._run_out()
+        seen.append(writer.spill_wait_exhausted)
+        hang.released.set()
+        await written(b)
+        assert [*seen, writer.spill_wait_exhausted] == [False, True, False]
+        await reader.aclose()
+
+
+@needs_proc
+async def test_closing_waits_for_no_disk(tmp_path: Path, hang: Hang) -> None:
+    """Neither for a read nor for a write that hangs; what they leave is nothing once they come back."""
+    hang.operation = "write"
+    async with disk_bench(tmp_path, calls=FailingCalls(hang)) as b:
+        hang.on = True
+        reader = reader_of(b)
+        await read_block(b, reader, 0)
+        await read_block(b, reader, 1)
+        await until(hang.hanging.is_set)
+        await reader.aclose()
+        runtime = b.runtime
+        await b.operator.aclose()
+        assert not hang.returned.is_set()
+        assert runtime.budget.used_bytes == BLOCK
+        hang.released.set()
+        await until(lambda: runtime.budget.used_bytes == 0)
+    assert [name for name in files_in(tmp_path) if name.startswith(".tmp-")] == []
+    assert descriptors_below(tmp_path) == []
+
+
+@needs_proc
+async def test_a_cache_that_is_closed_keeps_no_descriptor(tmp_path: Path) -> None:
+    async with disk_bench(tmp_path) as b:
+        await read_all_over(b)
+        assert descriptors_below(tmp_path) != []
+    await until(lambda: descriptors_below(tmp_path) == [])  # A late thread may still drop the last one.
+
+
+def test_a_wait_takes_half_a_second_at_once_and_a_twentieth_of_the_time() -> None:
+    budget = SpillWaitBudget(100.0)
+    assert budget.left(100.0) == SPILL_WAIT_SECONDS_MAX
+    budget.begin(100.0)
+    budget.begin(100.2)
+    assert budget.left(100.2) == pytest.approx(SPILL_WAIT_SECONDS_MAX - 0.2)
+    assert budget.left(101.0) < 0
+    budget.end(101.0)
+    budget.end(102.0)
+    owed = 1.0 - SPILL_WAIT_SECONDS_MAX
+    assert budget.left(101.0) == pytest.approx(-owed)
+    assert budget.left(101.0 + owed / SPILL_WAIT_SHARE + 1.0) == pytest.approx(SPILL_WAIT_SHARE)
+    assert budget.left(10_000.0) == SPILL_WAIT_SECONDS_MAX

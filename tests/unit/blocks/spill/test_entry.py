@@ -1,0 +1,299 @@
+"""The entry format: what is compared, what is summed, what a range verifies, and that no data is ever executed."""
+
+import ast
+import os
+import pickle
+import random
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.blocks.spill.block_key import is_block_name, is_old_name
+from aioprefetch.blocks.spill.entry import (
+    FORMAT_VERSION,
+    HEADER_BYTES_MAX,
+    MAGIC,
+    PIECE_BYTES,
+    BadEntry,
+    EntryHeader,
+    checksums,
+    claimed_length,
+    decode_header,
+    encode_header,
+    header_length,
+)
+from aioprefetch.services.s3 import S3
+from aioprefetch.testing.conformance.ids import checks
+from tests.profile import chosen
+from tests.tidy.source_tree import PACKAGE, imports_of, parse, python_files
+from tests.unit.blocks.spill.failing_calls import cache_in, data_of, file_of, identity, is_bad, key_of, put, read
+
+
+def with_right_checksum(header: bytes) -> bytes:
+    """A header that was changed, and whose checksum was made to fit."""
+    return header[:-4] + struct.pack(">I", crc32(header[:-4]))
+
+
+def entry_of(name: bytes, facts: bytes, data: bytes) -> bytes:
+    """A whole entry file."""
+    return encode_header(name, facts, len(data), checksums([memoryview(data)])) + data
+
+
+def test_a_header_is_pinned_byte_for_byte() -> None:
+    """A change of the format needs a new version."""
+    key = key_of(3, namespace=("a",), path="p", version="v", etag=None, tenant="t")
+    header = encode_header(key.identity, b"fact", 100, checksums([memoryview(b"x" * 100)]))
+    text = "0000000174 00000001 0000000161 0000000170 0000000176 ffffffff".replace(" ", "")
+    numbers = "00000000000003e8 0000000000000064 0000000000000003".replace(" ", "")
+    prefix = "61696f7066656e74 0002 00000062 00000034 00000004 0000000000000064 00040000".replace(" ", "")
+    sums = f"{crc32(b'x' * 100):08x}"
+    assert header[:-4].hex() == prefix + text + numbers + b"fact".hex() + sums
+    assert header[-4:] == struct.pack(">I", crc32(header[:-4]))
+    assert (len(header), key.header_bytes, key.file_bytes) == (98, 94, 194)
+    assert decode_header(header, identity=key.identity, file_bytes=198) == EntryHeader(
+        b"fact", 98, 100, (crc32(b"x" * 100),)
+    )
+
+
+@given(name=st.binary(max_size=40), facts=st.binary(max_size=40), data=st.binary(max_size=300), more=st.binary())
+def test_an_entry_comes_back_as_it_was(name: bytes, facts: bytes, data: bytes, more: bytes) -> None:
+    """Whatever identity, facts and data are; and only under its own identity and size."""
+    whole = entry_of(name, facts, data)
+    header = decode_header(whole, identity=name, file_bytes=len(whole))
+    assert (header.facts, header.data_bytes, header.data_offset) == (facts, len(data), len(whole) - len(data))
+    assert header.data_offset == header_length(name, facts, len(data)) == claimed_length(whole)
+    header.verify(0, memoryview(whole)[header.data_offset :])
+    if more:
+        with pytest.raises(BadEntry):
+            decode_header(whole, identity=name + more, file_bytes=len(whole))
+        with pytest.raises(BadEntry):
+            decode_header(whole + more, identity=name, file_bytes=len(whole + more))
+
+
+def is_refused(raw: bytes, name: bytes, data: bytes) -> bool:
+    """Whether a changed entry is refused; if it is not, its bytes are right."""
+    try:
+        header = decode_header(raw, identity=name, file_bytes=len(raw))
+        stored = memoryview(raw)[header.data_offset :]
+        header.verify(0, stored)
+    except BadEntry:
+        return True
+    assert bytes(stored) == data
+    return False
+
+
+def test_every_changed_byte_is_refused() -> None:
+    """One byte at any place, any number of bytes anywhere, and a cut at any place: a miss and never a wrong byte."""
+    rng = random.Random(2)
+    name, data = b"identity", rng.randbytes(200)
+    whole = entry_of(name, b"facts", data)
+    for position, byte in enumerate(whole):
+        for other in chosen(quick=(byte ^ 1, byte ^ 0x80, 0 if byte else 255), full=range(256)):
+            if other != byte:
+                assert is_refused(whole[:position] + bytes([other]) + whole[position + 1 :], name, data), position
+        assert is_refused(whole[:position], name, data), position
+    for seed in range(chosen(quick=2000, full=40_000)):
+        rng = random.Random(seed)
+        changed = bytearray(whole)
+        for _ in range(rng.randint(1, 20)):
+            changed[rng.randrange(len(whole))] = rng.randrange(256)
+        assert bytes(changed) == whole or is_refused(bytes(changed), name, data), seed
+    assert all(is_refused(random.Random(seed).randbytes(300), name, data) for seed in range(200))
+
+
+def test_a_range_verifies_exactly_the_pieces_that_it_touches() -> None:
+    """Damage is found in the pieces of a range, and damage elsewhere does not hinder it."""
+    data = random.Random(3).randbytes(3 * PIECE_BYTES + 5)
+    header = decode_header(entry_of(b"", b"", data), identity=b"", file_bytes=len(entry_of(b"", b"", data)))
+    damaged = bytearray(data)
+    damaged[PIECE_BYTES + 7] ^= 1
+    edges = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES, 3 * PIECE_BYTES, len(data)]
+    for start in edges[:-1]:
+        for end in (edge for edge in edges if edge > start):
+            low, high = header.pieces(start, end)
+            assert low <= start < end <= high <= len(data)
+            assert high - low < end - start + 2 * PIECE_BYTES
+            header.verify(low, memoryview(data)[low:high])
+            if low < 2 * PIECE_BYTES and high > PIECE_BYTES:
+                with pytest.raises(BadEntry, match="checksum of its bytes"):
+                    header.verify(low, memoryview(damaged)[low:high])
+            else:
+                header.verify(low, memoryview(damaged)[low:high])
+
+
+def test_pieces_have_checksums_of_their_own_however_the_data_lies_in_memory() -> None:
+    data = random.Random(4).randbytes(3 * PIECE_BYTES - 5)
+    cuts = [0, 7, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES + 9, len(data)]
+    parts = [memoryview(data)[low:high] for low, high in pairwise(cuts)]
+    sums = tuple(crc32(data[start : start + PIECE_BYTES]) for start in range(0, len(data), PIECE_BYTES))
+    assert len(sums) == 3
+    assert checksums(parts) == checksums([memoryview(data)]) == sums
+    assert checksums([]) == checksums([memoryview(b"")]) == ()
+
+
+def test_names_of_blocks_are_recognised() -> None:
+    name = key_of().name
+    old = name.removesuffix(".entry") + ".block"
+    assert is_block_name(name)
+    assert is_old_name(old)
+    assert not is_old_name(name)
+    for other in (
+        "x.entry",
+        old,
+        name + "x",
+        name[1:],
+        "g" + name[1:],
+        name.upper(),
+        ".tmp-1-00000000-0000000000000000",
+        "",
+    ):
+        assert not is_block_name(other)
+
+
+def test_a_block_with_a_header_that_would_be_too_long_has_no_key() -> None:
+    assert identity(path="x" * HEADER_BYTES_MAX).key(0) is None
+    assert identity(size=1 << 50, block_bytes=1 << 45).key(0) is None
+
+
+@checks("reliability:D07")
+def test_a_bit_flipped_in_the_header_is_found(tmp_path: Path) -> None:
+    cache, key = cache_in(tmp_path), key_of()
+    put(cache, key)
+    with open(file_of(tmp_path, key), "r+b", buffering=0) as file:
+        for position, byte in enumerate(file.read(key.header_bytes)):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), position)
+                assert is_bad(cache, key), f"bit {bit} of byte {position}"
+            os.pwrite(file.fileno(), bytes([byte]), position)
+    assert read(cache, key) == data_of(key)
+
+
+@checks("reliability:D10")
+@pytest.mark.parametrize(("offset", "size"), [(10, 4), (14, 4), (18, 4), (22, 8), (30, 4)])
+def test_lengths_that_are_claimed_are_not_believed(tmp_path: Path, offset: int, size: int) -> None:
+    """Not even with a checksum that fits. What is read is what the key says, so nothing more is allocated."""
+    cache, key = cache_in(tmp_path), key_of()
+    put(cache, key)
+    raw = file_of(tmp_path, key).read_bytes()
+    header, data = raw[: key.header_bytes], raw[key.header_bytes :]
+    for claim in (0, 1, (1 << 8 * size - 1), (1 << 8 * size) - 1):
+        changed = header[:offset] + claim.to_bytes(size, "big") + header[offset + size :]
+        file_of(tmp_path, key).write_bytes(with_right_checksum(changed) + data)
+        assert is_bad(cache, key) == (changed != header)
+
+
+@checks("reliability:D11")
+def test_another_format_version_is_a_miss() -> None:
+    whole = entry_of(b"name", b"", b"data")
+    for version in (0, 1, FORMAT_VERSION + 1, 0xFFFF):
+        header = with_right_checksum(MAGIC + struct.pack(">H", version) + whole[10:-4])
+        with pytest.raises(BadEntry, match=f"version {version}"):
+            decode_header(header + b"data", identity=b"name", file_bytes=len(whole))
+
+
+IDENTITIES: list[dict[str, Any]] = [
+    {"namespace": ("s3", "https://other", "region", "bucket", "root", "principal")},
+    {"namespace": ("s3", "https://endpoint", "other", "bucket", "root", "principal")},
+    {"namespace": ("s3", "https://endpoint", "region", "other", "root", "principal")},
+    {"namespace": ("s3", "https://endpoint", "region", "bucket", "other", "principal")},
+    {"namespace": ("s3", "https://endpoint", "region", "bucket", "root", "other")},
+    {"tenant": "other"},
+    {"path": "other"},
+    {"version": "other"},
+    {"etag": "other"},
+    {"etag": None, "version": "etag"},
+    {"size": 1001},
+]
+
+
+@checks("reliability:D25")
+def test_blocks_of_another_identity_are_never_shared(tmp_path: Path) -> None:
+    """They have another name; and were their file put under ours, it would be refused."""
+    for number, other in enumerate(IDENTITIES):
+        path = tmp_path / str(number)
+        cache, ours, theirs = cache_in(path), key_of(), key_of(**other)
+        assert ours.name != theirs.name, other
+        put(cache, theirs)
+        assert read(cache, ours) is None, other
+        file_of(path, theirs).rename(file_of(path, ours))
+        assert is_bad(cache, ours), other
+
+
+@checks("reliability:D25")
+def test_a_store_says_all_that_separates_its_tenants() -> None:
+    given: dict[str, Any] = {"bucket": "bucket", "prefix": "p", "endpoint_url": "https://one.example", "region": "r1"}
+    keys: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": "secret"}
+    stores = [
+        S3(**given),
+        S3(**given, **keys),
+        S3(**given, **{**keys, "access_key_id": "AKIB"}),
+        S3(**given, profile="work"),
+        S3(**given, anonymous=True),
+        S3(**given, sse_customer_key=b"k" * 32),
+        S3(**{**given, "bucket": "other"}),
+        S3(**{**given, "prefix": "q"}),
+        S3(**{**given, "endpoint_url": "https://two.example"}),
+        S3(**{**given, "region": "r2"}),
+    ]
+    assert len({store.info.namespace for store in stores}) == len(stores)
+    assert not any("secret" in part or "AKI" in part for store in stores for part in store.info.namespace)
+
+
+@checks("reliability:D26")
+def test_parts_are_not_run_together() -> None:
+    """Where one ends and the next begins makes a difference, in names and in headers."""
+    same_letters: list[dict[str, Any]] = [
+        {"namespace": ("ab", "c")},
+        {"namespace": ("a", "bc")},
+        {"namespace": ("abc",)},
+        {"namespace": ("abc", "")},
+        {"namespace": ("",), "path": "abckey"},
+        {"tenant": "a", "namespace": ("bc",)},
+        {"namespace": ("abc",), "path": "", "version": "key"},
+        {"namespace": ("abc",), "version": ""},
+    ]
+    keys = [key_of(**one) for one in same_letters]
+    assert len({key.name for key in keys}) == len(keys)
+    assert len({key.identity for key in keys}) == len(keys)
+
+
+class Planted:
+    """Its pickle would make a file when it is loaded."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.target,)
+
+
+@checks("reliability:D31")
+def test_a_planted_pickle_is_not_loaded(tmp_path: Path) -> None:
+    cache, key = cache_in(tmp_path), key_of()
+    put(cache, key)
+    pickled = pickle.dumps(Planted(tmp_path / "loaded"))
+    for content in (pickled, pickled.ljust(key.file_bytes, b"\0")[: key.file_bytes]):
+        file_of(tmp_path, key).write_bytes(content)
+        assert is_bad(cache, key)
+    assert not (tmp_path / "loaded").exists()
+
+
+@checks("reliability:D31")
+def test_nothing_of_the_blocks_can_execute_data() -> None:
+    files = python_files(PACKAGE / "blocks")
+    assert files
+    imported = {found.module.split(".")[0] for path in files for found in imports_of(path)}
+    assert not imported & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "importlib", "runpy"}
+    called = {
+        node.func.id
+        for path in files
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {"eval", "exec", "compile", "__import__"}

@@ -1,0 +1,28 @@
+"""Processes that are killed while they write, and many that write the same: never a wrong byte, nothing left over."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from aioprefetch.testing.conformance.ids import checks
+from tests.tidy.source_tree import ROOT
+from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
+
+
+def run(program: str, path: Path) -> int:
+    """What a program of kills.py says, which fails when something was wrong."""
+    command = [sys.executable, "-m", "tests.unit.blocks.spill.kills", program, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@checks("reliability:D21")
+def test_a_kill_between_any_two_system_calls_of_a_put(tmp_path: Path) -> None:
+    """The block is there whole or not at all, others stay, and the next start sweeps what is left."""
+    assert run("sweep", tmp_path) >= 12
+
+
+@checks("reliability:D20")
+def test_eight_processes_write_the_same_blocks_and_some_are_killed(tmp_path: Path) -> None:
+    assert run("share", tmp_path) > ROUNDS * (PROCESSES - 1) * BLOCKS
