@@ -151,7 +151,13 @@ class FileWriteBody:
     """A file being written piece by piece, in a temporary file beside its target."""
 
     def __init__(
-        self, runtime: Runtime, request: WriteRequest, partial: PartialFile, lock: threading.Lock, file: Any
+        self,
+        runtime: Runtime,
+        request: WriteRequest,
+        partial: PartialFile,
+        lock: threading.Lock,
+        file: Any,
+        piece_bytes: int,
     ) -> None:
         self._runtime = runtime
         self._threads = FileThreads.of(runtime)
@@ -159,6 +165,7 @@ class FileWriteBody:
         self._partial: PartialFile | None = partial
         self._lock = lock
         self._file = file
+        self._piece_bytes = piece_bytes
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         self._check_open()
@@ -166,7 +173,7 @@ class FileWriteBody:
         data = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         while data:
             # A raw file may take less than it is given.
-            count = await translated(self._request, self._file.write(data[:PIECE_BYTES]))
+            count = await translated(self._request, self._file.write(data[: self._piece_bytes]))
             data = data[count:]
             self._runtime.counters["stream_write_bytes"] += count
 
@@ -222,7 +229,11 @@ class _Opening:
 
 
 async def open_write_body(
-    runtime: Runtime, request: WriteRequest, open_partial: Callable[[], PartialFile], lock: threading.Lock
+    runtime: Runtime,
+    request: WriteRequest,
+    open_partial: Callable[[], PartialFile],
+    lock: threading.Lock,
+    piece_bytes: int,
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
     threads = FileThreads.of(runtime)
@@ -241,4 +252,4 @@ async def open_write_body(
         if made is not None:
             await settled(threads.call(made.discard))
         raise
-    return FileWriteBody(runtime, request, partial, lock, file)
+    return FileWriteBody(runtime, request, partial, lock, file, piece_bytes)
