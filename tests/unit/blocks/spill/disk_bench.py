@@ -11,10 +11,10 @@ import pytest
 from aioprefetch.blocks.spill.block_key import BlockKey
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import DiskTier
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
 from tests.unit.blocks.spill.failing_calls import until
-from tests.unit.gates import KIB, Bench, bench
+from tests.unit.gates import KIB, Bench, bench, file_of
 
 BLOCK = 64 * KIB
 # A busy machine is no disk that hangs: what a test does not say itself is far away.
@@ -54,9 +54,7 @@ def reader_of(b: Bench, **options: Any) -> RangeReader:
 
 def key_in(b: Bench, reader: RangeReader, index: int) -> BlockKey:
     """What a block of the reader's object is on the disk."""
-    assert reader._object is not None
-    assert reader._object.file is not None
-    key = tier_of(b).key(reader._object.file, index)
+    key = tier_of(b).key(file_of(reader), index)
     assert key is not None
     return key
 
@@ -76,9 +74,7 @@ async def on_disk(b: Bench, reader: RangeReader, *indices: int) -> None:
     for index in indices:
         await read_block(b, reader, index)
         await written(b)
-    assert reader._object is not None
-    file = reader._object.file
-    assert file is not None
+    file = file_of(reader)
     others = [index for index in range(file.grid.count) if index not in indices]
     for index in others:
         await read_block(b, reader, index)

@@ -12,7 +12,7 @@ from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
 from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.oracle import pattern
 
 OPERATIONS = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
 from tests.unit.blocks.spill.disk_bench import (
     BLOCK,
