@@ -39,8 +39,8 @@ HEADER_READ_BYTES = 16 << 10
 INLINE_BYTES_MAX = 1 << 20
 # The store is listed again after one part in this many of the capacity was written: others may have written as much.
 LIST_WRITTEN_SHARE = 16
-# Listing may take this share of the time.
-LIST_TIME_SHARE = 0.05
+# A listing that takes longer than this is not repeated more often than this share of the time.
+LIST_SECONDS_FREE, LIST_TIME_SHARE = 0.02, 0.05
 
 # The file is not there, or not the one whose header was read: another process evicted or replaced it.
 _GONE = (NotFound, ConditionNotMatch, ObjectChanged, RangeNotSatisfied)
@@ -158,7 +158,9 @@ class CacheStore:
         self._loading: asyncio.Event | None = None
         self._list_again_at = float("-inf")
         self._unlisted_bytes = 0  # Written since the last listing.
-        self._written: asyncio.Event = asyncio.Event()
+        # The times of the last reads of the entries that are being written, and an event that ends each write.
+        self._writing: list[Callable[[], float]] = []
+        self._written = asyncio.Event()
         self._probes: dict[str, asyncio.Future[CacheEntry | None]] = {}
         # Files that are out of the index and still have to be deleted, one sweep at a time: a write waits for the
         # sweep before it, so that no late deletion hits a file that was written again.
@@ -218,7 +220,7 @@ class CacheStore:
             self._delete_later(self._evict(self.index.total_bytes + self.reserved_bytes - self.capacity_bytes))
         finally:
             took = self._runtime.now() - started_at
-            self._list_again_at = self._runtime.now() + took / LIST_TIME_SHARE
+            self._list_again_at = self._runtime.now() + (took / LIST_TIME_SHARE if took > LIST_SECONDS_FREE else 0.0)
             self._loading = None
             finished.set()
 
@@ -420,6 +422,7 @@ class CacheStore:
             self._delete_later([] if replaced is None else [entry.name])
             return False
         self.reserved_bytes += entry.size_bytes
+        self._writing.append(last_read)
         try:
             await self._delete(evicted)
             self._doomed.pop(entry.name, None)
@@ -430,6 +433,7 @@ class CacheStore:
             return False
         finally:
             self.reserved_bytes -= entry.size_bytes
+            self._writing.remove(last_read)
             written, self._written = self._written, asyncio.Event()
             written.set()
         self.index.add(entry.name, entry.size_bytes, entry, used_at=last_read())
@@ -441,10 +445,12 @@ class CacheStore:
         """Evict entries until ``size_bytes`` fit; ``None`` when only entries that were read later could go."""
         while size_bytes <= self.capacity_bytes:
             need_bytes = self.index.total_bytes + self.reserved_bytes + size_bytes - self.capacity_bytes
-            victims = self.index.victims(need_bytes, used_before=last_read())
+            # An entry that is being written may be the one to go, if it was read before those in the index.
+            used_before = min([last_read(), *(other() for other in self._writing)])
+            victims = self.index.victims(need_bytes, used_before=used_before)
             if sum(map(self.index.size, victims)) >= need_bytes:
                 return self._evict(need_bytes)
-            if not self.reserved_bytes:
+            if not self._writing:
                 return None
             await self._written.wait()
         return None

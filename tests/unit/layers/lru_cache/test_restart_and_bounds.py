@@ -120,17 +120,29 @@ async def test_files_of_others_are_left_alone(bed: Bed) -> None:
     assert set(foreign) < bed.files.keys()
 
 
-async def test_the_order_is_that_of_the_reads_and_not_of_the_writes(bed: Bed) -> None:
+async def test_the_order_is_that_of_the_reads_and_not_of_the_writes() -> None:
     """Room for three: reads back to back, whose objects are stored while others are being stored."""
-    stack = bed.stack(capacity_bytes=3 * ENTRY_BYTES, revalidate_seconds=None)
-    for name in "abcd":
-        bed.put(name, name.encode() * 1000)
-    bed.source.chunk_bytes = 100
-    for name in "abcad":
-        assert await read(stack, name, size=10) == name.encode() * 10
-    for _ in range(10):
-        await settle()
-    assert await cached(bed, "abcd") == "acd"
+    for first_to_end in ("", *"abc"):
+        bed = Bed()
+        stack = bed.stack(capacity_bytes=3 * ENTRY_BYTES, revalidate_seconds=None)
+        for name in "abcd":
+            bed.put(name, name.encode() * 1000)
+        bed.source.chunk_bytes = 100
+        gates = {"": Gate("body_close")} | {name: Gate("body_close") for name in "abc"}
+        closes = iter(["a", "b", "c", ""])
+        if first_to_end:
+            bed.cache.before = lambda name, gates=gates, closes=closes: (  # type: ignore[misc]
+                gates[next(closes, "")](name) if name == "body_close" else None
+            )
+        for name in "abcad":
+            assert await read(stack, name, size=10) == name.encode() * 10
+            await settle()
+        for name in dict.fromkeys((first_to_end, *"abc", "")):
+            gates[name].opened.set()
+            for _ in range(5):
+                await settle()
+        assert await cached(bed, "abcd") == "acd", first_to_end
+        await bed.aclose()
 
 
 async def test_an_entry_that_is_stored_late_evicts_none_that_was_read_later(bed: Bed) -> None:
@@ -227,6 +239,7 @@ async def test_a_write_of_one_process_drops_the_entry_of_another(bed: Bed, other
     assert await read(ours, "k") == b"new"
 
 
+@pytest.mark.virtual
 async def test_the_bytes_of_all_processes_are_bounded(bed: Bed, other: Bed) -> None:
     capacity = 8 * ENTRY_BYTES
     stacks = [one.stack(capacity_bytes=capacity, revalidate_seconds=None) for one in (bed, other)]
