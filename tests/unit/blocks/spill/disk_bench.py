@@ -38,7 +38,7 @@ async def disk_bench(
     disk: dict[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[Bench]:
-    """A bench whose object "k" has so many blocks, whose memory holds fewer, and whose disk is used from the start."""
+    """A bench whose object "k" has ``blocks`` blocks and whose memory holds fewer; its disk is used from the start."""
     options = DiskCache(path, **{**OPTIONS, **(disk or {})})
     more = {"block_bytes": BLOCK, "prefetch_blocks": 0, "memory_bytes": memory_blocks * BLOCK, **more}
     async with bench(blocks * BLOCK, disk_cache=options, **more) as b:
@@ -53,7 +53,7 @@ def reader_of(b: Bench, **options: Any) -> RangeReader:
 
 
 def key_in(b: Bench, reader: RangeReader, index: int) -> BlockKey:
-    """What a block of the reader's object is on the disk."""
+    """The key on the disk of a block of the reader's object."""
     key = tier_of(b).key(file_of(reader), index)
     assert key is not None
     return key
@@ -106,5 +106,5 @@ async def read_all_over(b: Bench, times: int = 2) -> None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged for people to notice."""
+    """The warnings that were logged."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -130,7 +130,7 @@ async def test_a_cache_that_keeps_failing_is_bypassed_and_tried_again(bed: Bed) 
 
 
 async def test_entries_that_others_replace_do_not_turn_the_cache_off(bed: Bed) -> None:
-    """The store of the cache is well: another process has written the entry anew while it was read."""
+    """The store of the cache is well: another process has written the entry again while it was read."""
     bed.put("k", DATA)
     stack = bed.stack(revalidate_seconds=None)
     await read_settled(stack, "k")
@@ -169,7 +169,7 @@ async def test_a_success_forgives_the_failures_before_it(bed: Bed) -> None:
 
 
 @pytest.mark.virtual
-async def test_a_cache_that_hangs_for_good_holds_up_no_read(bed: Bed) -> None:
+async def test_a_cache_that_hangs_permanently_holds_up_no_read(bed: Bed) -> None:
     """Not even a cancellation ends the call: it is left behind."""
     bed.put("k", DATA)
     stack = bed.stack(revalidate_seconds=None, cache_timeout_seconds=2)
@@ -322,7 +322,7 @@ def only_file(bed: Bed) -> tuple[str, bytes]:
 
 
 def overwrite(bed: Bed, name: str, data: bytes) -> None:
-    """Put a file into the cache behind everybody's back."""
+    """Put a file into the cache without the layer."""
     bed.cache_store.store.put(WriteRequest(path=name), data)
 
 
@@ -335,7 +335,7 @@ async def filled(bed: Bed, data: bytes = DATA) -> tuple[str, bytes]:
     bed.put("k", data)
     await read_settled(bed.stack(), "k")
     async with asyncio.timeout(30):  # The checksum of a large one is computed on another thread.
-        while not bed.files:  # noqa: ASYNC110 - the cache tells nobody
+        while not bed.files:  # noqa: ASYNC110 - the cache sends no event
             await asyncio.sleep(0)
     return only_file(bed)
 

@@ -20,7 +20,7 @@ CHUNK = 1000
 
 
 def gated(bed: Bed, passing: int, name: str = "chunk") -> Gate:
-    """The source's bodies come in chunks, of which so many pass."""
+    """The source's bodies come in chunks, of which the first ``passing`` pass."""
     bed.put("k", DATA)
     bed.source.chunk_bytes = CHUNK
     gate = Gate(name, passing)
@@ -163,7 +163,7 @@ async def test_a_short_body_is_never_stored(bed: Bed) -> None:
 
 
 async def test_a_foreign_exception_reaches_the_waiters(bed: Bed) -> None:
-    """An inner layer of somebody else may raise anything; nobody hangs."""
+    """An inner layer may raise any exception: no reader hangs."""
     bed.put("k", DATA)
     stack = bed.stack()
 

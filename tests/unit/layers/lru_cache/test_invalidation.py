@@ -114,7 +114,7 @@ async def test_a_read_in_the_middle_of_a_write_is_forgotten_after_it(bed: Bed) -
 
 
 async def test_a_failed_write_drops_the_entry_too(bed: Bed) -> None:
-    """Nobody knows what the store did."""
+    """It is not known what the store did."""
     bed.put("k", OLD)
     stack = bed.stack(revalidate_seconds=None)
     await read_settled(stack, "k")

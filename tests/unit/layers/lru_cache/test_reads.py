@@ -113,7 +113,7 @@ async def test_a_changed_object_is_fetched_by_the_revalidation_itself(bed: Bed) 
     assert bed.counters == {"misses": 2, "fills": 2, "hits": 1, "revalidations": 1}
 
 
-async def test_a_store_that_ignores_the_condition_is_told_by_the_etag(bed: Bed) -> None:
+async def test_a_store_that_ignores_the_condition_is_recognised_by_the_etag(bed: Bed) -> None:
     bed.put("k", DATA)
 
     async def deaf(request: ReadRequest, sink: Sink) -> ReadReply:
@@ -169,7 +169,7 @@ async def test_an_entry_trusted_for_no_time_is_asked_about_in_the_same_tick(bed:
 
 @pytest.mark.virtual
 async def test_a_callers_own_question_renews_the_entry(bed: Bed) -> None:
-    """Not modified for the caller is not modified for the entry: neither a hit nor a miss, and it counts anew."""
+    """Not modified for the caller is not modified for the entry: neither hit nor miss, and its seconds begin again."""
     etag = bed.put("k", DATA)
     stack = bed.stack(revalidate_seconds=10)
     await read_settled(stack, "k")
@@ -281,7 +281,7 @@ async def test_versions_do_not_mix(bed: Bed) -> None:
     bed.source.amend = lambda head: replace(head, version="v2")
     assert await read_settled(stack, "k", version="v2") == b"second"
     assert bed.gets == 2
-    assert await read(stack, "k") == DATA  # trusted, as it was told
+    assert await read(stack, "k") == DATA  # trusted, as configured
     assert await read(stack, "k", version="v2", suffix=3) == b"ond"
     assert bed.gets == 2
     last = bed.source.requests[-1]
@@ -408,7 +408,7 @@ async def test_readers_who_share_a_response_that_has_begun_all_get_their_bytes(b
     assert bed.gets == 5
 
 
-async def test_a_response_that_has_begun_and_that_nobody_takes_is_closed(bed: Bed) -> None:
+async def test_a_response_that_has_begun_and_has_no_reader_is_closed(bed: Bed) -> None:
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
     for turns in range(12):

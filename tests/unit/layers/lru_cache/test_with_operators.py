@@ -18,7 +18,7 @@ DATA = os.urandom(3 << 20)
 
 
 class Filled:
-    """Waits until so many entries are in the cache."""
+    """Waits until a number of entries are in the cache."""
 
     def __init__(self, op: ap.Operator) -> None:
         self._count = 0
@@ -116,7 +116,7 @@ async def test_an_operator_with_the_layer_pickles(tmp_path: Path) -> None:
 
 
 async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
-    """Parts, a stream and readers over a damaged entry get the object's bytes, and the entry is stored anew."""
+    """Parts, a stream and readers over a damaged entry get the object's bytes, and the entry is stored again."""
     name = uuid.uuid4().hex
     folder = tmp_path
     options = {"block_bytes": 256 << 10, "memory_bytes": 64 << 20}
