@@ -63,9 +63,8 @@ def test_filters_keep_what_where_keeps(spark: SparkSession, tmp_path: Path) -> N
     ]
     left = theirs.selectExpr("id", *(f"coalesce({sql}, false)" for _, sql in cases)).collect()
     for number, (clause, sql) in enumerate(cases, 1):
-        assert rows(read(spark, path, filters=[clause]).select("id")) == sorted(
-            (row[0],) for row in left if row[number]
-        ), sql
+        ids = sorted((row[0],) for row in left if row[number])
+        assert rows(read(spark, path, filters=[clause]).select("id")) == ids, sql
 
 
 def test_times_without_a_zone_are_in_the_sessions(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,8 +75,11 @@ def test_the_installed_wheel_and_a_format_beside_it_are_found_without_a_call(
     )
     use_java()
     environment = {
-        **os.environ, "PYTHONPATH": f"{package}:{tmp_path / 'formats'}", "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(home),
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": f"{package}:{tmp_path / 'formats'}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(home),
+    }
     done = subprocess.run(
         [
             sys.executable,
