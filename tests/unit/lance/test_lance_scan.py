@@ -135,7 +135,7 @@ async def test_a_plan_names_reads_that_decide_on_others() -> None:
         ({"budget_bytes": 1.5}, InvalidType, "budget_bytes"),
     ],
 )
-async def test_says_at_once_what_cannot_be_meant(options: Any, error: type[Exception], message: str) -> None:
+async def test_invalid_arguments_are_refused_at_once(options: Any, error: type[Exception], message: str) -> None:
     async with stored({}) as operator:
         with pytest.raises(error, match=message):
             ap_lance.scan(operator, PATH, **options)

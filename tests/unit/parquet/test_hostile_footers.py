@@ -1,6 +1,6 @@
 """Damaged footers: each is refused by name or planned within the file, and none ends the process.
 
-The planning runs in a process of its own, because pyarrow ends the one it is in for some metadata that nobody checked.
+The planning runs in a process of its own, because pyarrow ends its process for some unchecked metadata.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ FILES = [
     ),
 ]
 FOOTERS = chosen(quick=300, full=1000)
-# A footer of some KiB may cost so much and no more, whatever it claims.
+# The maximum memory of a footer of some KiB, whatever it claims.
 MEMORY_BYTES_MAX = 8 << 20
 
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF, 0x0F, 0xF0, 0x1C, 0x19, 0x15, 0x16)

@@ -100,7 +100,7 @@ async def test_the_damaged_column_is_named_where_pages_may_be_larger_than_usual(
             await read_table(b.operator, "k", page_bytes_max=8 * MIB)
 
 
-async def test_why_decoding_failed_is_told_where_no_checksum_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_decoding_has_its_reason_without_a_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise IndexError("within the search")
 
@@ -117,7 +117,7 @@ async def test_why_decoding_failed_is_told_where_no_checksum_can_be_looked_at(mo
 
 
 def bomb(columns: int, value_bytes: int, **options: Any) -> bytes:
-    """A file of some KB, of whose columns each has one value of so many bytes."""
+    """A file of some KB, each of whose columns has one value of that size."""
     table = pa.table({f"c{n}": pa.array([bytes(value_bytes)]) for n in range(columns)})
     return written(table, compression="zstd", use_dictionary=False, write_statistics=False, **options)
 

@@ -377,7 +377,7 @@ def test_expressions_that_do_not_go_with_the_file(expression: pc.Expression) -> 
         ([("i", "=", 1), ["i", "=", 1, 2]], InvalidType),
     ],
 )
-def test_filters_that_cannot_be_meant(filters: Any, error: type[Exception]) -> None:
+def test_invalid_filters_are_refused(filters: Any, error: type[Exception]) -> None:
     footer = footer_at_hand(written(nested_table()))
     with pytest.raises(error):
         normalized_filters(filters, footer)

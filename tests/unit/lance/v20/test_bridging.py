@@ -231,7 +231,7 @@ async def test_the_reads_of_a_page_are_spent_with_its_last_rows(tmp_path: Path, 
 
 
 def _large(width: int) -> BinaryRows:
-    """A page of 3 GiB of strings that nobody has: its memory is one byte, again and again."""
+    """A page of 3 GiB of strings without that memory: it is one byte, repeated."""
     size = 3 << 30
     ends = Ends(np.array([size // 2, size], np.uint64), 0, size + 1, size)
     content = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (size,), (0,))

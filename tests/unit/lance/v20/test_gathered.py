@@ -1,4 +1,4 @@
-"""Thousands of small answers put together: the same bytes as one by one, and a view for nobody who does not look."""
+"""Thousands of small responses put together: the same bytes as one by one, and a view only of those that are used."""
 
 import random
 from itertools import accumulate
@@ -56,13 +56,13 @@ async def test_ranges_in_any_order_are_put_together(seed: int) -> None:
         found = gathered(ranges, read.stretches)
         assert found is not None
         assert [bytes(view) for view in found] == [bytes(view) for view in read.views]
-        assert read.stretches == []  # Somebody has looked at them.
+        assert read.stretches == []  # The views were made from them.
         read.release()
         with pytest.raises(Closed):
             _ = read.stretches
 
 
-async def test_few_or_large_answers_are_not_copied() -> None:
+async def test_few_or_large_responses_are_not_copied() -> None:
     async with scene(is_open=True) as s:
         for ranges in ([(number * 100, number * 100 + 8) for number in range(200)], [(0, 1000)] * 300):
             read = s.io.submit(ranges, 0)

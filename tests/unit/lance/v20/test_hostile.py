@@ -132,7 +132,7 @@ def test_encodings_of_later_versions_are_refused_by_name(number: int, name: str)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x02\x08", b"\x12\x00", b"\x0a\x00\x2a\x00", b"\x22\x02\x10\x01"])
-def test_what_is_no_encoding_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_an_encoding_are_refused(data: bytes) -> None:
     with pytest.raises(ap.errors.UntrustedMetadata):
         enc.parse_encoding(data)
 
@@ -143,6 +143,14 @@ def test_members_that_are_not_known_are_refused(data: bytes) -> None:
         enc.parse_encoding(data)
     with pytest.raises(ap.errors.Unsupported, match="PageLayout"):
         enc.parse_encoding(b"", "/lance.encodings21.PageLayout")
+
+
+def test_lists_of_fixed_size_with_validity_are_refused() -> None:
+    flat = b"\x0a\x02\x08\x08"
+    without, with_validity = (b"\x08\x02\x12\x04" + flat + last for last in (b"\x18\x00", b"\x18\x01"))
+    assert isinstance(enc.parse_encoding(bytes([0x1A, len(without)]) + without), enc.FixedSizeList)
+    with pytest.raises(ap.errors.Unsupported, match="fixed_size_list with a field has_validity"):
+        enc.parse_encoding(bytes([0x1A, len(with_validity)]) + with_validity)
 
 
 def test_columns_encoded_in_another_way_are_refused() -> None:
@@ -261,7 +269,7 @@ def test_strings_beyond_what_was_decompressed_are_refused() -> None:
 def test_a_page_of_nulls_takes_no_memory_by_what_it_claims() -> None:
     kind = pa.list_(pa.float64(), 1 << 20)
     page = page_scheduler(kind, enc.AllNulls(), BUFFERS, 1 << 40).decoder(RowRanges.one(7, 1 << 39), iter(()))
-    array = assemble(kind, [Piece(page, 0, 30)])  # 240 MiB of zeros that nobody has written.
+    array = assemble(kind, [Piece(page, 0, 30)])  # 240 MiB of zeros that were never touched.
     assert array.null_count == 30
     before = pa.total_allocated_bytes()
     last = assemble(kind, [Piece(page, page.rows - 30, 30, is_last=True)])
