@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.errors import InvalidType, ProtocolError, Unavailable
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.values import ReadHead
 
@@ -65,13 +66,10 @@ class Sink:
             self._begun(head)
             return
         if not is_same_version(first, head):
-            raise ObjectChanged(
+            raise VersionPin(first.etag, path=path).changed(
+                head.etag,
                 f"the object changed between two attempts of one read: {first.total} bytes of {first.last_modified} "
                 f"became {head.total} bytes of {head.last_modified}",
-                expected_etag=first.etag,
-                actual_etag=head.etag,
-                operation="read",
-                path=path,
             )
         if head.start != first.start + self.received or head.end != first.end:
             raise ProtocolError(
