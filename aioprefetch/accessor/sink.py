@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.errors import InvalidType, ProtocolError, Unavailable
+from aioprefetch.errors import InvalidType, ProtocolError
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.values import ReadHead
 
@@ -186,22 +185,3 @@ class BufferSink(Sink):
 
     def _allocate(self, position: int, size: int) -> memoryview:
         return self._buffer[position:size]
-
-
-async def drain(body: ReadBody, sink: Sink, *, path: str) -> None:
-    """Read a body into a sink and close it.
-
-    What comes after the last expected byte, even an error, does not matter: the response is complete. A body that ends
-    early is ``Unavailable`` (temporary): the caller may go on at ``sink.received``.
-    """
-    try:
-        sink.begin(body.head, path=path)
-        while not sink.complete:
-            chunk = await body.read_chunk()
-            if not chunk:
-                raise Unavailable(
-                    f"the body ended after {sink.received} of {body.head.size} bytes", operation="read", path=path
-                )
-            sink.feed(chunk)
-    finally:
-        await body.aclose()

@@ -91,7 +91,7 @@ class CompleteAccessor(WrappedAccessor):
         return self._capability
 
     def _check(self, request: ReadRequest | StatRequest | WriteRequest, options: Mapping[str, str]) -> None:
-        """Raise ``Unsupported``, before any request, for an option that the service would ignore, with a wrong result."""
+        """Raise ``Unsupported``, before any request, for an option that the service would silently ignore."""
         for option, capability in options.items():
             value = getattr(request, option)
             if value and not getattr(self._native, capability):
