@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     Capability,
@@ -48,10 +48,6 @@ class Accessor(Protocol):
         What ``sink.begin`` raises refuses the response: the read raises it and takes no byte of the body. If the read
         fails or is cancelled, ``sink.received`` bytes have arrived, and a later read may continue there.
         """
-        ...
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        """Read as a stream: returns when the head has come and been checked. The caller closes the body."""
         ...
 
     async def list_page(self, request: ListRequest) -> ListPage: ...

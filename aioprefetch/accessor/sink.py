@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.errors import InvalidType, ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import InvalidType, ProtocolError
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.values import ReadHead
 
@@ -65,13 +65,10 @@ class Sink:
             self._begun(head)
             return
         if not is_same_version(first, head):
-            raise ObjectChanged(
+            raise VersionPin(first.etag, path=path).changed(
+                head.etag,
                 f"the object changed between two attempts of one read: {first.total} bytes of {first.last_modified} "
                 f"became {head.total} bytes of {head.last_modified}",
-                expected_etag=first.etag,
-                actual_etag=head.etag,
-                operation="read",
-                path=path,
             )
         if head.start != first.start + self.received or head.end != first.end:
             raise ProtocolError(
@@ -188,22 +185,3 @@ class BufferSink(Sink):
 
     def _allocate(self, position: int, size: int) -> memoryview:
         return self._buffer[position:size]
-
-
-async def drain(body: ReadBody, sink: Sink, *, path: str) -> None:
-    """Read a body into a sink and close it.
-
-    What comes after the last expected byte, even an error, does not matter: the response is complete. A body that ends
-    early is ``Unavailable`` (temporary): the caller may go on at ``sink.received``.
-    """
-    try:
-        sink.begin(body.head, path=path)
-        while not sink.complete:
-            chunk = await body.read_chunk()
-            if not chunk:
-                raise Unavailable(
-                    f"the body ended after {sink.received} of {body.head.size} bytes", operation="read", path=path
-                )
-            sink.feed(chunk)
-    finally:
-        await body.aclose()

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.values import (
     Capability,
     CopyRequest,
@@ -56,9 +56,6 @@ class WrappedAccessor:
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         return await self.around(request, lambda changed: self.inner.read(changed, sink))
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        return await self.around(request, self.inner.open_read)
 
     async def list_page(self, request: ListRequest) -> ListPage:
         return await self.around(request, self.inner.list_page)

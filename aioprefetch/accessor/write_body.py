@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from aioprefetch.values import Metadata, ReadHead
-
-
-class ReadBody(Protocol):
-    """A response whose head has come and been checked, and whose body is read piece by piece."""
-
-    @property
-    def head(self) -> ReadHead:
-        """The checked head."""
-        ...
-
-    async def read_chunk(self) -> bytes | bytearray | memoryview:
-        """The next bytes in order, ``b""`` after the last one. Raises ``Unavailable`` when the body breaks off.
-
-        If cancelled, bytes may be lost: the body must be closed then.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Give the connection back, or break it off when the body was not read to its end. May be called twice."""
-        ...
+from aioprefetch.values import Metadata
 
 
 class WriteBody(Protocol):

@@ -1,4 +1,4 @@
-"""Layers: accessors that wrap an accessor, one concern each. Recipes are ``XxxLayer``, live ones ``XxxAccessor``."""
+"""Layers: accessors that wrap an accessor, one concern each. Recipes are ``XxxLayer``, live layers ``XxxAccessor``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Complete: a read that ends well has exactly its bytes, and every service can do what the others can.
+"""Complete: a successful read has exactly its bytes, and all services have the same operations.
 
-It refuses options that the service would ignore, checks lengths, and fills in what a service lacks: suffix ranges (by
-``stat``), ``if_match`` (by comparing the response's ETag), the ``stat`` of directories (by listing one entry),
-recursive listing (directory by directory), copy (by reading and writing), streaming writes (by collecting). Each
-costs requests of its own, which the counters show. After OpenDAL's CompleteLayer, SimulateLayer and
+It refuses options that the service would ignore, checks lengths, and replaces operations that a service lacks: suffix
+ranges (by ``stat``), ``if_match`` (by comparing the ETag of the response), the ``stat`` of directories (by listing one
+entry), recursive listing (directory by directory), copy (by reading and writing), streaming writes (by collecting).
+Each costs requests of its own, which the counters show. After OpenDAL's CompleteLayer, SimulateLayer and
 CorrectnessCheckLayer.
 """
 
@@ -15,13 +15,13 @@ from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import CollectSink, Sink, is_same_version
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
     NotFound,
-    ObjectChanged,
     ProtocolError,
     RangeNotSatisfied,
     Unsupported,
@@ -44,8 +44,8 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-# Options that change a result, and the capability each of them needs. A content type that is not stored is no wrong
-# result; a condition that is not looked at is one, and so is metadata that is lost.
+# Options that change a result, and the capability that each of them needs. A lost content type is no wrong result; an
+# ignored condition is one, and so is lost metadata.
 _READ_OPTIONS = {"if_none_match": "read_if_none_match", "version": "read_version"}
 _WRITE_OPTIONS = {
     "if_match": "write_if_match",
@@ -53,7 +53,7 @@ _WRITE_OPTIONS = {
     "user_metadata": "write_user_metadata",
 }
 COPY_PART_BYTES = 8 << 20
-# What a copy made by reading and writing takes along.
+# The metadata that a copy by reading and writing preserves.
 _DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 
 
@@ -91,7 +91,7 @@ class CompleteAccessor(WrappedAccessor):
         return self._capability
 
     def _check(self, request: ReadRequest | StatRequest | WriteRequest, options: Mapping[str, str]) -> None:
-        """``Unsupported`` before any request for an option that would change the result and that nobody here knows."""
+        """Raise ``Unsupported``, before any request, for an option that the service would silently ignore."""
         for option, capability in options.items():
             value = getattr(request, option)
             if value and not getattr(self._native, capability):
@@ -129,8 +129,8 @@ class CompleteAccessor(WrappedAccessor):
     async def _with_known_range(self, request: ReadRequest) -> ReadRequest:
         if request.suffix is None or self._native.read_suffix:
             return request
-        found = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
-        size = found.size or 0
+        metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
+        size = metadata.size or 0
         if size == 0:
             return replace(request, suffix=None)
         return replace(
@@ -138,18 +138,18 @@ class CompleteAccessor(WrappedAccessor):
             offset=max(0, size - request.suffix),
             size=min(size, request.suffix),
             suffix=None,
-            if_match=request.if_match or found.etag,
+            if_match=request.if_match or metadata.etag,
         )
 
     async def _empty_head(self, request: ReadRequest, error: RangeNotSatisfied, *, needs_etag: bool) -> ReadHead:
-        # Every range of an empty object is the empty one, but stores answer 416, some without telling the size.
+        # Every range of an empty object is empty, but stores respond with 416, some of them without the size.
         etag = version = None
         if (error.total is None or (needs_etag and error.total == 0)) and self._native.stat:
-            found = await self.inner.stat(
+            metadata = await self.inner.stat(
                 StatRequest(path=request.path, version=request.version, deadline=request.deadline)
             )
-            error.total, etag, version = found.size, found.etag, found.version
-            error.context.setdefault("total", found.size)
+            error.total, etag, version = metadata.size, metadata.etag, metadata.version
+            error.context.setdefault("total", metadata.size)
         if error.total != 0:
             raise error
         return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
@@ -176,7 +176,7 @@ class CompleteAccessor(WrappedAccessor):
         return replace(page, entries=tuple(entry for entry in page.entries if entry.path > after))
 
     async def _walk(self, request: ListRequest) -> ListPage:
-        """One page of a recursive listing: the token is the stack of directories still to be listed."""
+        """One page of a recursive listing; its token is the stack of directories that are to be listed."""
         stack = [request.path] if request.page_token is None else request.page_token.split("\0")
         prefix = stack.pop()
         entries: list[Entry] = []
@@ -200,7 +200,7 @@ class CompleteAccessor(WrappedAccessor):
         try:
             return await self._copy_by_writing(request)
         except Error as error:
-            error.operation = request.operation  # The caller asked for neither the read nor the write in it.
+            error.operation = request.operation  # Not the read or the write within the copy.
             raise
 
     async def _copy_by_writing(self, request: CopyRequest) -> Metadata:
@@ -236,14 +236,19 @@ class CompleteAccessor(WrappedAccessor):
     async def _read_part(self, request: ReadRequest, first: ReadHead | None = None) -> tuple[ReadHead, memoryview]:
         """A part of an object that is copied; ``ObjectChanged`` if it is not of the version of the ``first`` part."""
         sink = CollectSink()
+        pin = (
+            None
+            if first is None
+            else VersionPin(first.etag, path=request.path, advice=", at the first part of the copy")
+        )
         try:
             head = (await self.read(request, sink)).head
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-            if first is None:
+            if pin is None:
                 raise
-            raise _changed(request, first, error.context.get("etag")) from error
-        if first is not None and not is_same_version(first, head):
-            raise _changed(request, first, head.etag)
+            raise pin.explain(error) from error
+        if first is not None and pin is not None and not is_same_version(first, head):
+            raise pin.changed(head.etag, "the object was overwritten after its version was pinned")
         return head, sink.to_view()
 
     async def delete(self, request: DeleteRequest) -> None:
@@ -264,7 +269,7 @@ class CompleteAccessor(WrappedAccessor):
 
 
 class _ComparingSink(Sink):
-    """Passes a response on to ``sink`` if its ETag is ``if_match``: for services that do not look at the condition."""
+    """Passes a response to ``sink`` if its ETag is ``if_match``, for services that ignore the condition."""
 
     __slots__ = ("_if_match", "_sink")
 
@@ -299,7 +304,7 @@ class _ComparingSink(Sink):
 
 
 class CollectedWriteBody:
-    """A streaming write over a service that can only write whole objects: the object is collected in memory."""
+    """A streaming write over a service that writes whole objects: it collects the object in memory."""
 
     def __init__(self, inner: Accessor, request: WriteRequest) -> None:
         self._inner = inner
@@ -314,16 +319,6 @@ class CollectedWriteBody:
 
     async def abort(self) -> None:
         self._data.clear()
-
-
-def _changed(request: ReadRequest, first: ReadHead, etag: object) -> ObjectChanged:
-    return ObjectChanged(
-        f"the object changed while it was copied, after {request.offset} of its bytes",
-        expected_etag=first.etag,
-        actual_etag=etag if isinstance(etag, str) else None,
-        operation="read",
-        path=request.path,
-    )
 
 
 def _miscounted(request: ReadRequest, received: int, expected: int) -> ProtocolError:

@@ -1,17 +1,15 @@
-"""ConcurrentLimit: at most so many requests in flight, fewer while the store asks for that, demand before prefetch.
+"""ConcurrentLimit: a maximum of requests in flight, lowered while the store asks for that; demand before prefetch.
 
-A slot is taken just before a request goes to the layer below, and given back when its response has been read: by
-``read`` when it ends, by a stream at the end of its body or when it is closed. Nothing queues for anything else while
-it holds a slot, so a reader of many blocks finishes with any limit, also 1. A stream that its user has opened and does
-not read does hold its slot: with as many of these as the limit, the next request fails after ``wait_seconds`` and says
-so. A streaming write holds a slot during each call only, because between two calls nothing is in flight.
+A slot is taken just before a request goes to the layer below, and returned when the call ends. A call that holds a slot
+queues for nothing else, so a reader of many blocks finishes with any limit, also 1. A streaming write holds a slot
+during each call only, because between two calls nothing is in flight.
 
 **Throttling.** ``Throttled`` halves the slots that may be in use, at most once a second and never below one. Each full
-round of responses, as many as there are slots and none of them ``Throttled``, gives one back, until all are there
-again. That nothing is there, or nothing has changed, is a response too; other errors say nothing about the load.
+round of responses, as many as there are slots and none of them ``Throttled``, returns one, until all may be used again.
+A missing or unchanged object is a response too; other errors say nothing about the load.
 
-Retry belongs outside of this layer, so that no slot is held during its pauses, and Timeout inside, so that waiting for
-a slot does not count as waiting for a response.
+Retry belongs outside of this layer, so that its pauses hold no slot, and Timeout inside, so that the wait for a slot is
+not part of the wait for a response.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ class ConcurrentLimitLayer(Layer):
 
     ``concurrency`` is the number of slots, ``None`` for the runtime's option. They are one set for each layer object
     and runtime: operators that share the object share the slots. Prefetches take at most ``concurrency - 1`` of them
-    (one, where there is only one). Who waits while no slot becomes free for ``wait_seconds`` gets ``TimedOut``
-    (``persistent``: waiting again is the caller's choice), who waits beyond the request's deadline ``TimedOut``
-    (``permanent``). The gauge ``slots_withheld`` and the events ``limit.lowered`` and ``limit.restored`` tell of slots
-    that may not be used because the store asked for fewer requests.
+    (one, if there is only one). A request fails with a persistent ``TimedOut`` if no slot at all becomes free for
+    ``wait_seconds``, and with a permanent one at its deadline. The gauge ``slots_withheld`` and the events
+    ``limit.lowered`` and ``limit.restored`` show how many slots may not be used because the store asked for fewer
+    requests.
     """
 
     concurrency: int | None = None
@@ -61,7 +59,7 @@ class ConcurrentLimitLayer(Layer):
         return ConcurrentLimitAccessor(self, inner, runtime)
 
     def slots(self, runtime: Runtime) -> SlotQueue:
-        """The slots of this layer in a runtime: what is in flight and what waits."""
+        """The slots of this layer in a runtime, which show the requests in flight and in the queue."""
         limit = runtime.options.concurrency if self.concurrency is None else self.concurrency
 
         def make() -> SlotQueue:
@@ -109,7 +107,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         return ConcurrentLimitWriteBody(await self.around(request, self.inner.open_write), self, request)
 
     async def acquire(self, request: Request, lane: Lane) -> Lane:
-        """Take a slot; the lane in which it has to be given back."""
+        """Take a slot; returns the lane for its release."""
         return lane if self.slots.try_acquire(lane) else await self._wait(request, lane)
 
     async def observed(self, call: Awaitable[T]) -> T:
@@ -144,7 +142,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             return await self._queue(request, lane, sink)
 
     async def _queue(self, request: Request, lane: Lane, sink: Sink | None) -> Lane:
-        """Queue for a slot. Cancelled in the queue it leaves no trace; in the moment of the grant the slot goes on."""
+        """Queue for a slot. If cancelled, the ticket leaves the queue, or its slot goes to the next one."""
         slots, loop = self.slots, self._runtime.loop
         waiter = loop.create_future()
         ticket = slots.enqueue(lane, lambda: _wake(waiter))
@@ -161,7 +159,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
                     await waiter
                 finally:
                     timer.cancel()
-                # While slots turn over the queue gets shorter: only one that stands still is given up.
+                # While slots are released the queue gets shorter; give up only if none was.
                 stands_still = slots.releases == releases
                 if stands_still and not (ticket.granted or beyond_deadline):
                     # Endless responses may hold all slots that throttling has left: then none could raise the limit.
@@ -199,7 +197,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
 
 
 class ConcurrentLimitWriteBody:
-    """A body being written: each call takes a slot of its own, but cleaning up never waits for one."""
+    """A body that is written: each call takes a slot of its own, except ``abort``, which never waits for one."""
 
     def __init__(self, body: WriteBody, layer: ConcurrentLimitAccessor, request: WriteRequest) -> None:
         self._body = body
@@ -209,7 +207,7 @@ class ConcurrentLimitWriteBody:
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         lane = await self._layer.acquire(self._request, "demand")
         try:
-            await self._body.write(chunk)  # Most of these send nothing, so that their success says nothing.
+            await self._body.write(chunk)  # Most writes send nothing, so a success says nothing about the load.
         except Error as error:
             self._layer.failed(error)
             raise

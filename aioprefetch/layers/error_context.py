@@ -1,7 +1,7 @@
-"""ErrorContext: every error says operation, path, service and progress; no foreign exception passes.
+"""ErrorContext: every error names operation, path, service and progress; foreign exceptions become errors of ours.
 
-The innermost layer, next to the service. Layers further out raise errors that carry operation and path from birth, so
-that no error reaches a caller without them (in OpenDAL those of the outer layers are anonymous).
+The innermost layer, next to the service. The layers further out name operation and path in their own errors, so no
+error reaches a caller without them (in OpenDAL errors of outer layers have no context).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ErrorContextAccessor(WrappedAccessor):
         self._service = inner.info.location
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
-        """``error`` itself with its context filled in, or a foreign one as ``Unexpected`` with the cause chained."""
+        """``error`` with its context, or ``Unexpected`` with a foreign ``error`` as its cause."""
         if not isinstance(error, Error):
             foreign = Unexpected(f"{type(error).__name__}: {error}")
             foreign.__cause__ = error
@@ -80,7 +80,7 @@ class ErrorContextAccessor(WrappedAccessor):
 
 
 class ErrorContextWriteBody:
-    """A body being written whose errors carry progress."""
+    """A body that is written; its errors name the bytes written so far."""
 
     def __init__(self, body: WriteBody, layer: ErrorContextAccessor, request: WriteRequest) -> None:
         self._body = body

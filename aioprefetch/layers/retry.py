@@ -1,27 +1,28 @@
-"""Retry: what may succeed at another attempt is tried again, within bounds; a read goes on where it broke off.
+"""Retry: temporary failures are tried again, within bounds; a read continues where it broke off.
 
-Only errors whose status is ``temporary`` are tried again, after a pause with full jitter below an exponential bound
-(``Throttled`` has a longer base), or as long as the store asked for. A response that breaks off in its body is gone on
-with at once. Four things bound it: the attempts, the time, the request's ``deadline``, and a bucket of tokens that all
-operations of a runtime share: when a store is down, retries end soon and do not multiply its load.
+Only errors of status ``temporary`` are tried again, after a pause with full jitter below an exponential bound
+(``Throttled`` has a longer base), or after the pause that the store asked for. A response that breaks off in its body
+is continued at once. Retries are bounded by the number of attempts, the time, the ``deadline`` of the request, and a
+bucket of tokens that all operations of a runtime share: when a store is down, retries end soon and do not multiply its
+load.
 
 **Giving up.** The last error is raised, its kind unchanged, its status now ``persistent``, with ``attempts`` and
-``elapsed_seconds`` in its context. With an empty bucket it is ``BudgetExhausted`` with the error as its cause: nothing
-more was sent, and the first request of each operation is sent nevertheless, so that success fills the bucket again.
+``elapsed_seconds`` in its context. If the bucket is empty, ``BudgetExhausted`` is raised with the last error as its
+cause. The first attempt of each operation needs no token, so successes fill the bucket again.
 
-**Reads** go on at the byte after the last one received, pinned to the ETag or version that has begun to arrive, so no
-delivered byte is fetched again and two versions never mix. If the object is no longer that one, it is
-``ObjectChanged``. Where a server sends neither, its total and ``Last-Modified`` have to agree; where it does not send
-these either, a read that broke off is not resumed. Each ``progress_bytes`` received start attempts and time anew, so a
-long body survives many cuts, and no server causes more than ``attempts_max`` requests for each of them.
+**Reads** continue at the byte after the last one received, pinned to the ETag or version of the first response, so no
+delivered byte is fetched again and two versions never mix. If the object has changed, the error is ``ObjectChanged``.
+If a server sends neither ETag nor version, its total and ``Last-Modified`` must agree (see ``Sink.begin``); without
+these a read that broke off is not resumed. Each ``progress_bytes`` received reset attempts and time, so a long body
+survives many cuts, and no server causes more than ``attempts_max`` requests for each ``progress_bytes``.
 
-**Writes.** Writing a whole object, copying and deleting come to the same when repeated. A conditional write
-(``if_match``, ``if_not_exists``) does not: its first attempt may have succeeded unseen, and the second would then
-report a conflict with itself. It is repeated after ``Throttled`` alone, which says that nothing happened. Of a
-streaming write only the opening is repeated, at which nothing appears yet; whether a piece or the closing that failed
-has taken effect cannot be seen from here, so these errors go to the caller as they are.
+**Writes.** Writing a whole object, copying and deleting may be repeated. A conditional write (``if_match``,
+``if_not_exists``) may not: its first attempt may have succeeded although its response was lost, and the second would
+then report a conflict with the first. It is repeated after ``Throttled`` alone, which means that nothing was written.
+Of a streaming write only the opening is repeated; whether a failed piece or closing took effect is unknown here, so
+these errors go to the caller unchanged.
 
-Retry belongs outside of Timeout, so that each attempt has a limit of its own and a hanging one is tried again::
+Retry belongs outside of Timeout, so that each attempt has a limit of its own, and one that hangs is tried again::
 
     op.layer(TimeoutLayer()).layer(RetryLayer())      # right: Retry is the outer one
     op.layer(RetryLayer()).layer(TimeoutLayer())      # wrong: the limit ends all attempts together
@@ -60,7 +61,7 @@ T = TypeVar("T")
 
 
 PROTOCOL_ERRORS_MAX = 2
-# A name that does not resolve is mostly misspelt, and resolvers try several times by themselves.
+# A name that does not resolve is usually misspelt, and resolvers try several times by themselves.
 NAME_FAILURES_MAX = 2
 NAME_FAILURES_SECONDS_MAX = 5.0
 
@@ -78,11 +79,11 @@ class RetryLayer(Layer):
 
     The ``n``-th pause is drawn between 0 and ``base_seconds * 2 ** (n - 1)`` (``throttle_base_seconds`` after
     ``Throttled``), at most ``cap_seconds``; a longer ``retry_after_seconds`` of the error is kept. No attempt starts
-    later than ``total_seconds`` after the first one or at the request's deadline: if the pause would last longer, it
-    is not begun. For a stream the time counts within one ``read_chunk``, because between two it is the caller's.
+    later than ``total_seconds`` after the first one, nor at or after the deadline of the request: a longer pause is not
+    begun.
 
-    The bucket holds ``tokens``, one for each runtime and capacity. A retry takes ``cost`` (``throttle_cost`` after
-    ``Throttled``) and brings it back when it succeeds; an operation that needed no retry brings one.
+    There is one bucket of ``tokens`` for each runtime and capacity. A retry takes ``cost`` tokens (``throttle_cost``
+    after ``Throttled``) and returns them if it succeeds; an operation without a retry returns one.
     """
 
     attempts_max: int = 4
@@ -107,12 +108,12 @@ class RetryLayer(Layer):
         return RetryAccessor(self, inner, runtime)
 
     def bucket(self, runtime: Runtime) -> TokenBucket:
-        """The tokens that this layer draws on in a runtime."""
+        """The tokens of this layer in a runtime."""
         return runtime.shared(("retry.tokens", self.tokens), lambda: TokenBucket(self.tokens))
 
 
 class TokenBucket:
-    """What bounds the retries of a whole runtime: each takes tokens, success brings some back (as in the AWS SDKs)."""
+    """The bound of all retries of a runtime: each takes tokens, a success returns some (as in the AWS SDKs)."""
 
     __slots__ = ("capacity", "tokens")
 
@@ -121,19 +122,19 @@ class TokenBucket:
         self.tokens = capacity
 
     def take(self, cost: int) -> bool:
-        """Take ``cost`` tokens if there are as many."""
+        """Take ``cost`` tokens if there are enough; whether they were taken."""
         if cost > self.tokens:
             return False
         self.tokens -= cost
         return True
 
     def put(self, count: int) -> None:
-        """Bring tokens back, up to the capacity."""
+        """Return tokens, up to the capacity."""
         self.tokens = min(self.capacity, self.tokens + count)
 
 
 class RetryAccessor(WrappedAccessor):
-    """The live layer. Cancelled in a pause, an operation ends at once."""
+    """The live layer. A cancellation ends a pause at once."""
 
     def __init__(self, layer: RetryLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
@@ -143,7 +144,7 @@ class RetryAccessor(WrappedAccessor):
         self._now = runtime.loop.time
 
     def attempts(self, request: Request, started: float) -> Attempts:
-        """The count of an operation whose first attempt started then."""
+        """The attempts of an operation whose first one started at ``started``."""
         return Attempts(self._layer, self._runtime, self.bucket, request, started)
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
@@ -202,7 +203,10 @@ class RetryAccessor(WrappedAccessor):
     def judge(
         self, error: Error, request: ReadRequest, progress: Sink, attempts: Attempts, *, resumed: bool = False
     ) -> float:
-        """The pause before a read goes on after ``error``; raises what ends it. ``resumed``: it had gone on before."""
+        """The pause before a read continues after ``error``; raises the error that ends the read.
+
+        ``resumed``: the failed attempt was to continue an earlier one.
+        """
         head = progress.head
         if resumed and head is not None and isinstance(error, ConditionNotMatch | RangeNotSatisfied | NotFound):
             raise _changed(error, head, progress.received) from error
@@ -211,14 +215,14 @@ class RetryAccessor(WrappedAccessor):
         if head is not None and progress.received and not _is_verifiable(head):
             raise attempts.give_up(error, "nothing in the response tells one version of the object from another")
         if progress.complete:
-            # Nothing is left to ask for: an empty range would bring the whole object.
+            # No byte is missing, and some servers send the whole object for an empty range.
             raise attempts.give_up(error, "all bytes were delivered")
         return attempts.failed(error, progress.received)
 
 
 def backoff_seconds(random: Random, retry: int, base_seconds: float, cap_seconds: float) -> float:
     """The pause before the ``retry``-th retry, from 1: full jitter below an exponential bound."""
-    # The exponent is bounded, because a large attempts_max must not overflow a float.
+    # The exponent is bounded so that a large attempts_max does not overflow a float.
     return random.uniform(0.0, min(cap_seconds, base_seconds * 2.0 ** min(retry - 1, 60)))
 
 
@@ -266,22 +270,22 @@ class Attempts:
     def failed(self, error: Error, received: int = 0) -> float:
         """The pause in seconds before the next attempt, its tokens taken; raises when there must not be one.
 
-        ``error`` is temporary. What ends it: the attempts or the time are used up (``error`` itself, now
-        ``persistent``), or the bucket is empty (``BudgetExhausted`` with ``error`` as its cause).
+        ``error`` is temporary. If the attempts or the time are used up, it raises ``error``, now ``persistent``; if the
+        bucket is empty, ``BudgetExhausted`` with ``error`` as its cause.
         """
         layer, now = self._layer, self._runtime.now()
         self._count_attempt(error)
         if _is_name_failure(error):
             self._count_name_failure(now)
         if received - self._mark >= layer.progress_bytes:
-            # The last retries were worth it: the count begins anew with this attempt as its first.
+            # The last retries brought progress: this attempt counts as the first of a new series.
             self.succeeded()
             self.count, self._mark, self.started = 1, received, now
             self._name_failures, self._next_start_max = 0, float("inf")
-        # A response that had begun, at its first break; later ones only as far as they brought something.
-        got_on = received > self._received or (self.count == 1 and error.head is not None)
+        # True for a response that had begun at the first break, and at later ones if bytes arrived since.
+        made_progress = received > self._received or (self.count == 1 and error.head is not None)
         self._received = received
-        pause = self._pause_seconds(error, got_on=got_on)
+        pause = self._pause_seconds(error, made_progress=made_progress)
         gave_up = self._why_give_up(now + pause)
         if gave_up:
             raise self._exhausted(error, now, gave_up)
@@ -294,12 +298,12 @@ class Attempts:
         return pause
 
     def give_up(self, error: Error, why: str) -> Error:
-        """``error`` as the end of the operation, although attempts are left."""
+        """``error`` as the final error of the operation, although attempts are left."""
         self._count_attempt(error)
         return self._exhausted(error, self._runtime.now(), why)
 
     def succeeded(self) -> None:
-        """The operation got on: what its last retry cost comes back, or one token if it never failed."""
+        """The operation made progress: return the tokens of its last retry, or one token if it never failed."""
         self._bucket.put(self._cost if self.total else 1)
         self._cost = 0
 
@@ -313,15 +317,14 @@ class Attempts:
 
     def _count_name_failure(self, now: float) -> None:
         self._name_failures += 1
-        # When this attempt began: after the last pause, or, where a stream went on since, when its user read on.
-        began = max(self.started, self._next_start)
-        # So that a second one that takes as long ends in time.
+        began = self._next_start  # After the last pause.
+        # A second attempt that takes as long as this one must end within the limit.
         self._next_start_max = began + NAME_FAILURES_SECONDS_MAX - (now - began)
 
-    def _pause_seconds(self, error: Error, *, got_on: bool) -> float:
+    def _pause_seconds(self, error: Error, *, made_progress: bool) -> float:
         layer = self._layer
-        if got_on and isinstance(error, Unavailable) and error.retry_after_seconds is None:
-            return 0.0  # A connection broke on which a response came: the store is there, another one will do.
+        if made_progress and isinstance(error, Unavailable) and error.retry_after_seconds is None:
+            return 0.0  # The store responds and a connection broke: try another one at once.
         base = layer.throttle_base_seconds if isinstance(error, Throttled) else layer.base_seconds
         pause = backoff_seconds(self._runtime.random, self.count, base, layer.cap_seconds)
         return max(pause, error.retry_after_seconds or 0.0)
@@ -331,7 +334,7 @@ class Attempts:
         if self.count >= layer.attempts_max:
             return f"attempts_max={layer.attempts_max}"
         if self._protocol_errors >= PROTOCOL_ERRORS_MAX:
-            return f"{PROTOCOL_ERRORS_MAX} answers against the protocol"
+            return f"{PROTOCOL_ERRORS_MAX} responses against the protocol"
         if self._name_failures >= NAME_FAILURES_MAX:
             return f"{NAME_FAILURES_MAX} failures to resolve the name"
         if next_start > self._next_start_max:
@@ -351,7 +354,7 @@ class Attempts:
     def _out_of_tokens(self, error: Error, now: float) -> BudgetExhausted:
         self._runtime.counters["retries_exhausted"] += 1
         return BudgetExhausted(
-            f"no retry token is left after {error.kind}: too much failed lately to send more requests",
+            f"no retry token is left after {error.kind}: too many requests have failed recently to send more",
             operation=error.operation or self._request.operation,
             path=error.path or self._request.path,
             status="persistent",
@@ -374,7 +377,7 @@ class Attempts:
 
 
 def _came_too_late(error: Error, sink: Sink) -> bool:
-    """Whether everything had been received when the connection broke: that is a success."""
+    """Whether all bytes had arrived when the connection broke, which makes the read a success."""
     return sink.complete and error.is_temporary and not isinstance(error, ProtocolError)
 
 
@@ -384,7 +387,7 @@ def _whole_reply(sink: Sink) -> ReadReply:
 
 
 def _is_verifiable(head: ReadHead) -> bool:
-    """Whether a later answer can be proven to be of the same version."""
+    """Whether a later response can be proven to be of the same version."""
     return head.etag is not None or head.version is not None or None not in (head.total, head.last_modified)
 
 

@@ -1,7 +1,7 @@
-"""A bounded number of slots in two lanes: the queue behind ConcurrentLimit. Pure: no loop, no clock, no I/O.
+"""A bounded number of slots with a queue of two lanes, for ConcurrentLimit. Pure: no loop, no clock, no I/O.
 
-Where the store asks for fewer requests there are fewer slots: the half, at most once a second, and one more again for
-each full round of responses (additive increase, multiplicative decrease, as TCP does it).
+When the store asks for fewer requests the limit is halved, at most once a second; each full round of responses raises
+it by one (additive increase, multiplicative decrease, as in TCP).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from aioprefetch.values import Lane
 
-# Requests that are in flight together are refused together: that is one reason to halve, not one for each.
+# Requests in flight at one time are refused at one time: they halve the limit once.
 HALVING_SECONDS = 1.0
 
 
 class SlotTicket:
-    """A place in the queue. ``lane`` changes when it is promoted; ``granted`` once it has become a slot."""
+    """A place in the queue. ``lane`` changes by promotion; ``granted`` is set when the ticket becomes a slot."""
 
     __slots__ = ("_wake", "granted", "lane")
 
@@ -26,7 +26,7 @@ class SlotTicket:
         self._wake = wake
 
     def grant(self) -> None:
-        """Called by the queue alone: the slot is the ticket's from now on."""
+        """Make the ticket a slot. For the queue alone."""
         self.granted = True
         self._wake()
 
@@ -34,15 +34,15 @@ class SlotTicket:
 class SlotQueue:
     """At most ``limit`` slots are taken at any time.
 
-    Demand goes before prefetch, and within a lane who came first goes first. Prefetch never takes the last free slot,
-    so a demand request need not wait for a wall of prefetches; only where ``limit`` is 1 is the single slot for both.
+    Demand goes before prefetch; within a lane the order is first come, first served. Prefetches never take the last
+    free slot, so that demand does not wait for many prefetches; if ``limit`` is 1, both lanes share the one slot.
 
-    A slot is taken by ``try_acquire``, or by ``enqueue`` and a later grant; it goes back by ``release`` with the lane
-    it was taken in. A ticket goes back by ``withdraw``, whether it was granted in the meantime or not, so a waiter that
-    gives up in the very moment of its grant loses no slot.
+    A slot is taken by ``try_acquire``, or by ``enqueue`` and a later grant. ``release`` returns it, with the lane in
+    which it was taken. ``withdraw`` returns a ticket, granted or not, so a waiter that is cancelled at the moment of
+    its grant loses no slot.
 
-    ``limit`` begins at ``limit_max``. It sinks by ``refused`` and rises by ``answered``, which nobody needs to call
-    while the two are equal. What is in flight when it sinks stays in flight, so ``in_flight`` may be above it.
+    ``limit`` begins at ``limit_max``, is lowered by ``refused`` and raised by ``answered``, which has no effect while
+    the two are equal. Requests in flight stay in flight when the limit is lowered, so ``in_flight`` may exceed it.
     """
 
     __slots__ = (
@@ -71,11 +71,11 @@ class SlotQueue:
 
     @property
     def queued(self) -> int:
-        """How many tickets wait."""
+        """The number of tickets that wait."""
         return len(self._demand) + len(self._prefetch)
 
     def try_acquire(self, lane: Lane) -> bool:
-        """Take a slot at once if one is free for this lane. Nobody is overtaken: while one is free, nobody waits."""
+        """Take a slot if one is free for this lane. This overtakes no ticket: while a slot is free, none waits."""
         if self.in_flight >= self.limit:
             return False
         if lane == "prefetch":
@@ -86,13 +86,13 @@ class SlotQueue:
         return True
 
     def enqueue(self, lane: Lane, wake: Callable[[], object]) -> SlotTicket:
-        """A ticket at the end of its lane; ``wake`` is called once, when it is granted. Call after ``try_acquire``."""
+        """A ticket at the end of its lane, after ``try_acquire`` has failed; ``wake`` is called once, at its grant."""
         ticket = SlotTicket(lane, wake)
         self._line(lane).append(ticket)
         return ticket
 
     def release(self, lane: Lane) -> None:
-        """Give a slot back and grant it to who is next."""
+        """Return a slot, which goes to the next ticket."""
         self.in_flight -= 1
         self.releases += 1
         if lane == "prefetch":
@@ -101,14 +101,14 @@ class SlotQueue:
             self._grant()
 
     def withdraw(self, ticket: SlotTicket) -> None:
-        """Give a ticket back: out of the queue, or, when it was granted in the meantime, its slot."""
+        """Return a ticket: remove it from the queue, or release its slot if it was granted meanwhile."""
         if ticket.granted:
             self.release(ticket.lane)
         else:
             self._line(ticket.lane).remove(ticket)
 
     def promote(self, ticket: SlotTicket) -> None:
-        """Somebody waits for this prefetch now: it counts as demand from here on, behind the demand that waits."""
+        """Make a prefetch demand, because a reader waits for it; it queues behind the demand that waits already."""
         if ticket.lane == "demand":
             return
         if ticket.granted:
@@ -120,9 +120,9 @@ class SlotQueue:
         self._grant()
 
     def refused(self, now: float) -> bool:
-        """The store asked for fewer requests, at ``now`` in seconds. Whether there are fewer slots because of it.
+        """Lower the limit because the store asked for fewer requests, at ``now`` in seconds; whether it was lowered.
 
-        A round of responses begins anew: one with a refusal in it is not full.
+        The count of responses starts again: a round with a refusal is not a full one.
         """
         self._responses = 0
         if self.limit == 1 or now < self._halved_seconds + HALVING_SECONDS:
@@ -132,7 +132,7 @@ class SlotQueue:
         return True
 
     def answered(self) -> bool:
-        """The store answered a request. Whether this brought the last slot back."""
+        """Count a response of the store; whether the limit has returned to its maximum by it."""
         if self.limit == self.limit_max:
             return False
         self._responses += 1
@@ -142,7 +142,7 @@ class SlotQueue:
         return self.limit == self.limit_max
 
     def restore(self) -> None:
-        """All slots are there again, whatever the store said."""
+        """Return the limit to its maximum, without regard to the store."""
         self._set_limit(self.limit_max)
 
     def _set_limit(self, limit: int) -> None:

@@ -1,15 +1,18 @@
-"""Timeout: no single attempt waits for ever.
+"""Timeout: a limit for each attempt.
 
-Two limits for two kinds of waiting. A control operation (``stat``, ``list``, ``delete``, ...) has ``timeout_seconds``
-for its response. A read has ``stall_seconds`` **without progress**: until the head and then from byte to byte, however
-long the whole body takes. That means the same for ``read`` (bytes that reached the sink) and for a body (each
-``read_chunk``; the time between two calls is the caller's). Besides, a request's own ``deadline`` bounds every wait.
+There are two limits for two kinds of waits. A control operation (``stat``, ``list``, ``delete``, ...) has
+``timeout_seconds`` for its response. A read has ``stall_seconds`` **without progress**: until the head and then from
+byte to byte, however long the whole body takes. In addition, the ``deadline`` of a request bounds all of its waits.
 
-Retry belongs outside of this layer: each attempt then has its own limit. The other way round the first attempt that
-hangs uses up the time of all::
+A wait ends by a cancellation of its task, which is told from a cancellation by the caller as ``asyncio.timeout`` does
+it (``Task.cancel`` and ``Task.uncancel``). A read has no timer of its own: one timer watches all reads of an accessor,
+because they have the same limit and so expire in the order in which they began.
+
+Retry belongs outside of this layer, so that each attempt has its own limit. Inside of it, the first attempt that hangs
+would use up the time of all attempts::
 
     op.layer(TimeoutLayer()).layer(RetryLayer())      # right: Retry is the outer one
-    op.layer(RetryLayer()).layer(TimeoutLayer())      # wrong: one limit for all attempts together
+    op.layer(RetryLayer()).layer(TimeoutLayer())      # wrong: one limit for all attempts
 """
 
 from __future__ import annotations
@@ -17,14 +20,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Stalled, TimedOut
-from aioprefetch.layers.watchdog import StallWatchdog, Watch
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
@@ -32,7 +34,13 @@ from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Reque
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
 
-# The seam shows no progress within a write, so its limit grows with its size: once more for each of these begun.
+Reason = Literal["limit", "deadline"]
+
+# The progress of a read is checked this often within its limit, so it ends at most a quarter of the limit late.
+PROGRESS_CHECKS = 4
+# Loops may call a timer early, by the resolution of their clock.
+CLOCK_SLACK_SECONDS = 1e-6
+# A write shows no progress, so its limit grows with its size: by ``timeout_seconds`` for each piece of this size.
 WRITE_BYTES_PER_LIMIT = 16 << 20
 
 
@@ -40,13 +48,13 @@ WRITE_BYTES_PER_LIMIT = 16 << 20
 class TimeoutLayer(Layer):
     """The recipe of Timeout.
 
-    ``timeout_seconds`` bounds one attempt of a control operation, and a write for each 16 MiB of it. ``stall_seconds``
-    bounds the time without progress of a read; a read is looked at four times within it, so it may last a quarter
-    longer after the last byte. ``None`` switches the limit off (``request.deadline`` still holds).
+    ``timeout_seconds`` bounds one attempt of a control operation, and of a write for each 16 MiB. ``stall_seconds``
+    bounds the time of a read without progress; progress is checked four times within it, so a read may last a quarter
+    longer after its last byte. ``None`` switches a limit off; ``request.deadline`` always holds.
 
-    On expiry: ``TimedOut`` before the head, ``Stalled`` within a body, both temporary; ``TimedOut``, permanent, when it
-    was the caller's deadline. The inner call is cancelled and an inner body is closed. A cancellation by the caller
-    passes unchanged, even in the moment of expiry.
+    On expiry the inner call is cancelled and the caller gets ``TimedOut`` before the head or ``Stalled`` within a body,
+    both temporary, or a permanent ``TimedOut`` at the deadline. A cancellation by the caller passes unchanged, even at
+    the moment of expiry.
     """
 
     timeout_seconds: float | None = 60.0
@@ -68,14 +76,14 @@ class TimeoutAccessor(WrappedAccessor):
         super().__init__(inner)
         stall_seconds, inner_seconds = layer.stall_seconds, stall_seconds_of(inner)
         if stall_seconds is not None and inner_seconds is not None and inner_seconds <= stall_seconds:
-            stall_seconds = None  # What lies within keeps the limit by itself.
+            stall_seconds = None  # The inner accessor keeps the limit by itself.
         self._timeout_seconds = layer.timeout_seconds
         self._stall_seconds = stall_seconds
         self._loop = runtime.loop
         self._watchdog = None if stall_seconds is None else StallWatchdog(runtime.loop, stall_seconds)
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
-        # Where nothing is armed the inner read is handed out itself, so that this layer is no step on its way.
+        # Without a limit the inner read is returned itself, which saves a coroutine.
         if self._watchdog is None and request.deadline is None:
             return self.inner.read(request, sink)
         return self._read_watched(request, sink)
@@ -112,11 +120,11 @@ class TimeoutAccessor(WrappedAccessor):
         return TimeoutWriteBody(await self.around(request, self.inner.open_write), self, request)
 
     async def write_chunk(self, request: WriteRequest, count: int, call: Callable[[], Awaitable[T]]) -> T:
-        """One call on an inner body being written, which may have to send ``count`` bytes."""
+        """One call on an inner body that is written, which may send ``count`` bytes."""
         return await self.bounded(request, self._write_limit(count), call)
 
     async def bounded(self, request: Request, limit_seconds: float | None, call: Callable[[], Awaitable[T]]) -> T:
-        """``call()``, ended after ``limit_seconds`` or at the request's deadline. Nothing is armed without either."""
+        """``call()``, ended after ``limit_seconds`` or at the deadline of the request, whichever comes first."""
         if limit_seconds is None and request.deadline is None:
             return await call()
         watch = Watch()
@@ -172,7 +180,7 @@ class TimeoutAccessor(WrappedAccessor):
 
 
 class TimeoutWriteBody:
-    """A body being written of which each call has to end in time, according to the bytes it may have to send."""
+    """A body that is written with a limit for each call, by the bytes that the call may send."""
 
     def __init__(self, body: WriteBody, layer: TimeoutAccessor, request: WriteRequest) -> None:
         self._body = body
@@ -186,11 +194,11 @@ class TimeoutWriteBody:
         self._written += count
 
     async def close(self) -> Metadata:
-        # Where a service collects, all of the object is sent now.
+        # A service that collects the object sends all of it now.
         return await self._layer.write_chunk(self._request, self._written, self._body.close)
 
     async def abort(self) -> None:
-        # Cleaning up has a limit of its own: the caller's deadline may be what made it necessary.
+        # Cleaning up has a limit of its own: the deadline of the caller may have passed.
         await self._layer.write_chunk(replace(self._request, deadline=None), 0, self._body.abort)
 
 
@@ -210,3 +218,96 @@ def _too_late(request: Request, head: ReadHead | None, received: int) -> TimedOu
         head=head,
         received=received,
     )
+
+
+class Watch:
+    """One wait of the current task, from its creation to ``end``."""
+
+    __slots__ = ("_cancelling", "_idle_checks", "_is_alone", "_received", "_sink", "_task", "due", "expired")
+
+    def __init__(self, sink: Sink | None = None) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[object] = task
+        self._cancelling = task.cancelling()
+        self._sink = sink
+        self._received = 0 if sink is None else sink.received
+        self._idle_checks = 0
+        self._is_alone: bool | None = None
+        self.due = 0.0
+        self.expired: Reason | None = None
+
+    def expire(self, reason: Reason) -> None:
+        """End the wait by cancelling the task."""
+        if self.expired is None:
+            self.expired = reason
+            self._task.cancel()
+
+    def end(self) -> bool:
+        """Take back the cancellation by this watch; whether the watch alone had cancelled the task.
+
+        Call it before the task goes on, whatever the outcome of the wait; later calls return the same.
+        """
+        if self.expired is None:
+            return False
+        if self._is_alone is None:
+            self._is_alone = self._task.uncancel() <= self._cancelling
+        return self._is_alone
+
+    def look(self) -> bool:
+        """Check for progress; ``False`` when there was none within the whole limit."""
+        if self._sink is not None and self._sink.received != self._received:
+            self._received = self._sink.received
+            self._idle_checks = 0
+            return True
+        self._idle_checks += 1
+        return self._idle_checks < PROGRESS_CHECKS
+
+
+class StallWatchdog:
+    """Expires the watches that see no progress for ``stall_seconds``."""
+
+    __slots__ = ("_interval_seconds", "_loop", "_timer", "_watches")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
+        self._loop = loop
+        self._interval_seconds = stall_seconds / PROGRESS_CHECKS
+        # In the order of ``due``: a watch is appended with a time one interval from now.
+        self._watches: dict[Watch, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    def start(self, watch: Watch) -> None:
+        """Watch a wait from now on."""
+        watch.due = self._loop.time() + self._interval_seconds
+        self._watches[watch] = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(watch.due, self._look)
+
+    def stop(self, watch: Watch) -> None:
+        """Watch a wait no longer. The timer stays for the next read, and ends when there is none."""
+        self._watches.pop(watch, None)
+
+    def close(self) -> None:
+        """Stop all watches and the timer."""
+        self._watches.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        while self._watches:
+            watch = next(iter(self._watches))
+            if watch.due > now + CLOCK_SLACK_SECONDS:
+                break
+            del self._watches[watch]
+            if watch.look():
+                watch.due = now + self._interval_seconds
+                self._watches[watch] = None
+            else:
+                watch.expire("limit")
+        first = next(iter(self._watches), None)
+        self._timer = None if first is None else self._loop.call_at(first.due, self._look)

@@ -97,6 +97,18 @@ class Operator:
         stack = default_stack(service, attempts_max=attempts_max, retry_seconds=retry_seconds)
         self._assemble(service, stack, RuntimeFamily(options))
 
+    def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
+        check_order(layers)
+        if not hasattr(service, "build"):
+            raise ConfigInvalid(
+                f"a service is needed, not {type(service).__name__}; for a URI there is Operator.from_uri",
+                operation="configure",
+            )
+        self._service = service
+        self._layers = layers
+        self._family = family
+        self._live: tuple[Accessor, Runtime] | None = None
+
     @classmethod
     def from_uri(cls, uri: str, **options: Any) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
@@ -512,18 +524,6 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
-        check_order(layers)
-        if not hasattr(service, "build"):
-            raise ConfigInvalid(
-                f"a service is needed, not {type(service).__name__}; for a URI there is Operator.from_uri",
-                operation="configure",
-            )
-        self._service = service
-        self._layers = layers
-        self._family = family
-        self._live: tuple[Accessor, Runtime] | None = None
 
     @classmethod
     def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Self:

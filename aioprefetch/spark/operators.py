@@ -42,7 +42,7 @@ _INFERRED = (
 # Names of fields in messages of the engine, where an option of Spark has another name.
 _NAMES = {
     option.target: option.name
-    for option in reversed(OPTIONS.values())
+    for option in reversed(list(OPTIONS.values()))
     if option.group in ("format", "failure") and "_" in option.target
 }
 

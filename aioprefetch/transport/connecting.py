@@ -1,4 +1,4 @@
-"""How a connection is made: name, address, proxy, TLS. Whatever fails is one of our errors, and leaves no socket."""
+"""Making a connection: name, address, proxy, TLS. Each failure is an error of ours and leaves no socket open."""
 
 from __future__ import annotations
 
@@ -29,83 +29,86 @@ from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head, is_
 from aioprefetch.transport.response_head import HEAD_BYTES_MAX, parse_head
 from aioprefetch.transport.tls import tls_context
 
-# What ``socket.getaddrinfo`` returns.
+# An item of ``socket.getaddrinfo``.
 AddressInfo = tuple[int, int, int, str, Any]
-# A name whose servers do not answer holds its thread for half a minute, which nobody can end.
+# A name whose servers do not respond occupies its thread for half a minute; such a call cannot be ended.
 THREADS_MAX = 8
-# The second address is tried when the first one has not answered for so long (RFC 8305).
+# The second address is tried when the first one has not responded for this time (RFC 8305).
 NEXT_ADDRESS_SECONDS = 0.25
 
 
 class Resolver:
-    """Resolves names on threads of its own. Who asks for a name that is being resolved waits for the same response."""
+    """Resolves names in threads of its own, each once for all requests that wait for it, and caches the addresses."""
 
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         self._runtime = runtime
         self._options = options
-        self._known: dict[tuple[str, int], tuple[float, list[AddressInfo]]] = {}
-        self._asking: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
+        self._cached: dict[tuple[str, int], tuple[float, list[AddressInfo]]] = {}
+        self._resolving: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
         self._executor: ThreadPoolExecutor | None = None
         self._turns = 0
 
     async def resolve(self, host: str, port: int) -> list[AddressInfo]:
-        """The addresses in the order to try. ``OSError`` for none, ``RedirectRefused`` for link-local ones."""
-        until, found = self._known.get((host, port), (0.0, []))
-        if not found or self._runtime.now() >= until:
-            found = await self._ask(host, port)
-            self._check(host, found)
-            self._known[host, port] = (self._runtime.now() + self._options.addresses_seconds_max, found)
+        """The addresses in the order to try, beginning at another one each time.
+
+        Raises ``OSError`` for a name without addresses, ``RedirectRefused`` for link-local ones.
+        """
+        until, addresses = self._cached.get((host, port), (0.0, []))
+        if not addresses or self._runtime.now() >= until:
+            addresses = await self._ask(host, port)
+            self._check(host, addresses)
+            self._cached[host, port] = (self._runtime.now() + self._options.addresses_seconds_max, addresses)
         self._turns += 1
-        first = self._turns % len(found)
-        # The families stay in the system's order; who connects races them (RFC 8305).
-        return found[first:] + found[:first]
+        first = self._turns % len(addresses)
+        # The families keep the order of the system; connecting races them (RFC 8305).
+        return addresses[first:] + addresses[:first]
 
     def forget(self, host: str, port: int) -> None:
-        """Ask again at the next connection: one of the addresses did not answer, or not well."""
-        self._known.pop((host, port), None)
+        """Resolve the name again for the next connection, because one of its addresses failed."""
+        self._cached.pop((host, port), None)
 
-    def is_asking(self, host: str, port: int) -> bool:
-        """Whether this name is being resolved, or waits for that."""
-        return (host, port) in self._asking
+    def is_resolving(self, host: str, port: int) -> bool:
+        """Whether a name is being resolved, or waits for a thread."""
+        return (host, port) in self._resolving
 
     async def aclose(self) -> None:
-        """Wait for no name any more. A thread that still asks for one is not ended by that."""
+        """Cancel the waits for names. Threads that are resolving go on until the system responds."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
-        asking = tuple(self._asking.values())
-        for one in asking:
-            one.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        waits = tuple(self._resolving.values())
+        for wait in waits:
+            wait.cancel()
+        if waits:
+            await asyncio.wait(waits)
 
     async def _ask(self, host: str, port: int) -> list[AddressInfo]:
         if _is_address(host):
             return _getaddrinfo(host, port)
-        asking = self._asking.get((host, port))
-        if asking is None:
+        resolving = self._resolving.get((host, port))
+        if resolving is None:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="aioprefetch-names")
             try:
-                asking = self._runtime.loop.run_in_executor(self._executor, _getaddrinfo, host, port)
-            except RuntimeError:  # The interpreter is shutting down and starts no thread any more.
+                resolving = self._runtime.loop.run_in_executor(self._executor, _getaddrinfo, host, port)
+            except RuntimeError:  # The interpreter is shutting down and starts no threads.
                 return _getaddrinfo(host, port)
-            self._asking[host, port] = asking
-            asking.add_done_callback(lambda done: self._answered((host, port), done))
-        # Who gives up takes the response from nobody else.
-        return await asyncio.shield(asking)
+            self._resolving[host, port] = resolving
+            resolving.add_done_callback(lambda done: self._resolved((host, port), done))
+        # A cancelled request must not end the wait of others.
+        return await asyncio.shield(resolving)
 
-    def _answered(self, key: tuple[str, int], done: asyncio.Future[list[AddressInfo]]) -> None:
-        del self._asking[key]
+    def _resolved(self, key: tuple[str, int], done: asyncio.Future[list[AddressInfo]]) -> None:
+        del self._resolving[key]
         if not done.cancelled():
-            done.exception()  # Seen, even if nobody waits any more.
+            done.exception()  # Retrieved here, because all waits may have been cancelled.
 
-    def _check(self, host: str, found: list[AddressInfo]) -> None:
-        if not found:
+    def _check(self, host: str, addresses: list[AddressInfo]) -> None:
+        if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "no address")
         if not self._options.refuses_link_local or host == self._options.link_local_host:
             return
-        if any(is_link_local_or_metadata(str(info[4][0]).partition("%")[0]) for info in found):
+        if any(is_link_local_or_metadata(str(info[4][0]).partition("%")[0]) for info in addresses):
             raise RedirectRefused("the server redirects to a name that leads to a link-local or metadata address")
 
 
@@ -121,10 +124,10 @@ class Connector:
         self._reading_context = asyncio.Lock()
 
     async def connect(self, route: Route, on_lost: Callable[[Connection], None]) -> Connection:
-        """A connection to the origin. If cancelled, the socket is closed. ``on_lost`` is called only for what is made.
+        """Open a connection to the origin of a route; ``on_lost`` is called once it is lost, if it was returned.
 
-        Raises ``Unavailable``, ``TimedOut`` after ``connect_timeout_seconds``, ``ConfigInvalid`` for TLS that cannot
-        work, ``RedirectRefused``.
+        Raises ``Unavailable``, ``TimedOut`` after ``connect_timeout_seconds``, ``ConfigInvalid`` for unusable TLS,
+        ``RedirectRefused`` for a link-local address. If cancelled, the socket is closed.
         """
         origin, proxy = route.origin, route.proxy
         first = origin if proxy is None else proxy.origin
@@ -144,12 +147,12 @@ class Connector:
             raise not_connected(error, where) from None
 
     async def aclose(self) -> None:
-        """Resolve no name any more."""
+        """Cancel the waits for names."""
         await self._resolver.aclose()
 
     def _timed_out(self, first: Origin) -> TimedOut:
         limit = f"within connect_timeout_seconds={self._options.connect_timeout_seconds:g}"
-        if self._resolver.is_asking(first.host, first.port):
+        if self._resolver.is_resolving(first.host, first.port):
             return TimedOut(f"the name of {first} was not resolved {limit}", context={"reason": "dns"})
         self._resolver.forget(first.host, first.port)
         return TimedOut(f"no connection to {first} {limit}")
@@ -170,8 +173,8 @@ class Connector:
             except BaseException:
                 sock.close()
                 raise
-        # From here on the socket belongs to its transport, which closes it whatever happens: were it closed beneath
-        # that, the next socket with its number would be taken for it.
+        # From here on the transport owns the socket and closes it. If it were closed here, the transport would use the
+        # next socket with the same number.
         transport, connection = await self._loop.create_connection(
             lambda: Connection(self._loop, route, on_lost, arrivals(sock)), sock=sock
         )
@@ -189,8 +192,8 @@ class Connector:
         except BaseException as error:
             transport.abort()
             if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):  # Often a UnicodeError.
-                # Where a proxy looks up the name, TLS is the first to read it.
-                raise ConfigInvalid(f"the host of {server} is no name that a certificate could have") from None
+                # If a proxy resolves the name, TLS is the first to read it here.
+                raise ConfigInvalid(f"the host of {server} is not a valid name for a certificate") from None
             raise
         if secured is None:
             raise ConnectionAbortedError
@@ -198,8 +201,8 @@ class Connector:
         return connection
 
     async def _tls_context(self) -> ssl.SSLContext:
-        # Reading the system's authorities takes tens of milliseconds, so it is done once, and in a thread. It has as
-        # long as a connection has, but takes none of that time: a slow disk is no matter of the network.
+        # Reading the authorities of the system takes tens of milliseconds, so a thread does it once. It has a limit of
+        # its own, as long as that of a connection: a slow disk is not a failure of the network.
         if self._context is not None:
             return self._context
         limit_seconds = self._options.connect_timeout_seconds
@@ -216,14 +219,14 @@ class Connector:
 
 
 def arrivals(sock: socket.socket) -> Callable[[], object]:
-    """A quick call that returns something true when the socket has bytes to receive, or has ended."""
+    """A quick call that returns a true value when the socket has bytes to receive, or has ended."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return functools.partial(poll.poll, 0)
 
 
 async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
-    """Let the proxy connect us with the origin (RFC 9110, 9.3.6). Its response is read before TLS begins."""
+    """Let the proxy open a tunnel to the origin (RFC 9110, 9.3.6); its response is read before TLS begins."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     address = f"{host}:{origin.port}"
     fields = {"Host": address}
@@ -237,15 +240,15 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, ori
         if not received:
             raise Unavailable(f"the proxy {proxy.origin} closed the connection")
         if len(head) > HEAD_BYTES_MAX:
-            raise ProtocolError(f"the proxy {proxy.origin} answered CONNECT without end")
+            raise ProtocolError(f"the proxy {proxy.origin} sent an endless response to CONNECT")
     status = parse_head(bytes(head[: end + 4]), is_head=True).status
     if status in (401, 403, 407):
         raise PermissionDenied(f"the proxy answered {status}: give its user and password in its URL")
     if not 200 <= status < 300:
         raise Unavailable(f"the proxy answered {status}")
     if len(head) > end + 4:
-        # The server behind says nothing before we do, so all that comes is the proxy's.
-        raise ProtocolError(f"the proxy {proxy.origin} answered CONNECT with more than a head")
+        # The origin sends nothing before TLS begins, so these bytes are from the proxy.
+        raise ProtocolError(f"the proxy {proxy.origin} sent more than a head in response to CONNECT")
 
 
 def _is_address(host: str) -> bool:
@@ -259,5 +262,5 @@ def _is_address(host: str) -> bool:
 def _getaddrinfo(host: str, port: int) -> list[AddressInfo]:
     try:
         return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except UnicodeError:  # A label that is empty or too long cannot be asked for.
-        raise socket.gaierror(socket.EAI_NONAME, "no name") from None
+    except UnicodeError:  # A label is empty or too long.
+        raise socket.gaierror(socket.EAI_NONAME, "not a valid name") from None

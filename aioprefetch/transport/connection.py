@@ -1,11 +1,12 @@
-"""One connection: a request goes out, its response is received straight into the memory of whoever asked.
+"""One HTTP/1.1 connection: it sends a request and receives the response into the memory of the receiver.
 
-The head and whatever comes along with it land in a small buffer of the connection's own. From then on a body whose
-length is known is received into its destination, across as many buffers as that has; what has no length (chunks, or
-the end of the connection) goes through the small buffer and is copied. Over TLS that buffer grows to what has come
-already, and takes what has no room in the destination's next buffer too (``tls`` says why).
+The head, and the bytes that come with it, are received into a small buffer of the connection. Then a body of known
+length is received directly into its destination, across as many buffers as the destination has. A body without a
+length (chunks, or up to the end of the connection) is received into the small buffer and copied. Over TLS the small
+buffer grows to the bytes that may be decrypted at once, and takes those for which the next buffer of the destination is
+too small (see ``tls``).
 
-After RFC 9112. A connection serves one request at a time; anything that it brings unasked closes it.
+A connection serves one request at a time (RFC 9112). Bytes that belong to no request close it.
 """
 
 from __future__ import annotations
@@ -23,49 +24,51 @@ from aioprefetch.transport.response_head import HEAD_BYTES_MAX, ResponseHead, pa
 from aioprefetch.transport.stall_timer import StallTimer
 from aioprefetch.transport.tls import TlsState
 
-# The head of a response and a small body come in one piece into this; what is larger is received in place.
+# The head of a response and a small body fit into this buffer; a larger body is received in place.
 SCRATCH_BYTES = 16 << 10
-# Answers are announced once or twice (100, 103), if at all.
+# Servers send one or two interim responses (100, 103), most send none.
 INTERIM_HEADS_MAX = 16
 _END_OF_HEAD = b"\r\n\r\n"
 
 
 class Destination(Protocol):
-    """Where a body goes; ``aioprefetch.accessor.sink.Sink`` is one."""
+    """The memory for a body, such as an ``aioprefetch.accessor.sink.Sink``."""
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes, never empty while some are missing."""
+        """Memory for the next bytes, not empty while bytes are missing."""
         ...
 
     def advance(self, count: int) -> None:
-        """``count`` bytes were put there."""
+        """Count bytes that were received into the memory from ``writable``."""
         ...
 
     def feed(self, chunk: memoryview) -> int:
-        """Copy bytes in; returns how many were taken."""
+        """Copy a chunk; returns the number of bytes copied."""
         ...
 
 
 class Receiver(Protocol):
-    """The requester. It is called as soon as the head is here, before any byte of the body is taken."""
+    """The receiver of one response, called with its head before any byte of its body is taken."""
 
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
-        """Where the body goes. ``None``: it is not wanted, and the connection is closed. An error refuses the response.
+        """The destination of the body, ``None`` to skip the body and close the connection.
 
-        A destination takes as many bytes as the head promises; without a promised length, as many as come.
+        What this raises refuses the response: the request fails with it, and the connection is closed. A destination
+        takes all bytes that the head promises, or all that come if the head has no length. It may ``pause`` and
+        ``resume`` the connection, and ``stop`` the response.
         """
         ...
 
 
 class StaleConnection(Unavailable):
-    """A connection that was kept had been closed by the server, before a byte of this response came."""
+    """The server had closed a reused connection: it sent no byte of this response."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one connection. ``on_lost`` is called once, when it is gone.
+    """The asyncio protocol of one connection. ``on_lost`` is called once, when the connection is closed.
 
-    ``has_arrived`` tells whether its socket has something to receive, or has ended. ``is_reused`` (it has served
-    before) and ``is_idle`` (it waits for a request) are for its owner to set.
+    ``has_arrived`` returns whether the socket has bytes to receive, or has ended. The owner of the connection sets
+    ``is_reused`` (it has served a request before) and ``is_idle`` (it waits for a request).
     """
 
     def __init__(
@@ -104,10 +107,10 @@ class Connection(asyncio.BufferedProtocol):
         self._sent_seconds = self._head_seconds = 0.0
 
     def send(self, request: bytes, receiver: Receiver, *, is_head: bool = False) -> asyncio.Future[float]:
-        """Send a request. The future ends with its response; its result is how many seconds the response's head took.
+        """Send a request. The future is done at the end of the response; its result is the seconds until the head.
 
-        It fails with an error of ours, or with what the receiver raised; the connection is closed then. Who waits no
-        longer must ``close`` the connection: until then the response goes on being received.
+        If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A
+        caller that stops waiting must ``close`` the connection, which otherwise goes on receiving the response.
         """
         assert self._transport is not None
         assert self._done is None
@@ -122,24 +125,24 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request may be sent on it."""
+        """Whether the connection can take a request."""
         return self._done is None and not self._closing and self._transport is not None
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come that nobody asked for, nor the end. The loop may not have seen that yet.
+        """Whether the idle connection has received neither bytes nor its end, also none that the loop has not seen yet.
 
-        Only what is here already can be told. Over TLS that may be a message of TLS itself, which is not worth finding
-        out: servers send those before their first response.
+        Over TLS the bytes may be a message of TLS itself; no difference is made, because servers send such messages
+        before their first response.
         """
         return not self._has_more()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a response is awaited on it."""
+        """Whether the connection serves a request."""
         return self._done is not None
 
     def close(self, error: Exception | None = None) -> None:
-        """Break it off now; whoever waits gets ``error``. Twice is fine."""
+        """Close the connection at once. A request in flight fails with ``error``. Further calls do nothing."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -147,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(error or Closed("the connection was closed"))
 
     def stop(self) -> None:
-        """Nothing more of this response is wanted: it ends here, and the connection with it."""
+        """End the response here, successfully, and close the connection: the rest of the body is not needed."""
         self._finish(is_clean=False)
 
     def pause(self) -> None:
@@ -157,14 +160,14 @@ class Connection(asyncio.BufferedProtocol):
             self._below.pause_reading()
 
     def resume(self) -> None:
-        """Go on receiving."""
+        """Receive again after ``pause``."""
         if self._paused and self._below is not None and not self._closing:
             self._paused = False
             self._stall_timer.begin_window(self._loop.time(), self._received_bytes())
             self._below.resume_reading()
 
     def look(self, now: float, options: ClientOptions) -> None:
-        """Break it off if its response comes too slowly."""
+        """Close the connection if its response is too slow."""
         if self._done is None or self._paused:
             return
         first_byte_seconds, stall_seconds = options.first_byte_timeout_seconds, options.stall_timeout_seconds
@@ -181,10 +184,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.close(TimedOut(f"no response came within read_timeout_seconds={first_byte_seconds:g}"))
 
-    # --- what the loop calls ------------------------------------------------------------------------------------
+    # --- called by the loop -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there; and once more for TLS on it."""
+        """Called when the connection is open, and again when TLS is open on it."""
         self._transport = cast("asyncio.Transport", transport)
         if self._below is None:
             self._below = self._transport
@@ -192,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             self._tls = TlsState(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes are to be received."""
+        """The memory for the next bytes."""
         destination = self._destination
         needed = 0 if self._tls is None else self._tls.room_bytes(sizehint)
         if destination is not None:
@@ -212,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """They were received there."""
+        """Take the bytes that were received into the memory from ``get_buffer``."""
         destination = self._destination
         try:
             if destination is not None and self._in_place:
@@ -227,23 +230,23 @@ class Connection(asyncio.BufferedProtocol):
                 self._take_unsized(self._unsized, self._view[:nbytes])
             elif self._done is not None:
                 self._take_head(nbytes)
-            else:  # Nobody asked for anything.
+            else:  # The bytes belong to no request.
                 self._break_off()
         except Exception as error:
             self._fail(error)
             self._break_off()
 
     def eof_received(self) -> bool:
-        """The server sends no more; ``False`` closes the connection."""
+        """Called at the end of the server's data; ``False`` closes the connection."""
         self._closing = True
-        is_meant = self._tls is None or self._tls.was_ended()
-        if is_meant and self._unsized is not None and self._unsized.end_with_connection():
+        is_authentic = self._tls is None or self._tls.was_ended()
+        if is_authentic and self._unsized is not None and self._unsized.end_with_connection():
             self._succeed()
-            self._loop.call_soon(self.close)  # Later: loops that ask do not expect to be answered with that.
+            self._loop.call_soon(self.close)  # Later: loops do not expect a call of theirs to close.
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Called when the connection is closed."""
         self._closing = True
         if self._done is not None:
             self._fail(self._lost(exc))
@@ -253,17 +256,17 @@ class Connection(asyncio.BufferedProtocol):
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _no_buffer(self, error: Exception) -> memoryview:
-        """There is no memory for the body; the loop wants some all the same."""
+        """Fail the request because its body has no memory; returns the small buffer, since the loop needs one."""
         self._closing = True
         self._fail(error)
-        self._loop.call_soon(self.close)  # Later: uvloop crashes when it is closed while it asks for a buffer.
+        self._loop.call_soon(self.close)  # Later: uvloop crashes when closed while it asks for a buffer.
         return self._view
 
     def _take_head(self, count: int) -> None:
-        known = self._filled
-        searched = max(0, known - 3)
-        filled = self._filled = known + count
-        while (end := self._scratch.find(_END_OF_HEAD, searched, filled)) >= 0:
+        searched = self._filled
+        begin = max(0, searched - 3)
+        filled = self._filled = searched + count
+        while (end := self._scratch.find(_END_OF_HEAD, begin, filled)) >= 0:
             if end + 4 > HEAD_BYTES_MAX:
                 break
             head = parse_head(self._view[: end + 4], is_head=self._is_head)
@@ -271,12 +274,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin(head, self._view[end + 4 : filled])
                 return
             self._skip_interim(head, end + 4)
-            searched, known, filled = 0, 0, self._filled
+            begin, searched, filled = 0, 0, self._filled
         if filled >= HEAD_BYTES_MAX:
             raise ProtocolError(f"the head of the response has more than {HEAD_BYTES_MAX} bytes")
         scratch = self._scratch
-        if scratch.count(b"\n", known, filled) != scratch.count(b"\r\n", max(0, known - 1), filled):
-            raise ProtocolError("a line of the response's head does not end with CRLF")  # Its end would never come.
+        if scratch.count(b"\n", searched, filled) != scratch.count(b"\r\n", max(0, searched - 1), filled):
+            raise ProtocolError("a line of the response's head does not end with CRLF")  # Its end is never found.
         if filled == len(self._scratch):
             self._scratch = self._scratch + bytes(HEAD_BYTES_MAX - filled)
             self._view = memoryview(self._scratch)
@@ -284,10 +287,10 @@ class Connection(asyncio.BufferedProtocol):
     def _skip_interim(self, head: ResponseHead, count: int) -> None:
         self._interim_heads += 1
         if head.status == 101:
-            raise ProtocolError("the server changes to another protocol, which nobody asked for")
+            raise ProtocolError("the server changes to another protocol, which was not requested")
         if self._interim_heads > INTERIM_HEADS_MAX:
-            raise ProtocolError(f"more than {INTERIM_HEADS_MAX} interim answers came before the response")
-        self.is_reused = False  # It is alive: whatever happens to it from now on, it was not closed before.
+            raise ProtocolError(f"more than {INTERIM_HEADS_MAX} interim responses came before the response")
+        self.is_reused = False  # It is alive, so a failure from now on is not that of a stale connection.
         rest = bytes(self._view[count : self._filled])
         self._view[: len(rest)] = rest
         self._filled = len(rest)
@@ -297,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stall_timer.begin_window(now, 0)
         self._keeps_alive = head.keeps_alive
         length = head.length
-        receiver, self._receiver = self._receiver, None  # Who drops a response is not held by its connection.
+        receiver, self._receiver = self._receiver, None  # The connection keeps no reference to it.
         assert receiver is not None
         destination = receiver.begin(head, self)
         if length == 0:
@@ -342,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             self._break_off()
 
     def _break_off(self) -> None:
-        """Close it from within what the loop calls: later over TLS, which takes that for a mistake of its own."""
+        """Close within a call of the loop; over TLS after it, because TLS must not be closed in a call of its own."""
         self._closing = True
         if self._tls is not None:
             self._loop.call_soon(self.close)
@@ -380,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         return broken_off(exc, "before the head of a response came")
 
     def _has_more(self) -> bool:
-        """Whether something was received, or can be, that nobody has taken; or the server has hung up."""
+        """Whether bytes that belong to no request were received, or can be, or the server has closed the connection."""
         if self._has_arrived is not None and self._has_arrived():
             return True
         return self._tls is not None and self._tls.has_more()

@@ -1,4 +1,4 @@
-"""Origins, and the one form in which a request is sent: its fixed part is encoded once for all ranges of an object."""
+"""Origins, and requests as they are sent: the fixed part is encoded once for all ranges of an object."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from aioprefetch.errors import InvalidPath
 DEFAULT_PORTS = {"http": 80, "https": 443}
 USER_AGENT = "aioprefetch"
 
-# What may stand in a request line or in a header: no control character, no space in the former.
+# Valid request targets, header names and header values: without control characters, targets also without spaces.
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
-# Where clouds hand out credentials although the address is not link-local: AWS and Google by IPv6, Alibaba, Oracle's
-# first one, Azure's agent.
+# Addresses at which clouds hand out credentials and that are not link-local: AWS and Google by IPv6, Alibaba, the first
+# one of Oracle, the agent of Azure.
 _METADATA = frozenset(
     ipaddress.ip_address(address)
     for address in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")
 )
-# NAT64 (RFC 6052, RFC 8215), and the form that went before the mapped one.
+# NAT64 (RFC 6052, RFC 8215), and the form before the mapped one: IPv6 networks whose addresses end with an IPv4 one.
 _IPV4_AT_THE_END = tuple(ipaddress.IPv6Network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96"))
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Scheme, host and port: what credentials belong to."""
+    """Scheme, host and port: the scope of credentials."""
 
     scheme: str
     host: str
@@ -39,7 +39,7 @@ class Origin:
 
     @property
     def netloc(self) -> str:
-        """Host and port as a URL has them; the scheme's own port is left out."""
+        """Host and port as in a URL, without the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -59,14 +59,14 @@ class Proxy:
 
 
 class Route:
-    """Where connections lead: an origin, perhaps through a proxy. Equal ``key``: the same connections serve."""
+    """The way of a connection: an origin, perhaps through a proxy. Routes with equal ``key`` share connections."""
 
     __slots__ = ("key", "origin", "proxy")
 
     def __init__(self, origin: Origin, proxy: Proxy | None) -> None:
         self.origin = origin
         self.proxy = proxy
-        # A text, because it keeps its hash: it is looked up for every request.
+        # A string caches its hash, and this is looked up for every request.
         self.key = str(origin) if proxy is None else f"{origin} {proxy.origin} {proxy.authorization}"
 
     def __repr__(self) -> str:
@@ -74,10 +74,10 @@ class Route:
 
 
 class Target:
-    """What is asked for, of whom: everything of a request that does not change from range to range.
+    """The fixed part of a request, the same for all ranges of an object.
 
-    ``path`` is the path with its query, percent-encoded; it may hold a signature, so it is shown nowhere.
-    ``proxy`` leads there. Raises ``InvalidPath`` for what would break the request's lines.
+    ``path`` is the percent-encoded path with its query, which may hold a signature: repr and errors leave it out.
+    Raises ``InvalidPath`` for a path, header name or header value that would break the lines of the request.
     """
 
     __slots__ = ("_path", "head", "is_head", "method", "origin", "route")
@@ -109,12 +109,12 @@ class Target:
 
 
 def encoded_head(line: str, fields: Mapping[str, str]) -> bytes:
-    """A request line and headers, without the empty line after them. ``InvalidPath`` for what breaks lines."""
+    """A request line and headers, without the empty line after them. Raises ``InvalidPath`` as ``encoded_fields``."""
     return f"{line}\r\n".encode("ascii") + encoded_fields(fields)
 
 
 def encoded_fields(fields: Mapping[str, str]) -> bytes:
-    """Headers as they are sent. ``InvalidPath`` for a name or value that would break their lines."""
+    """Headers as they are sent. Raises ``InvalidPath`` for a name or value that would break their lines."""
     for name, value in fields.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise InvalidPath(f"the header {name!r} cannot be sent: it holds a control character")
@@ -122,17 +122,17 @@ def encoded_fields(fields: Mapping[str, str]) -> bytes:
 
 
 def is_link_local_or_metadata(host: str) -> bool:
-    """Whether a host is an address that nobody but this machine's own network should lead to.
+    """Whether a host is a link-local address (169.254/16, fe80::/10), or one at which a cloud hands out credentials.
 
-    That is a link-local one (169.254/16, fe80::/10), or one at which a cloud hands out credentials, in any spelling:
-    numbers that resolvers take for IPv4 (``2852039166``, ``0xA9FEA9FE``, ``0251.0376.0251.0376``), and IPv6 that stands
-    for IPv4 (mapped, NAT64, 6to4). Names are not resolved.
+    No server of others has a reason to redirect there. All spellings are recognised: numbers that resolvers take for
+    IPv4 (``2852039166``, ``0xA9FEA9FE``, ``0251.0376.0251.0376``), and IPv6 that stands for IPv4 (mapped, NAT64, 6to4).
+    Names are not resolved.
     """
     address = _address_of(host.partition("%")[0].rstrip("."))
     if address is None:
         return False
     ipv4 = _embedded_ipv4(address) if isinstance(address, ipaddress.IPv6Address) else None
-    return any(one.is_link_local or one in _METADATA for one in (address, ipv4) if one is not None)
+    return any(ip.is_link_local or ip in _METADATA for ip in (address, ipv4) if ip is not None)
 
 
 def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

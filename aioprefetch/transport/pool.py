@@ -1,4 +1,4 @@
-"""The connections of one client: kept for the next request, limited, watched, and closed when they have grown old."""
+"""The connections of one client: reused, limited in number, checked for timeouts, and closed when idle or old."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
 
-# How long closing waits for the loop to have closed the sockets; it needs nothing of the network.
+# The longest wait for the loop to close the sockets; no response of a server is needed.
 CLOSE_SECONDS_MAX = 1.0
 
 
 class _Waiter:
-    """Somebody who needs a connection while every place is taken, or others wait already.
+    """A request that waits for a connection, because all places are taken or other requests wait already.
 
-    ``future`` is the present wait, if any. ``has_room``: an idle connection is being closed for it.
+    ``future`` is its current wait. ``has_room``: an idle connection is being closed for it.
     """
 
     __slots__ = ("future", "has_room", "is_fresh", "key")
@@ -34,7 +34,7 @@ class _Waiter:
 
 
 class Pool:
-    """Hands out connections. A place is taken when one is begun, and given back when it is lost: never otherwise."""
+    """Hands out connections. A place is taken when a connection is begun, and given back when it is lost."""
 
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         self._runtime = runtime
@@ -52,23 +52,24 @@ class Pool:
 
     @property
     def open_count(self) -> int:
-        """Connections that are open or being made."""
+        """The number of connections that are open or being made."""
         return self._places.total()
 
     @property
     def idle_count(self) -> int:
-        """Connections that wait for a request."""
+        """The number of connections that wait for a request."""
         return sum(map(len, self._idle.values()))
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for a connection."""
+        """The number of requests that wait for a connection."""
         return len(self._waiters)
 
     def take_idle(self, route: Route, *, in_turn: bool = False) -> Connection | None:
-        """The idle connection that was used last, if there is one. It ``is_reused`` from now on.
+        """The idle connection that was used last, marked ``is_reused``; ``None`` if there is none.
 
-        ``None`` while others wait, unless it is their turn: who reads in a loop would overtake them for ever.
+        Also ``None`` while other requests wait, unless it is the caller's turn (``in_turn``): requests in a loop would
+        overtake the waiting ones without end.
         """
         if self._waiters and not in_turn:
             return None
@@ -81,13 +82,13 @@ class Pool:
             if connection.is_quiet():
                 connection.is_reused = True
                 return connection
-            connection.close()  # What came unasked must not be taken for the response to the next request.
+            connection.close()  # Its bytes must not be taken for the response to the next request.
         return None
 
     async def connect(self, route: Route, *, is_fresh: bool = False) -> Connection:
-        """An idle connection unless it shall be ``is_fresh``, or a new one as soon as there is a place for it.
+        """An idle connection, or a new one as soon as there is a place for it; with ``is_fresh`` a new one.
 
-        Raises what ``Connector.connect`` raises, ``TimedOut`` where no place became free, ``Closed``. If cancelled,
+        Raises the errors of ``Connector.connect``, ``TimedOut`` if no place became free, and ``Closed``. If cancelled,
         nothing is left open.
         """
         if self._closed:
@@ -100,7 +101,7 @@ class Pool:
         return idle or await self._make(route)
 
     def release(self, connection: Connection) -> None:
-        """Its response has come to its end, or was broken off."""
+        """Take a connection back whose response is complete; closed ones are ignored."""
         if connection.is_idle or not connection.is_usable:
             return
         connection.idle_seconds = now = self._loop.time()
@@ -113,7 +114,7 @@ class Pool:
             self._wake()
 
     async def aclose(self) -> None:
-        """Break off every connection, and return when their sockets are closed."""
+        """Close all connections, and return when their sockets are closed."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -138,7 +139,10 @@ class Pool:
         return self._places[key] < options.connections_per_host_max and self._places.total() < options.connections_max
 
     def _make_room(self, waiter: _Waiter) -> bool:
-        """Close an idle connection that it cannot use, if that helps; its place is free when the loop has closed it."""
+        """Close the connection that was idle longest, if that helps the waiter; whether a place will become free.
+
+        It is free when the loop has closed the connection.
+        """
         if self._places[waiter.key] >= self._options.connections_per_host_max:
             candidates = self._idle.get(waiter.key, [])[:1]
         else:
@@ -149,15 +153,15 @@ class Pool:
         return waiter.has_room
 
     async def _make(self, route: Route) -> Connection:
-        """A new connection, whose place was taken already."""
-        # In a context of its own: what the loop calls for this connection later is no part of this caller's work.
+        """A new connection; the caller has taken its place."""
+        # In an empty context: later calls of the loop for this connection do not belong to this request.
         task = self._loop.create_task(self._connector.connect(route, self._lost), context=Context())
         self._making.add(task)
         try:
             connection = await task
         except BaseException as error:
             if task.done() and not task.cancelled() and task.exception() is None:
-                task.result().close()  # It was made in the moment in which we were cancelled.
+                task.result().close()  # It was made in the turn in which the request was cancelled.
             self._give_back(route.key)
             if task.cancelled() and self._closed and isinstance(error, asyncio.CancelledError):
                 waiting = asyncio.current_task()
@@ -168,7 +172,7 @@ class Pool:
             self._making.discard(task)
         self._open.add(connection)
         self._runtime.counters["transport_connections_opened"] += 1
-        if not connection.is_usable:  # It was lost before it could be counted.
+        if not connection.is_usable:  # It was lost before it was counted.
             self._lost(connection)
             raise broken_off(None, "as soon as it was open")
         if self._closed:
@@ -179,7 +183,7 @@ class Pool:
         return connection
 
     def _lost(self, connection: Connection) -> None:
-        if connection not in self._open:  # Who makes it gives its place back.
+        if connection not in self._open:  # ``_make`` gives its place back.
             return
         self._open.discard(connection)
         idle = self._idle.get(connection.route.key)
@@ -200,7 +204,7 @@ class Pool:
         self._wake()
 
     async def _wait(self, route: Route, *, is_fresh: bool) -> Connection | None:
-        """Wait for an idle connection or, ``None``, a place, which is taken then. First come, first served."""
+        """Wait for an idle connection, or for a place, which is taken then (``None``). First come, first served."""
         waiter = _Waiter(route.key, is_fresh=is_fresh)
         self._waiters.append(waiter)
         try:
@@ -222,20 +226,20 @@ class Pool:
             ) from None
         finally:
             self._waiters.remove(waiter)
-            self._wake()  # There may be enough for the next one too, or it was called and has given up.
+            self._wake()  # There may be a place for the next waiter too, or this one has given up its turn.
 
     def _wake(self) -> None:
-        """Call the first of those who wait that can go on now, or make room for it. It tries again by itself."""
+        """Wake the first waiter that can go on, or make room for it. The waiter then tries again."""
         for waiter in self._waiters:
             if waiter.future is None or waiter.future.done():
-                return  # It was called, and will call the next one: nobody overtakes it meanwhile.
+                return  # It was woken and will wake the next one; no other waiter overtakes it.
             if self._has_place(waiter.key) or (self._idle.get(waiter.key) and not waiter.is_fresh):
                 waiter.future.set_result(None)
                 return
             if not waiter.has_room and self._make_room(waiter):
                 return
 
-    # --- watching -----------------------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         now = self._loop.time()
@@ -251,7 +255,7 @@ class Pool:
         self._timer = self._loop.call_later(options.look_seconds, self._look) if self._open else None
 
     def _drop(self, connection: Connection) -> None:
-        """Close an idle connection, unless it was taken for a request just now."""
+        """Close an idle connection, unless a request has taken it meanwhile."""
         idle = self._idle.get(connection.route.key)
         if idle and connection in idle:
             idle.remove(connection)

@@ -1,7 +1,7 @@
-"""The head of a response, strictly: what two parsers could read in two ways is refused. Pure, no I/O.
+"""The head of a response, parsed strictly: a head that two parsers could read in two ways is refused. Pure, no I/O.
 
-llhttp (by ``httptools``) parses the fields; it refuses folded lines, bare line ends, a second length, and a length
-beside chunks, which is how answers are smuggled into others. What it leaves open is decided here, after RFC 9112.
+llhttp (through ``httptools``) parses the fields. It refuses folded lines, bare line ends, a second length, and a length
+beside chunks, which are the means of response smuggling. The rest is checked here, after RFC 9112.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ LENGTH_DIGITS_MAX = 20
 
 
 class ResponseHead:
-    """Status, fields, and how the body is framed.
+    """Status, fields, and the framing of the body.
 
-    ``fields`` has the headers as they came, their names in lower case; one that came twice is joined by a comma.
-    ``length`` is the number of bytes of the body, ``None`` where only chunks or the end of the connection tell it.
+    ``fields`` are the headers, their names in lower case; repeated ones are joined by a comma. ``length`` is the number
+    of bytes of the body, ``None`` if the body ends with its last chunk or with the connection.
     """
 
     __slots__ = ("_lines", "fields", "is_chunked", "keeps_alive", "length", "status")
@@ -39,66 +39,66 @@ class ResponseHead:
         """The fields as text."""
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
-    # llhttp calls these.
+    # Called by llhttp.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field."""
+        """Keep a field."""
         self._lines.append((name, value))
 
     def on_body(self, body: bytes) -> None:
-        """The parser saw the end of the head sooner than we did."""
+        """Refuse the response: for the parser the head ends before its empty line."""
         raise ProtocolError("the response is no valid HTTP/1.1")
 
     def index(self) -> dict[bytes, bytes]:
-        """Make ``fields`` of what was parsed."""
+        """Fill ``fields`` from the parsed lines."""
         lines = self._lines
-        # The parser leaves the white space at the end, which belongs to no value.
+        # The parser keeps white space after values.
         self.fields = fields = {name.lower(): value.rstrip() for name, value in lines}
         if len(fields) != len(lines):
             fields.clear()
             for name, untrimmed in lines:
                 value = untrimmed.rstrip()
-                known = fields.get(name.lower())
-                fields[name.lower()] = value if known is None else known + b", " + value
+                earlier = fields.get(name.lower())
+                fields[name.lower()] = value if earlier is None else earlier + b", " + value
         return fields
 
 
 def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -> ResponseHead:
-    """The head in ``data``, which ends with its empty line; ``is_head``: it answers a HEAD, and no body follows.
+    """The head in ``data``, which ends with the empty line. With ``is_head`` the request was a HEAD: no body follows.
 
-    Raises ``ProtocolError``, whose message repeats nothing of the head.
+    Raises ``ProtocolError``, whose message quotes nothing of the head.
     """
-    import httptools  # Of an extra, so loaded on first use: a lookup from then on.
+    import httptools  # Of an extra, so loaded on first use; later imports are a lookup.
 
     head = ResponseHead()
     parser = httptools.HttpResponseParser(head)
-    if data[:7] != b"HTTP/1.":  # llhttp would take other protocols, and empty lines before.
+    if data[:7] != b"HTTP/1.":  # llhttp accepts other protocols, and leading empty lines.
         raise ProtocolError("the response is no valid HTTP/1.1")
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
-        raise ProtocolError("the server changes to another protocol, which nobody asked for") from None
+        raise ProtocolError("the server changes to another protocol, which was not requested") from None
     except httptools.HttpParserError:
         raise ProtocolError("the response is no valid HTTP/1.1") from None
     head.status = status = parser.get_status_code()
     if not 100 <= status < 600 or len(head._lines) > FIELDS_MAX:
-        raise ProtocolError(f"the response has status {status} and {len(head._lines)} headers, which cannot be")
-    fields = head.index()  # After the check: joining fields of one name takes the square of their number.
+        raise ProtocolError(f"the response has status {status} and {len(head._lines)} headers, which is not valid")
+    fields = head.index()  # After the check: joining repeated fields takes the square of their number.
     connection = fields.get(b"connection")
     is_old = parser.get_http_version() == "1.0"
     if connection is None:
         head.keeps_alive = not is_old
-    else:  # What most servers say is not taken apart each time.
+    else:  # The usual value needs no parsing.
         head.keeps_alive = connection == b"keep-alive" or _keeps_alive(connection, is_old=is_old)
     if is_head or status in (204, 304) or status < 200:
         head.length = 0
         return head
     length = fields.get(b"content-length")
     if length is not None:
-        # The parser lets zeros in front pass, without end.
+        # The parser accepts any number of leading zeros.
         head.length = int(length) if len(length) <= LENGTH_DIGITS_MAX else OFFSET_MAX + 1
         if head.length > OFFSET_MAX:
-            raise ProtocolError("the response's Content-Length is no length")
+            raise ProtocolError("the response has an invalid Content-Length")
     elif b"transfer-encoding" in fields:
         head.is_chunked = True
         if is_old or fields[b"transfer-encoding"].strip().lower() != b"chunked":

@@ -14,8 +14,7 @@ from aioprefetch.errors import ConfigInvalid, Stalled, TimedOut, Unavailable
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, TimeoutLayer
-from aioprefetch.layers.watchdog import Watch
+from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, TimeoutLayer, Watch
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import (

@@ -194,7 +194,7 @@ REFUSALS: list[tuple[bytes, type[Error], str]] = [
     (ESTABLISHED + b"\x16\x03\x03", ProtocolError, "more than a head"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", ProtocolError, "no valid HTTP"),
     (b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", ProtocolError, "no valid HTTP"),
-    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (80 << 10), ProtocolError, "without end"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (80 << 10), ProtocolError, "endless response"),
 ]
 
 

@@ -131,7 +131,7 @@ async def test_the_order_is_that_of_the_reads_and_not_of_the_writes() -> None:
         gates = {"": Gate("body_close")} | {name: Gate("body_close") for name in "abc"}
         closes = iter(["a", "b", "c", ""])
         if first_to_end:
-            bed.cache.before = lambda name, gates=gates, closes=closes: (  # type: ignore[misc]
+            bed.cache.before = lambda name, gates=gates, closes=closes: (
                 gates[next(closes, "")](name) if name == "body_close" else None
             )
         for name in "abcad":
