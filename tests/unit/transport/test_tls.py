@@ -14,6 +14,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, TimedOut, Unavailable
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target, connecting
+from aioprefetch.transport.tls import tls_context
 from tests.unit.transport.raw_server import PATIENCE_SECONDS
 from tests.unit.transport.tls_servers import (
     Authority,
