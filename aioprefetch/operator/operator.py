@@ -20,6 +20,7 @@ from aioprefetch.operator.stack import bare_stack, check_order, default_stack, w
 from aioprefetch.operator.writer import BytesLike, WriteSource, write_data
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
+from aioprefetch.reader.growth import Growth
 from aioprefetch.reader.options import ProgressCallback, reader_options
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
@@ -282,7 +283,7 @@ class Operator:
         block_bytes: int | None = None,
         prefetch_blocks: int | None = None,
         prefetch_enabled: bool = True,
-        prefetch_growth: str = "stall",
+        prefetch_growth: str | Growth = "stall",
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
         """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.

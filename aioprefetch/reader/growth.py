@@ -1,7 +1,7 @@
-"""How the window of a sequential run grows: small strategies to choose from. Pure, no I/O.
+"""How the window of a sequential run grows: small strategies to choose from, by name or as an object. Pure, no I/O.
 
 ``stall`` is the default: a window that is wide enough stays as it is, so it finds the product of bandwidth and delay by
-itself. The others are what comparable readers do, and are here to be compared with it.
+itself. The others do what comparable readers do, for comparison. ``docs/guides/growth.md`` shows how to write one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from aioprefetch.errors import ConfigInvalid
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One more read of a run.
+    """One more read of a run, as a growth strategy sees it.
 
-    How many ``blocks`` its window has and may have at most, whether the read had to wait (``stalled``), whether it
-    ``crossed`` into another block, and whether it ``jumped`` to get there: it began neither in the block where the run
-    stood nor at its end.
+    ``blocks`` is the window now and ``blocks_max`` its limit, both in blocks. ``stalled``: the read had to wait for its
+    bytes. ``crossed``: it ended in another block than the read before it. ``jumped``: it began neither in the block
+    where the run stood nor at that block's end.
     """
 
     blocks: int
@@ -30,10 +30,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How many blocks to look ahead.
+    """A growth strategy: how many blocks a run looks ahead.
 
-    ``first``: at the first read of a run. ``grow``: at each further one. ``by_block``: a read of several blocks goes
-    block by block, as in S3A's stream.
+    ``first`` is the window at the first read of a run. ``grow`` returns the window after each further read; a result
+    beyond the limit is cut to it, and one below 0 counts as 0. It must not block, and an exception of it fails the
+    read. With ``by_block``, a read of several blocks goes block by block, as in S3A's stream.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Growth:
 
 
 def _on_stall(progress: Progress) -> int:
-    """Mountpoint for S3: twice as far when the reader had to wait, otherwise no change."""
+    """Mountpoint for S3: twice as far after a read that had to wait, otherwise no change."""
     return max(1, 2 * progress.blocks if progress.stalled else progress.blocks)
 
 
@@ -75,9 +76,18 @@ GROWTHS = {
 }
 
 
-def find_growth(name: str, *, operation: str, path: str) -> Growth:
-    """The strategy of that name; ``ConfigInvalid`` names those there are."""
-    growth = GROWTHS.get(name) if isinstance(name, str) else None
-    if growth is None:
-        raise ConfigInvalid(f"prefetch_growth={name!r} is none of {', '.join(GROWTHS)}", operation=operation, path=path)
-    return growth
+def find_growth(growth: str | Growth, *, operation: str, path: str) -> Growth:
+    """The strategy of that name, or the object itself; ``ConfigInvalid`` for anything else."""
+    if isinstance(growth, Growth):
+        if type(growth.first) is not int or growth.first < 0 or not callable(growth.grow):
+            raise ConfigInvalid(
+                f"prefetch_growth={growth!r} must have first >= 0 and a callable grow", operation=operation, path=path
+            )
+        return growth
+    known = GROWTHS.get(growth) if isinstance(growth, str) else None
+    if known is None:
+        names = ", ".join(GROWTHS)
+        raise ConfigInvalid(
+            f"prefetch_growth must be one of {names}, or a Growth, not {growth!r}", operation=operation, path=path
+        )
+    return known

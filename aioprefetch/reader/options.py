@@ -58,7 +58,7 @@ def reader_options(
     block_bytes: int | None = None,
     prefetch_blocks: int | None = None,
     prefetch_enabled: bool = True,
-    prefetch_growth: str = "stall",
+    prefetch_growth: str | Growth = "stall",
     on_progress: ProgressCallback | None = None,
     limits: RuntimeOptions,
 ) -> ReaderOptions:

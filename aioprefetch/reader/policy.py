@@ -96,7 +96,7 @@ def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Pol
     policy = listed_policy(names)
     if policy is None:
         raise ConfigInvalid(
-            f"policy={names!r} names none of {', '.join(sorted(POLICIES))}", operation=operation, path=path
+            f"policy must name one of {', '.join(sorted(POLICIES))}, not {names!r}", operation=operation, path=path
         )
     return policy
 

@@ -391,7 +391,7 @@ class Windows:
             session.blocks = self.limit
         else:
             progress = Progress(session.blocks, stalled, crossed, jumped, self.limit)
-            session.blocks = min(self.limit, self.growth.grow(progress))
+            session.blocks = max(0, min(self.limit, self.growth.grow(progress)))
 
     def _look(self, session: Session, end: int, *, abandoned: Range | None, may_grow: bool) -> WindowDecision:
         session.used = self._tick

@@ -201,7 +201,7 @@ async def test_a_list_means_its_first_recognised_name(names: str, meant: str) ->
 @pytest.mark.parametrize("names", ["", "unheard-of", "unheard-of, also not", []])
 async def test_a_list_without_a_recognised_name_is_refused(names: str) -> None:
     async with Operator(Arithmetic(SIZE)) as operator:
-        with pytest.raises(ConfigInvalid, match=r"names none of adaptive, avro, columnar") as caught:
+        with pytest.raises(ConfigInvalid, match=r"must name one of adaptive, avro, columnar") as caught:
             operator.reader("k", policy=names)
     assert repr(names) in str(caught.value)
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.ranges import Range
-from aioprefetch.reader.growth import GROWTHS, Progress, find_growth
+from aioprefetch.reader.growth import GROWTHS, Growth, Progress, find_growth
+from tests.unit.gates import KIB, bench, reads_of, settle
 from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, Tape, session_at, tape
 
 # Reads of half a block: how many blocks the window has after each, when every read, or none, had to wait.
@@ -101,11 +102,42 @@ def test_no_strategy_shrinks_a_window_unless_the_reader_jumped(
     assert grown >= (min(blocks, 1) if jumped else blocks)
 
 
-@pytest.mark.parametrize("name", ["", "Stall", "fast", None, 3, ("stall",)])
-def test_an_unknown_strategy_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigInvalid, match=r"prefetch_growth=.* is none of stall, geometric, linear, step") as caught:
-        find_growth(name, operation="reader", path="k")
-    assert repr(name) in str(caught.value)
+def test_an_unknown_strategy_is_refused_by_name() -> None:
+    expected = r"prefetch_growth must be one of stall, geometric, linear, step, or a Growth"
+    for name in ("", "Stall", "fast", None, 3, ("stall",)):
+        with pytest.raises(ConfigInvalid, match=expected) as caught:
+            find_growth(name, operation="reader", path="k")  # type: ignore[arg-type]
+        assert repr(name) in str(caught.value)
+
+
+def test_a_strategy_object_must_be_complete() -> None:
+    for growth in (Growth("toy", -1, lambda progress: 1), Growth("toy", True, lambda progress: 1), Growth("toy", 0, 3)):  # type: ignore[arg-type]
+        with pytest.raises(ConfigInvalid, match="must have first >= 0 and a callable grow"):
+            find_growth(growth, operation="reader", path="k")
+
+
+async def test_a_reader_takes_a_strategy_of_its_callers_own() -> None:
+    """A toy outside the package decides the window of each read; results out of bounds are cut."""
+    seen: list[Progress] = []
+    windows = [2, 5, 1000, -3, 1]
+
+    def grow(progress: Progress) -> int:
+        seen.append(progress)
+        return windows[len(seen) - 1]
+
+    block = 64 * KIB
+    async with bench(64 * block, prefetch_blocks=6) as b:
+        toy = Growth("toy", 1, grow)
+        async with b.reader(policy="adaptive", prefetch_growth=toy) as reader:
+            assert reader.options.growth is toy
+            found = []
+            for _ in range(len(windows) + 1):
+                await reader.read(block)
+                await settle()
+                found.append([session.blocks for session in reads_of(reader).windows.sessions])
+    assert found == [[1], [2], [5], [6], [0], [1]]
+    assert [progress.blocks for progress in seen] == [1, 2, 5, 6, 0]
+    assert {progress.blocks_max for progress in seen} == {6}
 
 
 # --- waste and memory -----------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Scene:
     @property
     def default(self) -> ReaderOptions:
         """The options of a reader that was given none."""
-        return self.store.operator.reader("k")._options
+        return self.store.operator.reader("k").options
 
     @property
     def requests(self) -> tuple[int, int]:
@@ -81,4 +81,4 @@ def clause(number: int, kind: str = "") -> Callable[[Check], Check]:
 
 def policy_of(reader: RangeReader) -> str:
     """The name of the policy that arrived."""
-    return reader._options.policy.name
+    return reader.options.policy.name

@@ -84,7 +84,7 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     """An unknown optional key changes nothing."""
     reader = await scene.set(UNKNOWN, "of no matter")
-    assert reader._options == scene.default
+    assert reader.options == scene.default
     assert scene.warnings() == []
 
 
@@ -101,7 +101,7 @@ async def _(scene: Scene) -> None:
     """A call that build() would refuse may still be taken back."""
     builder = scene.builder().must(UNKNOWN, 1).opt(UNKNOWN, 1).must(k.PREFETCH_BLOCK_COUNT, 0)
     reader = await builder.must(k.PREFETCH_BLOCK_COUNT, 3).build()
-    assert reader._options.prefetch_blocks == 3
+    assert reader.options.prefetch_blocks == 3
 
 
 @clause(11, "M")
@@ -111,7 +111,7 @@ async def _(scene: Scene) -> None:
 
     async def outcome(key: str, value: object, *, must: bool) -> object:
         try:
-            return (await scene.set(key, value, must=must))._options
+            return (await scene.set(key, value, must=must)).options
         except Error as error:
             return str(error)
 
@@ -128,8 +128,8 @@ async def _(scene: Scene) -> None:
     await scene.builder().must(UNKNOWN, 1).opt(UNKNOWN, 1).build()
     assert (await scene.builder(length=5).must(k.LENGTH, 6).build()).size == 6
     assert (await scene.builder().must(k.LENGTH, 5).opt(k.LENGTH, 6).build()).size == 6
-    assert (await scene.builder().buffer_size(5).opt(k.BUFFER_SIZE, 6).build())._options.chunk_bytes == 6
-    assert (await scene.builder().opt(k.BUFFER_SIZE, 6).buffer_size(5).build())._options.chunk_bytes == 5
+    assert (await scene.builder().buffer_size(5).opt(k.BUFFER_SIZE, 6).build()).options.chunk_bytes == 6
+    assert (await scene.builder().opt(k.BUFFER_SIZE, 6).buffer_size(5).build()).options.chunk_bytes == 5
 
 
 @clause(13, "M")

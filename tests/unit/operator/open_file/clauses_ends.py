@@ -77,9 +77,9 @@ async def _(scene: Scene) -> None:
 @clause(57)
 async def _(scene: Scene) -> None:
     """Both ends of a split are optional, and of 64 bits."""
-    assert (await scene.open())._options.split is None
-    assert (await scene.open(split_start=10))._options.split == (10, OFFSET_MAX)
-    assert (await scene.open(split_end=1 << 40))._options.split == (0, 1 << 40)
+    assert (await scene.open()).options.split is None
+    assert (await scene.open(split_start=10)).options.split == (10, OFFSET_MAX)
+    assert (await scene.open(split_end=1 << 40)).options.split == (0, 1 << 40)
     both = await scene.open(split_start="1099511627776", split_end=OFFSET_MAX)
     assert both._options.split == (1 << 40, OFFSET_MAX)
 
@@ -87,9 +87,9 @@ async def _(scene: Scene) -> None:
 @clause(58, "S")
 async def _(scene: Scene) -> None:
     """A start behind the end is put to 0; only where both are set."""
-    assert (await scene.open(split_start=500, split_end=100))._options.split == (0, 100)
-    assert (await scene.open(split_start=500))._options.split == (500, OFFSET_MAX)
-    assert (await scene.open(split_start=100, split_end=100))._options.split == (100, 100)
+    assert (await scene.open(split_start=500, split_end=100)).options.split == (0, 100)
+    assert (await scene.open(split_start=500)).options.split == (500, OFFSET_MAX)
+    assert (await scene.open(split_start=100, split_end=100)).options.split == (100, 100)
 
 
 @clause(59, "M")

@@ -50,7 +50,7 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     """A key that only looks like a standard one is ignored by opt and refused by must."""
     for key in ("fs.option.openfile.ec.policy", "fs.option.openfile.", "fs.option.openfile.Length", "length"):
-        assert (await scene.set(key, 5))._options == scene.default
+        assert (await scene.set(key, 5)).options == scene.default
         with pytest.raises(ConfigInvalid, match=key):
             await scene.set(key, 5, must=True)
 
@@ -60,8 +60,8 @@ async def _(scene: Scene) -> None:
     """opt() honours each standard key, as must() does."""
     default = scene.default
     for key, value in MEANINGFUL.items():
-        found = (await scene.set(key, value))._options
-        assert found == (await scene.set(key, value, must=True))._options
+        found = (await scene.set(key, value)).options
+        assert found == (await scene.set(key, value, must=True)).options
         assert found != default
 
 
@@ -82,7 +82,7 @@ async def _(scene: Scene) -> None:
     reader = await scene.open(buffer_size=1000)
     async with reader.stream() as chunks:
         assert [len(await anext(chunks)) for _ in range(3)] == [1000] * 3
-    assert (await scene.open(buffer_size="4K"))._options.chunk_bytes == 4096
+    assert (await scene.open(buffer_size="4K")).options.chunk_bytes == 4096
 
 
 @clause(39, "Y")
@@ -116,7 +116,7 @@ async def _(scene: Scene) -> None:
 async def _(scene: Scene) -> None:
     """Without a recognised one it is the default of a reader."""
     for value in ("unknown", "", None):
-        assert (await scene.open(read_policy=value))._options == scene.default
+        assert (await scene.open(read_policy=value)).options == scene.default
 
 
 @clause(43)
@@ -152,7 +152,7 @@ async def _(scene: Scene) -> None:
     }
     for fill, names in kinds.items():
         for name in names:
-            assert (await scene.open(read_policy=name))._options.policy.fill == fill, name
+            assert (await scene.open(read_policy=name)).options.policy.fill == fill, name
     for key in (k.INPUT_FADVISE, k.EXPERIMENTAL_FADVISE):
         assert policy_of(await scene.set(key, "Normal, csv")) == "adaptive"
         assert policy_of(await scene.set(key, "random")) == "random"

@@ -10,8 +10,8 @@ from tests.unit.operator.open_file.clauses import BLOCK, Scene, clause
 async def _(scene: Scene) -> None:
     """Numbers in text are trimmed."""
     assert (await scene.open(length="  4096\t\n")).size == 4096
-    assert (await scene.set(k.PREFETCH_BLOCK_SIZE, " 16K "))._options.block_bytes == 16 << 10
-    assert (await scene.set(k.PREFETCH_ENABLED, " False "))._options.prefetch_enabled is False
+    assert (await scene.set(k.PREFETCH_BLOCK_SIZE, " 16K ")).options.block_bytes == 16 << 10
+    assert (await scene.set(k.PREFETCH_ENABLED, " False ")).options.prefetch_enabled is False
 
 
 @clause(17, "M")
@@ -26,7 +26,7 @@ async def _(scene: Scene) -> None:
         assert repr(text) in warning
         assert await reader.read_at(0, 5000) == scene.data[:5000]
     builder = scene.builder().opt_double(k.LENGTH, 1e3).must_double(k.SPLIT_END, 7e3)
-    assert (await builder.build())._options == scene.default
+    assert (await builder.build()).options == scene.default
 
 
 @clause(18, "M")
@@ -38,8 +38,8 @@ async def _(scene: Scene) -> None:
                 await getattr(scene.builder(), name)(key, value).build()
     for name in ("opt", "must", "opt_long", "must_long", "opt_double", "must_double"):
         assert (await getattr(scene.builder(), name)(k.LENGTH, 4096).build()).size == 4096
-    assert (await scene.builder().opt(k.PREFETCH_ENABLED, False).build())._options.prefetch_enabled is False
-    assert (await scene.builder().buffer_size(5).build())._options.chunk_bytes == 5
+    assert (await scene.builder().opt(k.PREFETCH_ENABLED, False).build()).options.prefetch_enabled is False
+    assert (await scene.builder().buffer_size(5).build()).options.chunk_bytes == 5
 
 
 @clause(19, "M")
@@ -55,8 +55,8 @@ async def _(scene: Scene) -> None:
 @clause(20, "M")
 async def _(scene: Scene) -> None:
     """So are a negative start and end of a split."""
-    assert (await scene.open(split_start=-1, split_end=-5))._options.split is None
-    assert (await scene.open(split_start=-1, split_end=500))._options.split == (0, 500)
+    assert (await scene.open(split_start=-1, split_end=-5)).options.split is None
+    assert (await scene.open(split_start=-1, split_end=500)).options.split == (0, 500)
 
 
 @clause(21)
@@ -65,8 +65,8 @@ async def _(scene: Scene) -> None:
     default = scene.default
     for key in (k.BUFFER_SIZE, k.READAHEAD_RANGE, k.ASYNC_DRAIN_THRESHOLD):
         for value in (-1, "-8M"):
-            assert (await scene.set(key, value))._options == default
-    assert (await scene.set(k.BUFFER_SIZE, 0))._options == default
+            assert (await scene.set(key, value)).options == default
+    assert (await scene.set(k.BUFFER_SIZE, 0)).options == default
     assert scene.warnings() == []
 
 
@@ -75,7 +75,7 @@ async def _(scene: Scene) -> None:
     """Empty text is unset, for every key and without a word."""
     for key in k.KEYS:
         for value in ("", "  ", None, ()):
-            assert (await scene.set(key, value, must=True))._options == scene.default
+            assert (await scene.set(key, value, must=True)).options == scene.default
     assert scene.warnings() == []
 
 
@@ -84,7 +84,7 @@ async def _(scene: Scene) -> None:
     """Values above 2 ** 31 survive."""
     large = (1 << 31) + 5
     assert (await scene.open(length=large)).size == large
-    assert (await scene.open(split_start=str(large), split_end=1 << 62))._options.split == (large, 1 << 62)
-    assert (await scene.set(k.READAHEAD_RANGE, 1 << 40))._options.prefetch_blocks == (1 << 40) // BLOCK
+    assert (await scene.open(split_start=str(large), split_end=1 << 62)).options.split == (large, 1 << 62)
+    assert (await scene.set(k.READAHEAD_RANGE, 1 << 40)).options.prefetch_blocks == (1 << 40) // BLOCK
     with pytest.raises(EOFError):
         await (await scene.open(length=large)).read_exactly_at(large - 5, 5)

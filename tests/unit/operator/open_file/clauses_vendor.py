@@ -34,23 +34,23 @@ async def _(scene: Scene) -> None:
             assert await reader.read_at(0, 5) == scene.data[:5]
     # A range longer than what would be fetched ahead raises it, a shorter one means nothing here.
     longer = (default.prefetch_blocks + 1) * BLOCK
-    assert (await scene.set(k.READAHEAD_RANGE, longer - 1))._options.prefetch_blocks == default.prefetch_blocks + 1
-    assert (await scene.set(k.READAHEAD_RANGE, longer + 1))._options.prefetch_blocks == default.prefetch_blocks + 2
+    assert (await scene.set(k.READAHEAD_RANGE, longer - 1)).options.prefetch_blocks == default.prefetch_blocks + 1
+    assert (await scene.set(k.READAHEAD_RANGE, longer + 1)).options.prefetch_blocks == default.prefetch_blocks + 2
     for short in (0, "64K", -1):
-        assert (await scene.set(k.READAHEAD_RANGE, short))._options == default
+        assert (await scene.set(k.READAHEAD_RANGE, short)).options == default
     both = scene.builder().opt(k.READAHEAD_RANGE, "1G").opt(k.PREFETCH_BLOCK_COUNT, 2)
-    assert (await both.build())._options.prefetch_blocks == 2
+    assert (await both.build()).options.prefetch_blocks == 2
     blocks = scene.builder().opt(k.READAHEAD_RANGE, "1M").opt(k.PREFETCH_BLOCK_SIZE, "64K")
-    assert (await blocks.build())._options.prefetch_blocks == 16
+    assert (await blocks.build()).options.prefetch_blocks == 16
     # The newer of S3A's two names wins. (Clause 45 has the standard one.)
     fadvise = scene.builder().opt(k.EXPERIMENTAL_FADVISE, "csv").opt(k.INPUT_FADVISE, "random")
     assert policy_of(await fadvise.build()) == "random"
     # Nothing is ever drained here, and blocks are bounded in bytes.
     for key in (k.ASYNC_DRAIN_THRESHOLD, k.PREFETCH_MAX_BLOCKS_COUNT):
-        assert (await scene.set(key, "16K"))._options == default
+        assert (await scene.set(key, "16K")).options == default
     # Positional reads past the buffer: exact ranges, unless a policy is named.
     assert policy_of(await scene.set(k.BUFFERED_PREAD_DISABLE, "true")) == "random"
-    assert (await scene.set(k.BUFFERED_PREAD_DISABLE, "false"))._options == default
+    assert (await scene.set(k.BUFFERED_PREAD_DISABLE, "false")).options == default
     for policy, expected in (("csv", "csv"), ("unknown", "random")):
         builder = scene.builder(read_policy=policy).opt(k.BUFFERED_PREAD_DISABLE, "true")
         assert policy_of(await builder.build()) == expected
@@ -69,7 +69,7 @@ async def _(scene: Scene) -> None:
     }
     reader = await scene.builder().propagate(job).build()
     assert (policy_of(reader), reader.size) == ("random", 1000)
-    assert reader._options.chunk_bytes == scene.default.chunk_bytes
+    assert reader.options.chunk_bytes == scene.default.chunk_bytes
     own = {"x.opt.fs.option.openfile.length": 3, "x.must.fs.example.unknown": 1}
     with pytest.raises(ConfigInvalid, match=r"'fs\.example\.unknown'"):
         scene.builder().propagate(own, option_prefix="x.opt", must_prefix="x.must").build()

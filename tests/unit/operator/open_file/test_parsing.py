@@ -18,7 +18,7 @@ LONG_MAX = (1 << 63) - 1
 SUFFIXES = {"": 0, "k": 10, "M": 20, "g": 30, "T": 40, "p": 50, "E": 60}
 
 OPERATOR = Operator(Memory())
-DEFAULT = OPERATOR.reader("k")._options
+DEFAULT = OPERATOR.reader("k").options
 
 spaces = st.text(" \t\n", max_size=3)
 numbers = st.one_of(st.integers(), st.integers(-LONG_MAX - 1, LONG_MAX), st.integers(-20, 20))
