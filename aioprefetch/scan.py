@@ -17,7 +17,7 @@ from aioprefetch.errors import Closed, Error, InvalidType
 from aioprefetch.ranges import Range, at_least, checked_ranges
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop
-from aioprefetch.scheduler.prepared import PreparedScan
+from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 
 if TYPE_CHECKING:

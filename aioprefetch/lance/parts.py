@@ -24,8 +24,7 @@ from aioprefetch.lance.schema import Field, needed_columns
 from aioprefetch.ranges import Range
 from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
-from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, RootDecoder
-from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

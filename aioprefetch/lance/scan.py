@@ -15,7 +15,7 @@ from aioprefetch.lance.schema import arrow_schema, project
 from aioprefetch.operator.operator import list_literally
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
-from aioprefetch.scheduler.prepared import PreparedScan
+from aioprefetch.scheduler.pages import PreparedScan
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

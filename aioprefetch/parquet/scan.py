@@ -30,7 +30,7 @@ from aioprefetch.ranges import at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import IoService
-from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+from aioprefetch.scheduler.pages import PreparedScan, ScanPart
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.errors import Closed, UntrustedMetadata
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
-from aioprefetch.scheduler.pages import DecodeTask, RootDecoder, ScanLine
-from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+from aioprefetch.scheduler.pages import DecodeTask, PreparedScan, RootDecoder, ScanLine, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, resolve, schedule_parts
 
 if TYPE_CHECKING:

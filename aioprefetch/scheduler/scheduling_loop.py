@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PageT, ScanLine
-from aioprefetch.scheduler.prepared import ScanPart
+from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PageT, ScanLine, ScanPart
 
 # So many pages are scheduled before other tasks have a turn: some milliseconds. The reads of one turn are merged
 # with knowledge of each other.

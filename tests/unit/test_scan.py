@@ -15,7 +15,7 @@ from aioprefetch.errors import Closed, ConfigInvalid, InvalidType, NotFound, Unt
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import BatchOptions
-from aioprefetch.scheduler.prepared import PreparedScan
+from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.services.memory import Memory
 from aioprefetch.sync import run
 from tests.unit.gates import settle

@@ -20,8 +20,8 @@ from aioprefetch.lance.schema import arrow_schema, project
 from aioprefetch.ranges import at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
+from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from aioprefetch.scheduler.prepared import PreparedScan
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

@@ -22,7 +22,7 @@ from aioprefetch.lance.parts import ScanRequest, TableScan, prepared_scan, scan_
 from aioprefetch.lance.scan import file_scan
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
-from aioprefetch.scheduler.prepared import PreparedScan
+from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
 from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file

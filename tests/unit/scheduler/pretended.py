@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.ranges import Range
-from aioprefetch.scheduler.pages import DecodeTask
-from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
+from aioprefetch.scheduler.pages import DecodeTask, PreparedScan, ScanPart
 
 
 @dataclass(eq=False)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from aioprefetch.scheduler import scheduling_loop
-from aioprefetch.scheduler.pages import ScanLine
-from aioprefetch.scheduler.prepared import ScanPart
+from aioprefetch.scheduler.pages import ScanLine, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, scan_lines, schedule_parts
 from tests.unit.scheduler.pretended import NoIo, PretendedColumn, PretendedRoot
 
