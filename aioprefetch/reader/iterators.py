@@ -14,7 +14,7 @@ from aioprefetch.blocks.fetch import Wait
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import MergedRange, Range, coalesce
 from aioprefetch.reader.object_reads import ObjectReads
-from aioprefetch.reader.window import Session
+from aioprefetch.reader.window import Run
 from aioprefetch.runtime.statistics import Counters, Tier
 
 
@@ -203,8 +203,8 @@ class ChunkIterator:
         tell: Callable[[], int],
         chunk_bytes: int,
         *,
-        expect_run: Callable[[], Session | None],
-        leave_run: Callable[[Session | None, int], None],
+        expect_run: Callable[[], Run | None],
+        leave_run: Callable[[Run | None, int], None],
     ) -> None:
         """``read`` reads at the cursor and ``tell`` is its position. A run is expected before the first chunk."""
         self._read = read
@@ -214,7 +214,7 @@ class ChunkIterator:
         self._leave_run = leave_run
         self._begun = False
         self._closed = False
-        self._run: Session | None = None
+        self._run: Run | None = None
         self._position = 0
 
     def __aiter__(self) -> ChunkIterator:

@@ -24,7 +24,7 @@ from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
 from aioprefetch.reader.opening import PinnedVersion
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill, Policy, extent, policy_number, steps
-from aioprefetch.reader.window import SKIP_BYTES, Session, WindowDecision, Windows
+from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
@@ -460,7 +460,7 @@ class ObjectReads:
 
     # --- prefetch -----------------------------------------------------------------------------------------------
 
-    def expect_run(self, position: int) -> Session:
+    def expect_run(self, position: int) -> Run:
         """Begin a run at ``position``. Its first read is reported although its bytes may be resident."""
         run = self.windows.expect(position)
         file = self.file
@@ -469,7 +469,7 @@ class ObjectReads:
             segment.next, segment.run_bytes, segment.mark_bytes = position, 0, 1
         return run
 
-    def leave_run(self, run: Session | None, position: int) -> None:
+    def leave_run(self, run: Run | None, position: int) -> None:
         """End an expected run at ``position``: break off the requests ahead of it that no other run needs."""
         file = self.file
         for start, end in self.windows.leave(run, position):
@@ -566,7 +566,7 @@ class ObjectReads:
         file = self.file
         if file is None:
             return ""
-        windows = ",".join(str(run.blocks) for run in self.windows.sessions if run.blocks) or "0"
+        windows = ",".join(str(run.blocks) for run in self.windows.runs if run.blocks) or "0"
         return f" blocks={len(file.blocks)} fetching={len(file.fetches)} window={windows}"
 
     def gauges(self) -> dict[str, int]:

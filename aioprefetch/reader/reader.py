@@ -19,7 +19,7 @@ from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, check_end
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import PLAIN, coalescing, find_policy
-from aioprefetch.reader.window import Session
+from aioprefetch.reader.window import Run
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Counters, Statistics
@@ -254,14 +254,14 @@ class RangeReader:
         )
         return ChunkIterator(self.read, self.tell, size, expect_run=self._expect_run, leave_run=self._leave_run)
 
-    def _expect_run(self) -> Session | None:
+    def _expect_run(self) -> Run | None:
         """Begin a run at the cursor that goes on to the end; ``None`` if there is nothing to look ahead to."""
         reads = self._live("stream")
         if self._cursor.from_end is not None or self._options.policy.window == "none":
             return None
         return reads.expect_run(self._cursor.position)
 
-    def _leave_run(self, run: Session | None, position: int) -> None:
+    def _leave_run(self, run: Run | None, position: int) -> None:
         """End an expected run at ``position``: break off what is fetched ahead for it. Does nothing once closed.
 
         What has arrived stays; what other runs of this reader look ahead to goes on.

@@ -30,6 +30,8 @@ from tests.model.reader_machine import (
     position_steps,
     upheavals,
 )
+from tests.profile import chosen
+from tests.unit.gates import in_case
 
 MODEL = settings(
     max_examples=150,
@@ -137,14 +139,22 @@ def test_no_byte_is_fetched_twice_while_memory_suffices(program: Program) -> Non
     assert overlaps == []
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_long_programs(seed: int) -> None:
-    """Windows that open, shrink and are left; hints; policies that change; in little memory, in any weather."""
+def long_programs(seed: int) -> None:
     run_virtual(lambda: run(long_program(seed)), seed=seed)
 
 
+def test_long_programs() -> None:
+    """Windows that open, shrink and are left; hints; policies that change; in little memory, in any weather."""
+    for seed in chosen(quick=range(20), full=range(60)):
+        with in_case(seed=seed):
+            long_programs(seed)
+
+
 @checks("s3a:P02")
-@pytest.mark.parametrize(("policy", "reads"), [("sequential", 1000), ("adaptive", 200)])
+@pytest.mark.parametrize(
+    ("policy", "reads"),
+    chosen(quick=[("sequential", 150), ("adaptive", 50)], full=[("sequential", 1000), ("adaptive", 200)]),
+)
 def test_a_hundred_tasks_read_at_random(policy: str, reads: int) -> None:
     """Hundreds of reads each, on one reader with memory for a part of the object, in whole blocks or exact ranges."""
     size, block = 1 << 20, 1 << 14

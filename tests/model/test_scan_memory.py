@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.profile import chosen
 from tests.tidy.source_tree import ROOT
 from tests.unit.lance.written import write_file
 
@@ -83,7 +84,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", chosen(quick=["texts.parquet", "numbers.lance"], full=list(FILES)))
 def test_memory_is_bounded(name: str, tmp_path: Path) -> None:
     FILES[name](tmp_path / name)
     assert name == "texts.lance" or (tmp_path / name).stat().st_size > 4 * BUDGET_BYTES

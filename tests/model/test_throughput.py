@@ -84,7 +84,7 @@ async def sequential(
             windows = reads_of(reader).windows
             run.ended_seconds.append(now() - begun)
             run.waited_seconds.append(now() - before)
-            run.blocks.append(max((session.blocks for session in windows.sessions), default=0))
+            run.blocks.append(max((session.blocks for session in windows.runs), default=0))
             await asyncio.sleep(pause_seconds)
             before = now()
     return run

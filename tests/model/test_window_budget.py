@@ -10,6 +10,7 @@ from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
+from tests.profile import chosen, combinations
 from tests.unit.gates import reads_of, settle
 
 READS = 1000
@@ -46,9 +47,9 @@ def places(size: int, *, seed: int, aligned: bool) -> list[int]:
 # --- random reads ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", [by_position, by_cursor])
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("size", [16 * MIB, 100 * MIB + 17, GIB])
+@pytest.mark.parametrize(
+    ("read", "aligned", "size"), combinations([by_position, by_cursor], [True, False], [16 * MIB, 100 * MIB + 17, GIB])
+)
 async def test_random_reads_cost_what_was_asked_for(size: int, aligned: bool, read: ReadAt) -> None:
     """1000 reads of 4 KiB under ``random``: less than plain ranged GETs, since what is resident is not asked again."""
     service = Arithmetic(size)
@@ -58,19 +59,24 @@ async def test_random_reads_cost_what_was_asked_for(size: int, aligned: bool, re
     assert service.sent_bytes <= READS * SMALL
 
 
+# How to read at random, whether at multiples of the length, and how much was read in order before.
+WAYS: list[tuple[ReadAt, bool, int]] = [
+    (by_position, True, 0),
+    (by_position, False, 4 * MIB),
+    (by_cursor, True, 4 * MIB),
+    (by_cursor, False, 0),
+]
+
+
 @pytest.mark.parametrize(
-    ("read", "aligned", "before"),
-    [(by_position, True, 0), (by_position, False, 4 * MIB), (by_cursor, True, 4 * MIB), (by_cursor, False, 0)],
+    ("block", "size", "way"), combinations([64 * KIB, MIB, 8 * MIB], [16 * MIB, 100 * MIB + 17, GIB], range(len(WAYS)))
 )
-@pytest.mark.parametrize("block", [64 * KIB, MIB, 8 * MIB])
-@pytest.mark.parametrize("size", [16 * MIB, 100 * MIB + 17, GIB])
-async def test_random_reads_cost_little_more_under_adaptive(
-    size: int, block: int, read: ReadAt, aligned: bool, before: int
-) -> None:
+async def test_random_reads_cost_little_more_under_adaptive(size: int, block: int, way: int) -> None:
     """From the fourth on that is far from all others and finds nothing; also after a run that has ended.
 
     In objects of any size, in small blocks too.
     """
+    read, aligned, before = WAYS[way]
     service = Arithmetic(size, content=blank)
     async with Operator(service, block_bytes=block) as operator, operator.reader("k") as reader:
         for start in range(0, before, 256 * KIB):
@@ -87,8 +93,8 @@ async def test_random_reads_cost_little_more_under_adaptive(
     assert asked_bytes <= RATIO_MAX * READS * SMALL
 
 
-@pytest.mark.parametrize("read", [by_position, by_cursor])
 @pytest.mark.parametrize("gap", [0, 1, SMALL - 1, SMALL, -1, -SMALL])
+@pytest.mark.parametrize("read", chosen(quick=[by_cursor], full=[by_position, by_cursor]))
 async def test_a_random_read_beside_the_end_of_a_run_costs_no_window(gap: int, read: ReadAt) -> None:
     """It happens once in a while among a thousand; a window would cost as much as all of them."""
     service = Arithmetic(GIB)
@@ -139,7 +145,7 @@ class Mixture:
     def windows_of_runs(self, reader: RangeReader) -> list[int]:
         """How many blocks either run may look ahead; 0 for one that is not known any more."""
         windows = reads_of(reader).windows
-        blocks = {session.start: session.blocks for session in windows.sessions if session.established}
+        blocks = {session.start: session.blocks for session in windows.runs if session.established}
         return [blocks.get(0, 0), blocks.get(self.size // 2, 0)]
 
     def demanded(self, since: int) -> list[Read]:
@@ -156,7 +162,7 @@ class Mixture:
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("how", [by_position, by_cursor])
-@pytest.mark.parametrize(("size", "block", "length", "every"), MIXTURES)
+@pytest.mark.parametrize(("size", "block", "length", "every"), chosen(quick=MIXTURES[2:], full=MIXTURES))
 async def test_two_runs_and_random_reads_in_turns(size: int, block: int, length: int, every: int, how: ReadAt) -> None:
     """Each run keeps its window, and from a quarter of its way on hardly anything of it comes late."""
     mixture = Mixture(size, block)
@@ -213,9 +219,9 @@ async def test_two_runs_and_random_reads_in_three_tasks(size: int, block: int, l
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("how", [by_position, by_cursor])
-@pytest.mark.parametrize("length", [64 * KIB, MIB])
-@pytest.mark.parametrize("block", [256 * KIB, MIB, 8 * MIB])
+@pytest.mark.parametrize(
+    ("how", "length", "block"), combinations([by_position, by_cursor], [64 * KIB, MIB], [256 * KIB, MIB, 8 * MIB])
+)
 async def test_a_run_after_a_burst_of_random_reads_is_fast_again(block: int, length: int, how: ReadAt) -> None:
     """It costs a first byte for each doubling from a read to a block at most, and two more, however long the burst."""
 
@@ -250,6 +256,6 @@ async def test_a_run_goes_on_after_a_burst_of_random_reads(how: ReadAt) -> None:
             await how(reader, rng.randrange(256 * MIB, 511 * MIB), SMALL)
         for start in range(64 * MIB, 160 * MIB, MIB):
             await how(reader, start, MIB)
-        assert max(session.blocks for session in reads_of(reader).windows.sessions) == 8
+        assert max(session.blocks for session in reads_of(reader).windows.runs) == 8
     late = [one for one in service.log if one.lane == "demand" and one.start >= 64 * MIB and one.start < 256 * MIB]
     assert sum(one.end - one.start for one in late) <= 16 * MIB

@@ -2,8 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,6 +213,16 @@ async def bench(
         yield made
     finally:
         await made.operator.aclose()
+
+
+@contextmanager
+def in_case(**values: object) -> Iterator[None]:
+    """A failure in the block names the values of the loop that it is in."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note("in the case " + ", ".join(f"{name}={value!r}" for name, value in values.items()))
+        raise
 
 
 def with_etag(etag: str | None) -> Callable[[ReadHead], ReadHead]:

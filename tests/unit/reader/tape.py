@@ -6,7 +6,7 @@ from typing import Literal
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
-from aioprefetch.reader.window import Session, WindowDecision, Windows
+from aioprefetch.reader.window import Run, WindowDecision, Windows
 
 BLOCK = 64
 AHEAD = 8
@@ -84,9 +84,9 @@ def tape(
     return Tape(windows, hits=hits)
 
 
-def session_at(windows: Windows, position: int) -> Session:
+def run_at(windows: Windows, position: int) -> Run:
     """The one run that stands at a position."""
-    (found,) = [session for session in windows.sessions if session.position == position]
+    (found,) = [session for session in windows.runs if session.position == position]
     return found
 
 

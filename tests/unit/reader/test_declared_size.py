@@ -11,6 +11,7 @@ from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, WriteRequest
+from tests.profile import combinations
 from tests.unit.blocks.spill.disk_bench import BLOCK as DISK_BLOCK
 from tests.unit.blocks.spill.disk_bench import counts, disk_bench, written
 from tests.unit.gates import KIB, MIB, bench, settle
@@ -87,10 +88,15 @@ REAL = 5 * BLOCK + 1000
 SHORT_READS = sorted(set(READS) - {"read_ranges", "iter_ranges", "stream"})
 
 
-@pytest.mark.parametrize("declared", [REAL + 1, 6 * BLOCK, 9 * BLOCK, 1 << 62])
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "random", "parquet", "whole-file"])
-@pytest.mark.parametrize("growth", ["stall", "step"])
-@pytest.mark.parametrize("with_etag", [False, True])
+@pytest.mark.parametrize(
+    ("declared", "policy", "growth", "with_etag"),
+    combinations(
+        [REAL + 1, 6 * BLOCK, 9 * BLOCK, 1 << 62],
+        ["adaptive", "sequential", "random", "parquet", "whole-file"],
+        ["stall", "step"],
+        [False, True],
+    ),
+)
 async def test_all_that_is_there_is_read_whatever_was_declared(
     with_etag: bool, growth: str, policy: str, declared: int
 ) -> None:
@@ -110,10 +116,10 @@ async def test_all_that_is_there_is_read_whatever_was_declared(
                 assert await reader.read() == b.data[-10:]
 
 
-@pytest.mark.parametrize("way", SHORT_READS)
-@pytest.mark.parametrize("start", [REAL - 10, REAL, 8 * BLOCK + 5])
-@pytest.mark.parametrize("with_etag", [False, True])
-@pytest.mark.parametrize("policy", ["adaptive", "random"])
+@pytest.mark.parametrize(
+    ("way", "start", "with_etag", "policy"),
+    combinations(SHORT_READS, [REAL - 10, REAL, 8 * BLOCK + 5], [False, True], ["adaptive", "random"]),
+)
 async def test_every_way_to_read_is_short_where_the_object_ends(
     policy: str, with_etag: bool, start: int, way: str
 ) -> None:
@@ -127,9 +133,10 @@ async def test_every_way_to_read_is_short_where_the_object_ends(
                 assert await READS[way](reader, 3, 100) == b.data[3:103]
 
 
-@pytest.mark.parametrize("policy", ["sequential", "random", "parquet"])
-@pytest.mark.parametrize("way", ["read_ranges", "iter_ranges"])
-@pytest.mark.parametrize("with_etag", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "way", "with_etag"),
+    combinations(["sequential", "random", "parquet"], ["read_ranges", "iter_ranges"], [False, True]),
+)
 async def test_ranges_are_whole_or_an_end_of_file(with_etag: bool, way: str, policy: str) -> None:
     """Of several ranges none comes short."""
     async with bench(REAL) as b:
@@ -218,9 +225,14 @@ async def test_blocks_of_a_size_that_was_wrong_are_written_as_what_they_are(tmp_
 # --- declared too short ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "whole-file", "random", "parquet", "hbase"])
-@pytest.mark.parametrize("size", [100, BLOCK, 2 * BLOCK + 7])
-@pytest.mark.parametrize("with_etag", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "size", "with_etag"),
+    combinations(
+        ["adaptive", "sequential", "whole-file", "random", "parquet", "hbase"],
+        [100, BLOCK, 2 * BLOCK + 7],
+        [False, True],
+    ),
+)
 async def test_nothing_beyond_a_declared_size_is_asked_for(with_etag: bool, size: int, policy: str) -> None:
     """Not to the end of its block either: no read can give it out."""
     async with bench(4 * MIB, prefetch_blocks=8) as b:

@@ -10,7 +10,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS, Growth, Progress, find_growth
 from tests.unit.gates import KIB, bench, reads_of, settle
-from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, Tape, session_at, tape
+from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, Tape, run_at, tape
 
 # Reads of half a block: how many blocks the window has after each, when every read, or none, had to wait.
 WINDOWS: dict[tuple[str, Stall], list[int]] = {
@@ -31,7 +31,7 @@ def widths(made: Tape, reads: Iterator[Range], stall: Stall) -> list[int]:
     found = []
     for start, end in reads:
         made.read(start, end, stall=stall)
-        found.append(session_at(made.windows, end).blocks)
+        found.append(run_at(made.windows, end).blocks)
     return found
 
 
@@ -66,7 +66,7 @@ def test_step_opens_the_window_in_order_alone(name: str) -> None:
     made.read(0, BLOCK // 2)
     (start, end), blocks = STEPS[name]
     made.read(start, end)
-    assert session_at(made.windows, end).blocks == blocks
+    assert run_at(made.windows, end).blocks == blocks
 
 
 @pytest.mark.parametrize(("start", "blocks"), [(BLOCK, AHEAD), (BLOCK + 16, 1)])
@@ -76,15 +76,15 @@ def test_step_sees_a_read_in_order_also_when_it_is_a_hit(start: int, blocks: int
     made.read(0, BLOCK // 2)
     made.hit(BLOCK // 2, start + 8)
     made.read(start, start + 8, stall="never")
-    assert session_at(made.windows, start + 8).blocks == blocks
+    assert run_at(made.windows, start + 8).blocks == blocks
 
 
 def test_step_closes_the_window_after_a_jump() -> None:
     made = tape("adaptive", "step")
     made.run(0, BLOCK, 4)
-    assert session_at(made.windows, 4 * BLOCK).blocks == AHEAD
+    assert run_at(made.windows, 4 * BLOCK).blocks == AHEAD
     made.read(6 * BLOCK, 7 * BLOCK)
-    assert session_at(made.windows, 7 * BLOCK).blocks == 1
+    assert run_at(made.windows, 7 * BLOCK).blocks == 1
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -134,7 +134,7 @@ async def test_a_reader_takes_a_strategy_of_its_callers_own() -> None:
             for _ in range(len(windows) + 1):
                 await reader.read(block)
                 await settle()
-                found.append([session.blocks for session in reads_of(reader).windows.sessions])
+                found.append([session.blocks for session in reads_of(reader).windows.runs])
     assert found == [[1], [2], [5], [6], [0], [1]]
     assert [progress.blocks for progress in seen] == [1, 2, 5, 6, 0]
     assert {progress.blocks_max for progress in seen} == {6}
@@ -170,7 +170,7 @@ def test_jumping_about_after_short_runs_ends_without_windows_and_a_long_run_brin
     assert limits[-1] <= 1
     made.run(0, BLOCK, 40, at_cursor=True)
     assert made.windows.limit == AHEAD
-    assert session_at(made.windows, 40 * BLOCK).blocks == AHEAD
+    assert run_at(made.windows, 40 * BLOCK).blocks == AHEAD
 
 
 def test_a_run_that_never_waits_does_not_raise_the_limit() -> None:
@@ -184,9 +184,9 @@ def test_without_memory_nothing_is_looked_ahead_at_and_windows_shrink() -> None:
     made = tape()
     made.run(0, BLOCK, 8)
     made.windows.shrink()
-    assert session_at(made.windows, 8 * BLOCK).blocks == AHEAD // 2
+    assert run_at(made.windows, 8 * BLOCK).blocks == AHEAD // 2
     assert made.read(8 * BLOCK, 9 * BLOCK, may_grow=False).ahead is None
-    assert session_at(made.windows, 9 * BLOCK).blocks == AHEAD // 2
+    assert run_at(made.windows, 9 * BLOCK).blocks == AHEAD // 2
     assert made.read(9 * BLOCK, 10 * BLOCK).ahead == (16 * BLOCK, 18 * BLOCK)
 
 

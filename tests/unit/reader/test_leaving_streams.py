@@ -11,7 +11,7 @@ from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.iterators import ChunkIterator
 from aioprefetch.reader.policy import find_policy
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.reader.window import Session, Windows
+from aioprefetch.reader.window import Run, Windows
 from tests.unit.gates import Bench, Call, settle
 from tests.unit.reader.ahead import AHEAD, BLOCK, ahead_bench, answer_all, assert_all_given_back
 
@@ -228,15 +228,15 @@ async def test_not_from_another_loop() -> None:
         assert live(b) == []
 
 
-def two_runs() -> tuple[Windows, Session, Session]:
+def two_runs() -> tuple[Windows, Run, Run]:
     """Blocks of 10 bytes: a run at 0 that has asked for all before 80, and one at 50 that has asked for [50, 70)."""
     policy = find_policy("adaptive", operation="reader", path="k")
     windows = Windows(policy, GROWTHS["stall"], block_bytes=10, blocks_max=8)
     windows.stop = 1000
     run = windows.expect(0)
     run.requested_end = 80
-    other = Session(40, 50, 50, 70, 2, established=True)
-    windows.sessions.append(other)
+    other = Run(40, 50, 50, 70, 2, established=True)
+    windows.runs.append(other)
     return windows, run, other
 
 
@@ -250,5 +250,5 @@ def test_runs_that_have_become_one_are_left_alone() -> None:
     windows, run, _ = two_runs()
     run.position = 50
     assert windows.leave(run, 50) == []
-    assert windows.sessions == [run]
+    assert windows.runs == [run]
     assert run.requested_end == 80

@@ -11,7 +11,8 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied, Unavailable
 from aioprefetch.testing.fault_layer import FaultLayer
-from tests.unit.gates import KIB, MIB, Bench, bench, settle
+from tests.profile import chosen
+from tests.unit.gates import KIB, MIB, Bench, bench, in_case, settle
 from tests.unit.layers.layer_stack import was_cancelled
 
 BLOCK = 64 * KIB
@@ -103,9 +104,7 @@ async def test_closing_ends_the_reads_of_other_tasks_at_once() -> None:
         assert all(call.cancelled for call in b.calls)
 
 
-@pytest.mark.parametrize("rounds", range(12))
-async def test_closing_during_the_first_request(rounds: int) -> None:
-    """Whatever has come of it by then: the read ends with its bytes or as closed, and nothing goes on."""
+async def closing_during_the_first_request(rounds: int) -> None:
     async with bench() as b:
         reader = b.reader()
         task = asyncio.create_task(reader.read_at(0, 3 * BLOCK))
@@ -120,6 +119,13 @@ async def test_closing_during_the_first_request(rounds: int) -> None:
             assert task.result() == b.data[: 3 * BLOCK]
         assert all(call.ended for call in b.calls)
         assert b.runtime.budget.waiting == 0
+
+
+async def test_closing_during_the_first_request() -> None:
+    """Whatever has come of it by then: the read ends with its bytes or as closed, and nothing goes on."""
+    for rounds in chosen(quick=range(12), full=range(12)):
+        with in_case(rounds=rounds):
+            await closing_during_the_first_request(rounds)
 
 
 async def test_closed_between_the_first_head_and_its_reader_taking_note() -> None:

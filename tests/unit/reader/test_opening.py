@@ -14,6 +14,7 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.reader.policy import find_policy
+from tests.profile import combinations
 from tests.unit.gates import KIB, MIB, bench, settle, with_etag, with_total
 
 BLOCK = 64 * KIB
@@ -112,9 +113,9 @@ async def test_a_declared_size_is_where_reads_end() -> None:
         assert len(b.calls) == 1
 
 
-@pytest.mark.parametrize("declared", [1001, 5000, 3 * BLOCK])
-@pytest.mark.parametrize("pinned", [False, True])
-@pytest.mark.parametrize("offset", [0, 999, 1000, BLOCK + 7])
+@pytest.mark.parametrize(
+    ("declared", "pinned", "offset"), combinations([1001, 5000, 3 * BLOCK], [False, True], [0, 999, 1000, BLOCK + 7])
+)
 async def test_a_declared_size_that_is_too_long_hides_nothing_of_the_object(
     declared: int, pinned: bool, offset: int
 ) -> None:

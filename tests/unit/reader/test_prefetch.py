@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
+from tests.profile import chosen
 from tests.unit.gates import MIB, Call, reads_of, settle
 from tests.unit.reader.ahead import (
     AHEAD,
@@ -231,9 +232,17 @@ def break_off(call: Call, moment: str) -> int:
     return arrived or 0
 
 
+MOMENTS = ["before its head", "after its head", "in the middle"]
+
+
 @pytest.mark.parametrize("awaited", [False, True], ids=["failed before", "failed while awaited"])
-@pytest.mark.parametrize("moment", ["before its head", "after its head", "in the middle"])
-@pytest.mark.parametrize("way", READS)
+@pytest.mark.parametrize(
+    ("moment", "way"),
+    chosen(
+        quick=[(MOMENTS[index % 3], way) for index, way in enumerate(READS)],
+        full=[(moment, way) for moment in MOMENTS for way in READS],
+    ),
+)
 async def test_a_failed_prefetch_becomes_a_demand_read(way: str, moment: str, awaited: bool) -> None:
     """Which asks for the missing bytes only, and succeeds."""
     async with ahead_bench() as b:

@@ -13,6 +13,7 @@ from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
+from tests.profile import chosen, combinations
 from tests.unit.gates import Bench, Call, settle
 from tests.unit.reader.ahead import (
     BLOCK,
@@ -210,8 +211,9 @@ async def read_somehow(reader: RangeReader, dice: random.Random, data: bytes) ->
             assert await reader.read_ranges(ranges) == [data[low:high] for low, high in ranges]
 
 
-@pytest.mark.parametrize("growth", ["stall", "geometric", "linear", "step"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("growth", "seed"), combinations(["stall", "geometric", "linear", "step"], chosen(quick=range(2), full=range(6)))
+)
 def test_memory_is_never_overdrawn_by_prefetch_and_by_one_request_of_demand_at_most(
     seed: int, growth: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

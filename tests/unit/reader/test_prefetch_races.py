@@ -15,12 +15,13 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.unit.gates import KIB, Bench, bench, settle
+from tests.profile import chosen
+from tests.unit.gates import KIB, Bench, bench, in_case, settle
 from tests.unit.reader.ahead import READS, assert_all_given_back, watch_grants
 
 BLOCK = 4 * KIB
 SIZE = 50 * BLOCK + 999
-SEEDS = range(40)
+SEEDS = chosen(quick=range(12), full=range(40))
 
 
 def faults(dice: random.Random) -> FaultLayer:
@@ -121,10 +122,7 @@ def test_random_work_with_faults_and_cancellations(seed: int, monkeypatch: pytes
     run_virtual(run, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_everything_that_may_be_evicted_is_evicted_at_once(seed: int) -> None:
-    """The worst that others can do: each read gets on all the same, since what it waits for next is pinned."""
-
+def everything_that_may_be_evicted_is_evicted_at_once(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         async with bench(SIZE, memory_bytes=64 * BLOCK, block_bytes=BLOCK, layers=[FaultLayer(chunk_bytes=900)]) as b:
@@ -153,6 +151,13 @@ def test_everything_that_may_be_evicted_is_evicted_at_once(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+def test_everything_that_may_be_evicted_is_evicted_at_once() -> None:
+    """The worst that others can do: each read gets on all the same, since what it waits for next is pinned."""
+    for seed in chosen(quick=range(5), full=range(10)):
+        with in_case(seed=seed):
+            everything_that_may_be_evicted_is_evicted_at_once(seed)
+
+
 async def test_a_read_that_joins_a_failing_prefetch_each_time_ends_with_its_failure() -> None:
     """Another reader asks again for the same block, in vain, before the read has its turn."""
     async with bench(SIZE, block_bytes=BLOCK) as b:
@@ -179,10 +184,7 @@ async def test_a_read_that_joins_a_failing_prefetch_each_time_ends_with_its_fail
         await reader.aclose()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_versions_never_mix(seed: int) -> None:
-    """The object is overwritten again and again: what a reader gives is of the version it has pinned."""
-
+def versions_never_mix(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         layers = [FaultLayer(faults(dice).plan, chunk_bytes=900), RetryLayer(base_seconds=1.0)]
@@ -216,10 +218,14 @@ def test_versions_never_mix(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_closing_in_the_middle_of_everything(seed: int) -> None:
-    """Readers one after the other, or their operator: every read ends with ``Closed`` or with its bytes."""
+def test_versions_never_mix() -> None:
+    """The object is overwritten again and again: what a reader gives is of the version it has pinned."""
+    for seed in SEEDS:
+        with in_case(seed=seed):
+            versions_never_mix(seed)
 
+
+def closing_in_the_middle_of_everything(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         layers = [FaultLayer(chunk_bytes=900), ConcurrentLimitLayer(dice.choice([1, 3, 64]))]
@@ -239,3 +245,10 @@ def test_closing_in_the_middle_of_everything(seed: int) -> None:
                 await reader.aclose()
 
     run_virtual(run, seed=seed)
+
+
+def test_closing_in_the_middle_of_everything() -> None:
+    """Readers one after the other, or their operator: every read ends with ``Closed`` or with its bytes."""
+    for seed in SEEDS:
+        with in_case(seed=seed):
+            closing_in_the_middle_of_everything(seed)

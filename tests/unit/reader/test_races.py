@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import random
 
-import pytest
-
 from aioprefetch import RangeReader
 from aioprefetch.errors import Closed, ObjectChanged, RangeNotSatisfied, Unavailable
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.unit.gates import KIB, Bench, bench, settle
+from tests.profile import chosen
+from tests.unit.gates import KIB, Bench, bench, in_case, settle
 
 BLOCK = 4 * KIB
 SIZE = 100_000
@@ -72,8 +71,7 @@ async def nothing_left(b: Bench) -> None:
     assert asyncio.get_running_loop().time() < SECONDS_MAX
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_random_work_with_faults_and_cancellations(seed: int) -> None:
+def random_work_with_faults_and_cancellations(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         memory_bytes = dice.choice([1, 2, 4, 16]) * BLOCK
@@ -97,10 +95,13 @@ def test_random_work_with_faults_and_cancellations(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_versions_never_mix(seed: int) -> None:
-    """While the object is overwritten again and again a reader gives bytes of one version, or says that it changed."""
+def test_random_work_with_faults_and_cancellations() -> None:
+    for seed in chosen(quick=range(12), full=range(40)):
+        with in_case(seed=seed):
+            random_work_with_faults_and_cancellations(seed)
 
+
+def versions_never_mix(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         async with bench(SIZE, memory_bytes=8 * BLOCK, block_bytes=BLOCK, layers=[FaultLayer(chunk_bytes=900)]) as b:
@@ -128,8 +129,14 @@ def test_versions_never_mix(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_closing_in_the_middle_of_everything(seed: int) -> None:
+def test_versions_never_mix() -> None:
+    """While the object is overwritten again and again a reader gives bytes of one version, or says that it changed."""
+    for seed in chosen(quick=range(6), full=range(15)):
+        with in_case(seed=seed):
+            versions_never_mix(seed)
+
+
+def closing_in_the_middle_of_everything(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         async with bench(SIZE, memory_bytes=4 * BLOCK, block_bytes=BLOCK, layers=[FaultLayer(chunk_bytes=900)]) as b:
@@ -144,3 +151,9 @@ def test_closing_in_the_middle_of_everything(seed: int) -> None:
             await reader.aclose()
 
     run_virtual(run, seed=seed)
+
+
+def test_closing_in_the_middle_of_everything() -> None:
+    for seed in chosen(quick=range(6), full=range(15)):
+        with in_case(seed=seed):
+            closing_in_the_middle_of_everything(seed)

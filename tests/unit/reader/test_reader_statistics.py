@@ -16,7 +16,8 @@ from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 from aioprefetch.runtime.statistics import Statistics
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
-from tests.unit.gates import KIB, MIB, bench, settle
+from tests.profile import chosen, combinations
+from tests.unit.gates import KIB, MIB, bench, in_case, settle
 from tests.unit.reader.ahead import READS
 
 BLOCK = 64 * KIB
@@ -65,10 +66,7 @@ async def work(reader: RangeReader, seed: int) -> None:
         await reader.aclose()
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_the_operator_counts_what_its_readers_count(seed: int) -> None:
-    """Several readers at once over shared blocks, little memory, requests that fail and tasks that are cancelled."""
-
+def the_operator_counts_what_its_readers_count(seed: int) -> None:
     async def run() -> None:
         dice = random.Random(seed)
         faults = FaultLayer((Injection(operation="read", error=Unavailable, times=3, at=dice.randrange(3 * BLOCK)),))
@@ -100,11 +98,17 @@ def test_the_operator_counts_what_its_readers_count(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+def test_the_operator_counts_what_its_readers_count() -> None:
+    """Several readers at once over shared blocks, little memory, requests that fail and tasks that are cancelled."""
+    for seed in chosen(quick=range(10), full=range(25)):
+        with in_case(seed=seed):
+            the_operator_counts_what_its_readers_count(seed)
+
+
 # --- bytes given ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", READS)
-@pytest.mark.parametrize("size", [1, 7, BLOCK + 3])
+@pytest.mark.parametrize(("way", "size"), combinations(list(READS), [1, 7, BLOCK + 3]))
 async def test_what_is_read_is_counted_once(way: str, size: int) -> None:
     """A byte read is a byte counted, whether it has to be fetched or is there, also by the operator."""
     async with bench(3 * BLOCK) as b, b.reader() as reader:

@@ -16,7 +16,7 @@ from aioprefetch import RangeReader
 from aioprefetch.errors import InvalidRange, InvalidType, SizeUnknown, Unavailable
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
-from tests.unit.gates import KIB, MIB, bench, file_of, settle
+from tests.unit.gates import KIB, MIB, bench, file_of, in_case, settle
 
 BLOCK = 64 * KIB
 SMALL = 1000
@@ -198,25 +198,26 @@ async def test_a_seek_before_the_start_is_found_out_when_the_size_is() -> None:
 
 
 @pytest.mark.parametrize("call", ["read_at", "view_at", "read_exactly_at"])
-@pytest.mark.parametrize(
-    ("offset", "size"), [(-1, 5), (0, -5), (1.0, 5), (0, 5.0), ("0", 5), (None, 5), (True, 5), (0, "5")]
-)
-@pytest.mark.parametrize("warm", [False, True])
-async def test_bad_positions_are_typed_errors(call: str, offset: object, size: object, warm: bool) -> None:
+async def test_bad_positions_are_typed_errors(call: str) -> None:
+    """On a reader that was never used, and again when everything is resident."""
+    bad_ranges = [(-1, 5), (0, -5), (1.0, 5), (0, 5.0), ("0", 5), (None, 5), (True, 5), (0, "5")]
     async with bench(SMALL) as b, b.reader() as reader:
-        if warm:
-            await reader.read_at(0, 10)
-        with pytest.raises((ValueError, TypeError)) as caught:
-            await getattr(reader, call)(offset, size)
-        assert getattr(caught.value, "operation", "").startswith("read") or call == "view_at"
-        assert getattr(caught.value, "path", None) == "k"
+        for is_resident in (False, True):
+            if is_resident:
+                await reader.read_at(0, 10)
+            for offset, size in bad_ranges:
+                with in_case(offset=offset, size=size, is_resident=is_resident):
+                    with pytest.raises((ValueError, TypeError)) as caught:
+                        await getattr(reader, call)(offset, size)
+                    assert getattr(caught.value, "operation", "").startswith("read") or call == "view_at"
+                    assert getattr(caught.value, "path", None) == "k"
 
 
-@pytest.mark.parametrize("size", ["5", 1.5, True, b""])
-async def test_bad_sizes_of_cursor_reads(size: object) -> None:
+async def test_bad_sizes_of_cursor_reads() -> None:
     async with bench(SMALL) as b, b.reader() as reader:
-        with pytest.raises(InvalidType):
-            await reader.read(size)  # type: ignore[arg-type]
+        for size in ("5", 1.5, True, b""):
+            with in_case(size=size), pytest.raises(InvalidType):
+                await reader.read(size)  # type: ignore[arg-type]
         assert reader.tell() == 0
 
 

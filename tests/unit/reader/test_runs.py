@@ -8,8 +8,9 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.window import Session, Windows
+from aioprefetch.reader.window import Run, Windows
 from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, blank
+from tests.profile import combinations
 from tests.unit.gates import file_of, reads_of, settle
 
 BLOCK = 64 * KIB
@@ -30,9 +31,9 @@ class Reader:
         """The windows behind it."""
         return reads_of(self.reader).windows
 
-    def run_from(self, start: int) -> Session:
+    def run_from(self, start: int) -> Run:
         """The run that began there."""
-        (found,) = [session for session in self.windows.sessions if session.start == start]
+        (found,) = [session for session in self.windows.runs if session.start == start]
         return found
 
     async def read(self, start: int, size: int = BLOCK) -> list[tuple[int, int, str]]:
@@ -72,12 +73,12 @@ async def test_a_stray_read_ahead_of_a_run_does_not_move_it(r: Reader) -> None:
     stray = 13 * BLOCK + 100
     assert await r.read(stray, SMALL) == []
     assert await r.read(stray + SMALL, SMALL) == []  # In order, even: two of them beside each other by chance.
-    known = len(r.windows.sessions)
+    known = len(r.windows.runs)
     for number in range(12, 16):
         await r.read(number * BLOCK)
         assert r.run_from(0).position <= (number + 1) * BLOCK
     assert r.run_from(0).position == 16 * BLOCK
-    assert len(r.windows.sessions) == known
+    assert len(r.windows.runs) == known
 
 
 async def test_a_run_is_told_of_by_the_first_read_in_each_block_that_was_fetched_ahead(r: Reader) -> None:
@@ -96,7 +97,7 @@ async def test_a_consumer_that_skips_through_blocks_is_one_run(r: Reader) -> Non
     """It reads a sixteenth of each block in pieces that lie apart, all of them hits but the first of a block."""
     for start in range(0, 24 * BLOCK, BLOCK // 4):
         await r.read(start, BLOCK // 64)
-    (session,) = r.windows.sessions
+    (session,) = r.windows.runs
     assert session.blocks >= 1
     assert [one.lane for one in r.service.log].count("demand") <= 3
 
@@ -173,9 +174,14 @@ async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: st
         assert max(one.end for one in service.log) == (28 + AHEAD) * BLOCK
 
 
-@pytest.mark.parametrize("growth", ["stall", "geometric", "step"])
-@pytest.mark.parametrize("policy", ["csv", "sequential", "adaptive", "whole-file"])
-@pytest.mark.parametrize("by", ["cursor", "position", "stream"])
+@pytest.mark.parametrize(
+    ("growth", "policy", "by"),
+    combinations(
+        ["stall", "geometric", "step"],
+        ["csv", "sequential", "adaptive", "whole-file"],
+        ["cursor", "position", "stream"],
+    ),
+)
 async def test_reading_the_last_record_of_a_split_costs_a_block_of_the_next(policy: str, growth: str, by: str) -> None:
     """64 MiB in four splits, each read by a process of its own up to one buffer behind its end."""
     split_bytes, buffer_bytes, requests, whole = 16 * MIB, 64 * KIB, 0, MIB
@@ -264,9 +270,10 @@ def asked(made: Reader) -> tuple[int, int]:
     return len(made.service.log), sum(one.end - one.start for one in made.service.log)
 
 
-@pytest.mark.parametrize("at_cursor", [False, True])
-@pytest.mark.parametrize("step", [32 * KIB, 100_000, 3 * MIB])
-@pytest.mark.parametrize("policy", ["adaptive", "sequential"])
+@pytest.mark.parametrize(
+    ("at_cursor", "step", "policy"),
+    combinations([False, True], [32 * KIB, 100_000, 3 * MIB], ["adaptive", "sequential"]),
+)
 async def test_reading_towards_the_start_costs_a_request_a_block(policy: str, step: int, at_cursor: bool) -> None:
     async with large_blocks(policy) as made:
         await read_back(made, step, at_cursor=at_cursor)

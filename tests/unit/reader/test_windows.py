@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
-from aioprefetch.reader.window import SESSIONS_MAX, SKIP_BYTES, WindowDecision
-from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, block_end, scatter, session_at, tape
+from aioprefetch.reader.window import RUNS_MAX, SKIP_BYTES, WindowDecision
+from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, block_end, run_at, scatter, tape
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 
@@ -62,14 +62,14 @@ def test_no_program_of_reads_leaves_the_limits(
         end = max(end, start + 1)
         look = made.read(start, end, stall=step.stall, at_cursor=step.at_cursor, may_grow=step.may_grow)
         assert 0 <= windows.limit <= blocks_max
-        assert len(windows.sessions) <= SESSIONS_MAX
-        assert all(0 <= session.blocks <= blocks_max for session in windows.sessions)
+        assert len(windows.runs) <= RUNS_MAX
+        assert all(0 <= session.blocks <= blocks_max for session in windows.runs)
         if look.ahead is not None:
             assert step.may_grow
             assert end <= look.ahead[0] < look.ahead[1] <= stop
             assert look.ahead[1] <= block_end(end, block) + blocks_max * block
         if look.abandoned is not None:
-            assert step.at_cursor or len(windows.sessions) == SESSIONS_MAX
+            assert step.at_cursor or len(windows.runs) == RUNS_MAX
             assert look.abandoned[0] < look.abandoned[1] <= stop
         if POLICIES[policy].window == "none":
             assert look == WindowDecision("exact")
@@ -180,7 +180,7 @@ def test_a_run_after_a_burst_of_random_reads_gets_a_window_again(burst: int) -> 
     scatter(made, burst)
     looks = made.run(0, BLOCK // 4, 4 * AHEAD)
     assert looks[-1].fill == "block"
-    assert session_at(made.windows, AHEAD * BLOCK).blocks == AHEAD
+    assert run_at(made.windows, AHEAD * BLOCK).blocks == AHEAD
     # At first it looks as far ahead as it is long: the guess costs no more than the reads did.
     assert [look.ahead for look in looks[:2]] == [None, None]
     assert looks[2].fill == "exact"
@@ -191,13 +191,13 @@ def test_a_run_that_was_there_before_a_burst_goes_on_after_it() -> None:
     """A few random reads between two reads of a run cost it nothing."""
     made = tape()
     made.run(0, BLOCK, 8)
-    scatter(made, SESSIONS_MAX // 2)
+    scatter(made, RUNS_MAX // 2)
     look = made.read(8 * BLOCK, 9 * BLOCK)
     assert look.fill == "block"
     assert look.ahead == (16 * BLOCK, 17 * BLOCK)
 
 
-@pytest.mark.parametrize("burst", [SESSIONS_MAX + 1, 200])
+@pytest.mark.parametrize("burst", [RUNS_MAX + 1, 200])
 def test_a_random_read_at_the_end_of_a_run_that_ended_long_ago_brings_no_window(burst: int) -> None:
     """Among a thousand random reads one may lie where a run has stopped: it has to show that it goes on."""
     made = tape()
@@ -213,11 +213,11 @@ def test_a_run_that_moves_on_by_hits_is_not_forgotten() -> None:
     scatter(made, 5)
     made.run(0, 8, 4)
     position = 32
-    for number in range(3 * SESSIONS_MAX):
+    for number in range(3 * RUNS_MAX):
         made.hit(position, position + 1)
         position += 1
         scatter(made, 1, start=2 * FAR + number * 64 * BLOCK)
-    assert session_at(made.windows, position).run_bytes == position
+    assert run_at(made.windows, position).run_bytes == position
 
 
 def test_one_block_in_seventeen_may_be_spent_on_finding_out_whether_reads_have_become_local_again() -> None:
@@ -241,7 +241,7 @@ def test_small_skips_keep_the_run(skip: int) -> None:
     position = 12 * BLOCK + skip
     made.read(position, position + BLOCK // 2)
     made.read(position + BLOCK // 2, position + BLOCK)
-    (session,) = made.windows.sessions
+    (session,) = made.windows.runs
     assert (session.position, session.blocks) == (position + BLOCK, AHEAD)
     assert made.abandoned == []
 
@@ -253,7 +253,7 @@ def test_a_skip_into_what_was_asked_for_keeps_the_run(blocks: int) -> None:
     made.run(0, BLOCK, 5)
     start = (5 + blocks) * BLOCK
     made.read(start, start + BLOCK)
-    (session,) = made.windows.sessions
+    (session,) = made.windows.runs
     assert (session.position, session.blocks) == (start + BLOCK, AHEAD)
 
 
@@ -277,7 +277,7 @@ def test_a_skip_in_a_large_block_is_as_long_as_the_run_at_most(run: int, skip: i
     position = begin + run + sign * skip
     look = made.windows.on_read(position, position + 1, missing=True, stalled=True)
     assert look.ahead is None
-    assert (len(made.windows.sessions) == 1) is kept
+    assert (len(made.windows.runs) == 1) is kept
 
 
 def test_long_skips_into_what_lies_ahead_are_scattered_reads_after_all() -> None:
@@ -299,7 +299,7 @@ def test_a_long_skip_begins_another_run(skip: int) -> None:
     made.run(10 * BLOCK, 8, 2)
     start = 10 * BLOCK + 16 + skip
     made.read(start, start + 8)
-    assert [session.position for session in made.windows.sessions] == [10 * BLOCK + 16, start + 8]
+    assert [session.position for session in made.windows.runs] == [10 * BLOCK + 16, start + 8]
 
 
 @pytest.mark.parametrize("at_cursor", [False, True])
@@ -314,7 +314,7 @@ def test_two_runs_in_turns_keep_both_windows(policy: str, at_cursor: bool) -> No
         if number == 4:
             made.abandoned.clear()
     assert made.abandoned == []
-    assert [session.blocks for session in made.windows.sessions] == [AHEAD, AHEAD]
+    assert [session.blocks for session in made.windows.runs] == [AHEAD, AHEAD]
     assert made.windows.limit == AHEAD
 
 
@@ -326,16 +326,16 @@ def test_two_runs_and_random_reads_in_turns_keep_both_windows(at_cursor: bool) -
             made.read(start, start + BLOCK, at_cursor=at_cursor)
         scatter(made, 1, start=FAR // 2 + number * 64 * BLOCK, at_cursor=at_cursor)
     ends = 40 * BLOCK, FAR // 4 + 40 * BLOCK
-    assert [session_at(made.windows, end).blocks for end in ends] == [AHEAD, AHEAD]
+    assert [run_at(made.windows, end).blocks for end in ends] == [AHEAD, AHEAD]
     assert made.abandoned == []
 
 
 def test_no_more_than_so_many_runs_are_remembered_and_scattered_reads_go_first() -> None:
     made = tape()
     made.run(0, BLOCK, 8)
-    scatter(made, 10 * SESSIONS_MAX)
-    assert len(made.windows.sessions) == SESSIONS_MAX
-    assert session_at(made.windows, 8 * BLOCK).established
+    scatter(made, 10 * RUNS_MAX)
+    assert len(made.windows.runs) == RUNS_MAX
+    assert run_at(made.windows, 8 * BLOCK).established
 
 
 def test_runs_that_come_to_one_place_become_one() -> None:
@@ -346,7 +346,7 @@ def test_runs_that_come_to_one_place_become_one() -> None:
     made.hit(4 * BLOCK, 41 * BLOCK)
     made.hit(40 * BLOCK + 4, 41 * BLOCK)
     made.read(41 * BLOCK, 42 * BLOCK)
-    (session,) = made.windows.sessions
+    (session,) = made.windows.runs
     assert (session.position, session.established) == (42 * BLOCK, True)
 
 
@@ -370,7 +370,7 @@ def test_a_run_that_the_cursor_left_bounds_no_window() -> None:
     made.run(20 * BLOCK, BLOCK, 4, at_cursor=True)
     made.read(14 * BLOCK, 15 * BLOCK, at_cursor=True)
     look = made.read(15 * BLOCK, 16 * BLOCK, at_cursor=True)
-    assert session_at(made.windows, 16 * BLOCK).requested_end > 20 * BLOCK
+    assert run_at(made.windows, 16 * BLOCK).requested_end > 20 * BLOCK
     assert look.abandoned is None
 
 
@@ -380,7 +380,7 @@ def test_hits_of_a_run_are_counted_once() -> None:
     made.run(0, 8, 2)
     made.hit(16, 40)
     made.read(32, 40)
-    assert session_at(made.windows, 40).run_bytes == 40
+    assert run_at(made.windows, 40).run_bytes == 40
 
 
 def test_who_says_that_it_reads_to_the_end_has_the_whole_window_at_its_first_read() -> None:
@@ -394,5 +394,5 @@ def test_forgetting_begins_anew() -> None:
     made = tape()
     scatter(made, 40)
     made.windows.forget()
-    assert made.windows.sessions == []
+    assert made.windows.runs == []
     assert made.read(0, 4).fill == "block"

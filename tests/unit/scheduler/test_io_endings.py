@@ -11,12 +11,12 @@ import pytest
 from aioprefetch.errors import Closed, Error, ObjectChanged, Unavailable
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
-from tests.unit.gates import MIB, settle, with_etag
+from tests.profile import chosen
+from tests.unit.gates import MIB, in_case, settle, with_etag
 from tests.unit.scheduler.scenes import Mapping, Scene, scene
 
 
-@pytest.mark.parametrize("failing", range(5))
-async def test_a_request_that_fails_fails_its_reads_alone(failing: int) -> None:
+async def a_request_that_fails_fails_its_reads_alone(failing: int) -> None:
     ranges = [[(0, 10), (300_000, 300_010)], [(20, 30)], [(600_000, 600_010)], [(300_020, 300_030), (900_000, 900_005)]]
     async with scene(gap_bytes=100) as s:
         reads = [s.io.submit(one, row) for row, one in enumerate(ranges)]
@@ -43,6 +43,12 @@ async def test_a_request_that_fails_fails_its_reads_alone(failing: int) -> None:
                 assert s.is_right(read, wanted)
             read.release()
         assert (s.held, s.used) == (0, 0)
+
+
+async def test_a_request_that_fails_fails_its_reads_alone() -> None:
+    for failing in chosen(quick=range(5), full=range(5)):
+        with in_case(failing=failing):
+            await a_request_that_fails_fails_its_reads_alone(failing)
 
 
 async def test_each_waiter_has_an_error_of_its_own_and_nobody_need_look() -> None:
@@ -125,9 +131,7 @@ async def test_a_read_released_before_it_was_sent_is_not_sent() -> None:
         assert s.sent == []
 
 
-@pytest.mark.parametrize("turns", range(8))
-async def test_released_in_any_turn_it_leaves_nothing(turns: int) -> None:
-    """Also when the task of the request has not begun, and when its response is just being delivered."""
+async def released_in_any_turn_it_leaves_nothing(turns: int) -> None:
     async with scene(is_open=True) as s:
         read = s.io.submit([(0, 10), (500_000, 900_000)], 0)
         await settle(turns)
@@ -136,8 +140,14 @@ async def test_released_in_any_turn_it_leaves_nothing(turns: int) -> None:
         assert (s.held, s.used, s.service.in_flight) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("turns", range(8))
-async def test_closed_in_any_turn_it_leaves_nothing(turns: int) -> None:
+async def test_released_in_any_turn_it_leaves_nothing() -> None:
+    """Also when the task of the request has not begun, and when its response is just being delivered."""
+    for turns in chosen(quick=range(8), full=range(8)):
+        with in_case(turns=turns):
+            await released_in_any_turn_it_leaves_nothing(turns)
+
+
+async def closed_in_any_turn_it_leaves_nothing(turns: int) -> None:
     async with scene(is_open=True, slots=1, gap_bytes=0) as s:
         reads = [s.io.submit([(100_000 * n, 100_000 * n + 50)], n) for n in range(5)]
         waits = [asyncio.create_task(read.wait()) for read in reads]
@@ -155,6 +165,12 @@ async def test_closed_in_any_turn_it_leaves_nothing(turns: int) -> None:
             read.release()
         with pytest.raises(Closed):
             s.io.submit([(0, 10)], 0)
+
+
+async def test_closed_in_any_turn_it_leaves_nothing() -> None:
+    for turns in chosen(quick=range(8), full=range(8)):
+        with in_case(turns=turns):
+            await closed_in_any_turn_it_leaves_nothing(turns)
 
 
 async def test_closing_the_operator_ends_the_reads_of_its_scans() -> None:
@@ -229,10 +245,15 @@ async def one_history(s: Scene, place: Mapping | None, chosen: random.Random) ->
     assert place is None or place.live == []
 
 
-@pytest.mark.parametrize("seed", range(60))
-async def test_any_history_gives_everything_back(seed: int) -> None:
+async def any_history_gives_everything_back(seed: int) -> None:
     chosen = random.Random(seed)
     place = Mapping(MIB) if seed % 2 else None
     limits: dict[str, Any] = {"budget_bytes": chosen.choice([0, 1, 50_000, 10 * MIB]), "slots": chosen.randint(1, 5)}
     async with scene(memory=place, gap_bytes=chosen.choice([0, 20_000]), request_bytes_max=20_000, **limits) as s:
         await one_history(s, place, chosen)
+
+
+async def test_any_history_gives_everything_back() -> None:
+    for seed in chosen(quick=range(20), full=range(60)):
+        with in_case(seed=seed):
+            await any_history_gives_everything_back(seed)

@@ -11,7 +11,8 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import ScanFile
 from aioprefetch.scheduler.pages import PageIo, PendingRead
-from tests.unit.gates import MIB, settle, with_etag
+from tests.profile import chosen
+from tests.unit.gates import MIB, in_case, settle, with_etag
 from tests.unit.scheduler.scenes import TAIL, Mapping, scene
 
 
@@ -121,9 +122,7 @@ async def test_what_lies_in_the_tail_is_there_at_once() -> None:
         assert s.io.submit([], 0).done
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_many_ranges_in_any_order_arrive_as_they_are(seed: int) -> None:
-    """Overlapping, repeated, empty, in the tail, above the maximum; with and without memory of the file."""
+async def many_ranges_in_any_order_arrive_as_they_are(seed: int) -> None:
     chosen = random.Random(seed)
     place = Mapping(MIB) if seed % 2 else None
     async with scene(is_open=True, memory=place, gap_bytes=chosen.choice([0, 500]), request_bytes_max=20_000) as s:
@@ -141,6 +140,13 @@ async def test_many_ranges_in_any_order_arrive_as_they_are(seed: int) -> None:
         read.release()
         await settle()
         assert place is None or place.live == []
+
+
+async def test_many_ranges_in_any_order_arrive_as_they_are() -> None:
+    """Overlapping, repeated, empty, in the tail, above the maximum; with and without memory of the file."""
+    for seed in chosen(quick=range(8), full=range(8)):
+        with in_case(seed=seed):
+            await many_ranges_in_any_order_arrive_as_they_are(seed)
 
 
 @pytest.mark.parametrize("bad", [(0, MIB + 1), (-1, 5), (5, 4)])

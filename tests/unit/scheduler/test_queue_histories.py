@@ -10,6 +10,8 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler import queued_parts
 from aioprefetch.scheduler.io_queue import IoQueue
 from aioprefetch.scheduler.queued_parts import Part, QueuedFile, Submission, TakenRead
+from tests.profile import chosen
+from tests.unit.gates import in_case
 
 
 class Piece(NamedTuple):
@@ -166,8 +168,7 @@ def step(watched: Watched, chosen: random.Random, *, row: int) -> None:
         watched.queue.want(one) if verb == "want" else watched.release(one)
 
 
-@pytest.mark.parametrize("first_seed", range(0, 2000, 500))
-def test_any_history_keeps_the_rules(first_seed: int) -> None:
+def any_history_keeps_the_rules(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 500):
         chosen = random.Random(seed)
         watched = Watched(
@@ -176,6 +177,12 @@ def test_any_history_keeps_the_rules(first_seed: int) -> None:
         for row in range(40):
             step(watched, chosen, row=row)
         watched.end()
+
+
+def test_any_history_keeps_the_rules() -> None:
+    for first_seed in chosen(quick=range(0, 500, 500), full=range(0, 2000, 500)):
+        with in_case(first_seed=first_seed):
+            any_history_keeps_the_rules(first_seed)
 
 
 def outcome(seed: int) -> list[object]:
@@ -329,14 +336,19 @@ class Scan:
         return True
 
 
-@pytest.mark.parametrize("first_seed", range(0, 1000, 250))
-def test_a_decoder_in_row_order_always_gets_on(first_seed: int) -> None:
+def a_decoder_in_row_order_always_gets_on(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 250):
         scan = Scan(random.Random(seed))
         while scan.drained < scan.rows:
             assert scan.turn(), f"seed {seed}: nothing can happen any more at row {scan.drained}"
         assert scan.watched.queue.held_bytes == 0
         scan.watched.end()
+
+
+def test_a_decoder_in_row_order_always_gets_on() -> None:
+    for first_seed in chosen(quick=range(0, 250, 250), full=range(0, 1000, 250)):
+        with in_case(first_seed=first_seed):
+            a_decoder_in_row_order_always_gets_on(first_seed)
 
 
 def test_a_slow_consumer_holds_the_budget_and_one_submission_at_most() -> None:

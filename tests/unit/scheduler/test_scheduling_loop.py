@@ -11,6 +11,8 @@ import pytest
 from aioprefetch.scheduler import scheduling_loop
 from aioprefetch.scheduler.pages import ScanLine, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, scan_lines, schedule_parts
+from tests.profile import chosen
+from tests.unit.gates import in_case
 from tests.unit.scheduler.pretended import NoIo, PretendedColumn, PretendedRoot
 
 
@@ -52,9 +54,7 @@ def test_ties_go_by_column() -> None:
     assert log == ["C0P0", "C1P0", "C2P0", "C0P1", "C1P1"]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_row_major_order(seed: int) -> None:
-    """Every page comes in the order of its first row; a line promises just the rows that all columns cover."""
+def row_major_order(seed: int) -> None:
     chosen = random.Random(seed)
     rows = chosen.randint(1, 500)
     pages = []
@@ -72,6 +72,13 @@ def test_row_major_order(seed: int) -> None:
         assert line.rows == min(covered)
     assert [page.first for page in seen] == sorted(page.first for page in seen)
     assert covered == [rows] * len(columns)
+
+
+def test_row_major_order() -> None:
+    """Every page comes in the order of its first row; a line promises just the rows that all columns cover."""
+    for seed in chosen(quick=range(10), full=range(20)):
+        with in_case(seed=seed):
+            row_major_order(seed)
 
 
 def test_empty_pages_and_no_columns() -> None:
