@@ -19,7 +19,7 @@ from aioprefetch.runtime.statistics import Account
 
 
 class SegmentState(Enum):
-    """The life of a segment; S3A's buffers are BLANK, PREFETCHING, CACHING, READY and DONE."""
+    """The states of a segment; S3A's buffers are BLANK, PREFETCHING, CACHING, READY and DONE."""
 
     FILLING = "filling"
     READY = "ready"
@@ -34,7 +34,7 @@ _FOLLOWING = {
     SegmentState.EVICTED: set(),
 }
 
-# No read comes to this mark.
+# A mark that no run reaches.
 NO_MARK = 1 << 63
 
 _start_of = attrgetter("start")
@@ -44,11 +44,11 @@ _end_of = attrgetter("end")
 class Segment:
     """Bytes ``[start, end)`` of an object, of which the first ``filled`` have arrived.
 
-    It remembers the run of reads in it: where the last one ended (``next``), how many bytes were read in order up to
-    there (``run_bytes``), and the run at which its reader wants to hear of it (``mark_bytes``).
+    For the windows it keeps the run of reads in it: ``next`` is the end of the last read, ``run_bytes`` the bytes that
+    were read in order up to there, and ``mark_bytes`` the length of the run at which the reader is notified.
 
-    For the statistics it remembers for whom it was fetched (``account``), when all had come (``ready_at``), and
-    whether it is still to be told if a prefetch was of use (``is_unsettled``).
+    For the statistics it keeps the ``account`` of the reader it was fetched for, ``ready_at``, the time its last byte
+    arrived, and ``is_unsettled``: whether its prefetch was not yet counted as used or wasted.
     """
 
     __slots__ = (
@@ -92,15 +92,15 @@ class Segment:
         self.ready_at = 0.0
         self.next = start
         self.run_bytes = 0
-        # The first read of what was fetched ahead moves the window on; elsewhere a quarter read in order is a run.
+        # The first read of a prefetched segment moves the window on; in others a quarter read in order is a run.
         self.mark_bytes = 1 if prefetched else max(1, (end - start) // 4)
 
     def become(self, state: SegmentState) -> None:
-        """The next state. ``Unexpected`` where it may not follow: the store would have lost track of its memory."""
+        """Change the state. ``Unexpected`` for a change that is not allowed: the store has lost track of its memory."""
         if state not in _FOLLOWING[self.state]:
-            legal = ", ".join(sorted(one.value for one in _FOLLOWING[self.state])) or "nothing"
+            legal = ", ".join(sorted(following.value for following in _FOLLOWING[self.state])) or "nothing"
             raise Unexpected(
-                f"a segment that is {self.state.value} cannot become {state.value}; what may follow is {legal}",
+                f"a segment that is {self.state.value} cannot become {state.value}; allowed are: {legal}",
                 operation="read",
             )
         self.state = state
@@ -112,27 +112,27 @@ class Segment:
 
     @property
     def is_viewed(self) -> bool:
-        """Whether somebody outside holds a view, so that dropping the segment would free nothing."""
+        """Whether a caller holds a view, so that dropping the segment would free nothing."""
         return self._exported is not None and self._exported() is not None
 
     def is_unread(self, passed: int) -> bool:
-        """Whether it is still to be read on in, where every reader stands at ``passed`` or behind it."""
+        """Whether reads are still to come, when every reader stands at ``passed`` or behind it."""
         return self.next < self.end and self.end > passed
 
     def is_spent(self, passed: int) -> bool:
-        """Whether dropping it now hurts nobody who reads on, and frees its memory."""
+        """Whether dropping it now disturbs no reader, and frees its memory."""
         return not (self.is_unread(passed) or self.pins or self.is_viewed) and self.state is SegmentState.READY
 
     def export(self, start: int, end: int) -> memoryview:
         """A read-only view of ``[start, end)``, counted as long as it or a slice of it lives. From any thread."""
         exported = None if self._exported is None else self._exported()
-        if exported is None:  # Two threads that come here in one moment count the buffer twice: no harm is done.
+        if exported is None:  # Two threads at the same moment count the buffer twice, which does no harm.
             exported = export_buffer(self.buffer)
             self._exported = weakref.ref(exported)
         return view_of(exported).toreadonly()[start - self.start : end - self.start]
 
     def keep_prefix(self) -> None:
-        """The fetch ended early: what has arrived stays, in memory of its own size unless somebody views the old."""
+        """The fetch ended early: keep the bytes that arrived, in memory of that size unless a caller views the old."""
         kept = self.filled
         self.end = self.start + kept
         if self.is_viewed:
@@ -153,7 +153,7 @@ class Block:
     def __init__(self, index: int) -> None:
         self.index = index
         self.segments: tuple[Segment, ...] = ()
-        self.stays_off_disk = False  # It was found not worth a block file.
+        self.stays_off_disk = False  # The write filter has refused it a block file.
         self.touched = 0
         self.touched_fetch = 0
 
@@ -165,10 +165,10 @@ class Block:
 
     def discard(self, segment: Segment) -> None:
         """Forget a segment."""
-        self.segments = tuple(one for one in self.segments if one is not segment)
+        self.segments = tuple(other for other in self.segments if other is not segment)
 
     def at(self, position: int) -> Segment | None:
-        """The last segment that begins at ``position`` or before it: what there is of that byte is in no other."""
+        """The last segment that begins at ``position`` or before it: no other can hold that byte."""
         segments = self.segments
         if len(segments) != 1:
             index = bisect_right(segments, position, key=_start_of)
@@ -181,29 +181,29 @@ class Block:
         segments = self.segments
         first = bisect_right(segments, start, key=_end_of)
         stop = bisect_left(segments, end, lo=first, key=_start_of)
-        return [(one.start, one.end) for one in segments[first:stop]]
+        return [(segment.start, segment.end) for segment in segments[first:stop]]
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of memory the block occupies."""
-        return sum(len(one.buffer) for one in self.segments)
+        return sum(len(segment.buffer) for segment in self.segments)
 
     @property
     def is_evictable(self) -> bool:
-        """Whether dropping it now hurts nobody."""
-        return bool(self.segments) and not any(one.pins or not one.complete for one in self.segments)
+        """Whether it may be dropped now: no read has pinned it, and no fetch fills it."""
+        return bool(self.segments) and not any(segment.pins or not segment.complete for segment in self.segments)
 
     @property
     def is_spilling(self) -> bool:
         """Whether it is being written to the disk, so that dropping it frees memory only later."""
-        return any(one.state is SegmentState.SPILLING for one in self.segments)
+        return any(segment.state is SegmentState.SPILLING for segment in self.segments)
 
     @property
     def is_viewed(self) -> bool:
-        """Whether somebody outside holds a view of it, so that dropping it frees memory only later."""
-        return any(one.is_viewed for one in self.segments)
+        """Whether a caller holds a view of it, so that dropping it frees memory only later."""
+        return any(segment.is_viewed for segment in self.segments)
 
     @property
     def is_unused_prefetch(self) -> bool:
-        """Whether nobody has read any of it since it was prefetched."""
-        return all(one.unused_prefetch for one in self.segments)
+        """Whether it was prefetched and no byte of it was read since."""
+        return all(segment.unused_prefetch for segment in self.segments)

@@ -1,8 +1,8 @@
 """Which blocks go first when memory is short: a pure order.
 
-Prefetched blocks that were passed unread go first, then those that were read to their end, and of these what lies
-furthest from a cursor, then what was used longest ago. What lies just ahead of a cursor is as near as can be: it is
-about to be read. What was fetched and is still to be read goes only where nothing else can.
+Prefetched blocks that readers passed without reading them go first. Then come blocks that were read to their end: the
+furthest from a cursor first, and at equal distance the one used longest ago. A block just ahead of a cursor counts as
+distance 0, because it is about to be read. Blocks with bytes still to be read go last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# A file that nobody has open is further away than any distance within an open one.
+# The distance of blocks in a file that no reader has open: further than any within an open file.
 FAR = 1 << 62
 
 
@@ -39,7 +39,7 @@ def rank(
 ) -> Rank:
     """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
 
-    A block that somebody views goes last: dropping it frees nothing before the last view is gone. Before it goes a
-    ``footer`` that a policy keeps: every later reader of the file begins with it.
+    A viewed block goes last: dropping it frees nothing before the last view is gone. A ``footer`` that a policy keeps
+    goes just before those: every later reader of the file begins with it.
     """
     return Rank(viewed, footer, not wasted, unread, -distance_blocks, touched)

@@ -1,9 +1,9 @@
-"""One request in flight, the segments it fills, and those who wait for its bytes.
+"""One request in flight, the segments it fills, and the reads that wait for its bytes.
 
-Waiters join through futures of their own: one that is cancelled disturbs nobody. Each is woken as soon as the bytes
-it needs have arrived, not when the request ends. A fetch made for waiters ends with the last of them, unless it has
-served one already: then the rest of the block is read ahead for the next. What is nearly there is never broken off,
-which would cost its connection.
+Each waiting read has a future of its own, so a cancelled one disturbs no other. It wakes as soon as the bytes that it
+needs have arrived, not when the request ends. A demand fetch is broken off when its last waiter leaves, unless it has
+served a waiter already: then the rest of the block is read ahead for the next. A fetch that is nearly complete is never
+broken off, because that would cost its connection.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aioprefetch.values import Lane, ReadHead
 
 FetchCall = Callable[["Fetch"], Awaitable[object]]
 
-# A request with this much to come is not broken off: that takes one round trip, a new connection two or three.
+# A request with at most this much to come is not broken off: the rest takes one round trip, a new connection two.
 DRAIN_BYTES = 32 << 10
 
 
 class Wait:
-    """Somebody's interest in a fetch up to a position, until it is closed.
+    """The wait of one read for the bytes of a fetch up to a position, until it is closed.
 
-    ``was_late``: the bytes were not there when it began.
+    ``was_late``: the bytes had not arrived when it began.
     """
 
     __slots__ = ("fetch", "future", "is_closed", "is_pinning", "position", "was_late")
@@ -45,10 +45,10 @@ class Wait:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pin(self) -> None:
-        """Keep what the fetch brings from eviction until ``close``.
+        """Keep the segments of the fetch from eviction until ``close``.
 
-        Only for what is used as soon as it has arrived: who holds some memory while waiting for more could lock all
-        others out, and be locked out by them.
+        Only for bytes that are used as soon as they arrive: a read that pinned memory while it waits for more could
+        lock all others out, and be locked out by them.
         """
         if not (self.is_closed or self.is_pinning or self.fetch.finished):
             self.is_pinning = True
@@ -56,7 +56,7 @@ class Wait:
                 segment.pins += 1
 
     def close(self) -> None:
-        """Leave, after the bytes were used or the wait was given up. Twice is fine."""
+        """Leave the fetch, after the bytes were used or the wait was given up. A second call does nothing."""
         self.fetch.leave(self)
 
 
@@ -162,7 +162,7 @@ class Fetch(Sink):
         self._budget = budget
         self._place = place
         self._served = False
-        self._next = 0  # Which of the segments, in order, is being filled.
+        self._next = 0  # The index of the segment that is being filled.
         self._waits: list[Wait] = []
 
     @property
@@ -172,16 +172,16 @@ class Fetch(Sink):
 
     @property
     def has_waiters(self) -> bool:
-        """Whether anybody waits for it now."""
+        """Whether a read waits for it now."""
         return bool(self._waits)
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is over, and every byte of it has arrived."""
+        """Whether it has ended without an error."""
         return self.finished and self.error is None
 
     def is_past(self, end: int) -> bool:
-        """Whether it has brought all that it will bring before ``end``."""
+        """Whether all of its bytes before ``end`` have arrived."""
         return self.head is not None and self.position >= min(end, self.end)
 
     def join(self, position: int) -> Wait:
@@ -191,7 +191,7 @@ class Fetch(Sink):
         """
         wait = Wait(self, position)
         self._waits.append(wait)
-        if not position:  # Whoever waits for the head takes the bytes that came with it in the same turn.
+        if not position:  # A read that waits for the head uses the bytes that came with it in the same turn.
             wait.pin()
         if self.lane == "prefetch":
             self.lane = "demand"
@@ -204,7 +204,7 @@ class Fetch(Sink):
         return wait
 
     def leave(self, wait: Wait) -> None:
-        """See ``Wait.close``."""
+        """End a wait; see ``Wait.close`` for the rules."""
         if wait.is_closed:
             return
         wait.is_closed = True
@@ -218,19 +218,19 @@ class Fetch(Sink):
         self._let_go()
 
     def give_up(self) -> None:
-        """Nobody wants it any more: break it off, unless little is left of it."""
+        """Break the request off because no read needs it any more, unless little of it is still to come."""
         if self.head is None or self.head.size - self.received > DRAIN_BYTES:
             self.cancel()
 
     def cancel(self) -> None:
-        """Break the request off unless all of it is there; what has arrived stays. Who comes later starts another."""
+        """Break the request off unless all of it is there. What has arrived stays; later reads start another."""
         if self.work is not None and not self.finished and not self.complete:
             self.work.cancel()
             if self.abandon is not None:
                 self.abandon()
 
     def finish(self, error: Exception | None) -> None:
-        """The request is over. Waiters that are not served get the error, each a copy of its own. Once is enough."""
+        """End the fetch. Waiters that are not served get the error, each a copy of its own. Later calls do nothing."""
         if self.finished:
             return
         self.finished = True
@@ -245,7 +245,7 @@ class Fetch(Sink):
         self._let_go()
 
     def _let_go(self) -> None:
-        # From now on the segments live and die with their blocks, however long somebody holds this fetch.
+        # From now on the segments live as long as their blocks, however long this fetch object is held.
         if self.finished and not any(wait.is_pinning for wait in self._waits):
             self.segments = []
         self._budget.reconsider()
@@ -253,11 +253,11 @@ class Fetch(Sink):
     def new_segment(self, start: int, end: int) -> Segment:
         """A segment for ``[start, end)``, its memory taken out of what was reserved for this fetch."""
         size = end - start
-        buffer = new_buffer(size, self._budget)  # First of all: if there is no memory, the reservation stays ours.
+        buffer = new_buffer(size, self._budget)  # First, so that the reservation stays if the system has no memory.
         taken = min(size, self.reserved_bytes)
         self.reserved_bytes -= taken
         self._budget.keep(taken)
-        if taken < size:  # A server may send more than was asked for only where the size was unknown.
+        if taken < size:  # A response may be longer than the request only if the size was unknown.
             self._budget.charge(size - taken)
         account = None if self.account is None else self.account.reference
         segment = Segment(start, end, buffer, prefetched=self.prefetched, account=account)
@@ -273,7 +273,7 @@ class Fetch(Sink):
             wait.future.set_result(None)
         else:
             wait.future.set_exception(_copy(self.error))
-            wait.future.exception()  # Who awaits it gets it; that nobody does is nothing to complain of.
+            wait.future.exception()  # Marked as retrieved: an error that no task awaits is no mistake.
 
     def _serves(self, wait: Wait) -> bool:
         return self.head is not None and self.position >= wait.position
@@ -284,12 +284,12 @@ class Fetch(Sink):
                 self._settle(wait)
 
     def _begun(self, head: ReadHead) -> None:
-        if self.finished:  # It was broken off, and the response comes all the same.
+        if self.finished:  # The request was broken off, and its response arrived nevertheless.
             raise Closed("the request was broken off", operation="read")
         try:
             self._place(self, head)
         except Exception:
-            self.head = None  # A response that is refused has served nobody, not even who waits for its head.
+            self.head = None  # A refused response has served no waiter, not even those for its head.
             raise
         self._wake()
 
@@ -305,7 +305,7 @@ class Fetch(Sink):
 
     def _advanced(self) -> None:
         position = self.position
-        if self.finished:  # Broken off: what comes all the same is nobody's.
+        if self.finished:  # Broken off: bytes that arrive nevertheless are dropped.
             return
         while self._next < len(self.segments) and self.segments[self._next].start < position:
             segment = self.segments[self._next]

@@ -1,7 +1,6 @@
-"""What is resident of one version of one object, and what is on its way.
+"""The resident blocks of one version of one object, and the requests for more of it.
 
-Everything runs on the runtime's loop except ``find``, ``find_prefix`` and what they call, which only read and may be
-called from any thread.
+Everything runs on the runtime's loop except the methods marked "any thread", which only read.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from aioprefetch.ranges import BlockGrid, Range, subtract
 from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
 
-# A view of less than this share of the memory it would keep is a copy instead.
+# A view of less than one part in _VIEW_SHARE of the memory it would keep alive is a copy instead.
 _VIEW_SHARE = 8
 
-# Version id, ETag; and where neither tells anything, something that equals nothing else.
+# Version id and ETag; without a strong version, two times ``None`` and an object that equals no other.
 Version = tuple[str | None, str | None] | tuple[None, None, object]
 
 
@@ -115,11 +114,11 @@ class BlockFile:
         self.readers: weakref.WeakSet[ReaderPosition] = weakref.WeakSet()
 
     def find(self, start: int, end: int) -> Segment | None:
-        """The one segment that holds all of ``[start, end)`` now, or ``None``; this is a read of it. Any thread."""
+        """The segment that holds all of ``[start, end)``, else ``None``. Counts as a read of it. Any thread."""
         block = self.blocks.get(start // self.grid.block_bytes)
         if block is None:
             return None
-        segments = block.segments  # As ``Block.at`` does, whose call would cost a hit as much as the looking.
+        segments = block.segments  # As in ``Block.at``, whose call would cost a hit as much as the look-up.
         segment = segments[0] if len(segments) == 1 else block.at(start)
         if segment is None or start < segment.start or segment.start + segment.filled < end:
             return None
@@ -127,8 +126,8 @@ class BlockFile:
         store.tick += 1
         block.touched = store.tick
         block.touched_fetch = store.fetches
-        # A skip shorter than the read itself does not end a run; the first read of a prefetched segment always counts
-        # as one, so that the reader hears of it.
+        # A skip shorter than the read itself does not end a run. The first read of a prefetched segment always counts
+        # as a run, so that the reader's windows are notified.
         if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
             segment.run_bytes += end - start
             if segment.unused_prefetch:
@@ -139,7 +138,7 @@ class BlockFile:
         return segment
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether every byte of ``[start, end)`` is resident; this counts as no use of it."""
+        """Whether every byte of ``[start, end)`` is resident. Counts as no use."""
         while start < end:
             segment = self.at(start)
             if segment is None:
@@ -148,12 +147,12 @@ class BlockFile:
         return True
 
     def find_pieces(self, start: int, end: int) -> list[memoryview] | None:
-        """Pieces of memory that together are ``[start, end)``, or ``None`` when a byte is missing. Any thread."""
+        """``[start, end)`` in pieces of memory, or ``None`` if a byte is missing. Any thread."""
         pieces = self.find_prefix(start, end)
         return pieces if sum(map(len, pieces)) == end - start else None
 
     def find_prefix(self, start: int, end: int) -> list[memoryview]:
-        """Pieces of memory from ``start`` on, as far towards ``end`` as no byte is missing. From any thread."""
+        """The bytes from ``start`` towards ``end`` in pieces of memory, up to the first missing byte. Any thread."""
         pieces: list[memoryview] = []
         while start < end:
             segment = self.at(start)
@@ -166,7 +165,7 @@ class BlockFile:
         return pieces
 
     def at(self, position: int) -> Segment | None:
-        """The segment that holds the byte at ``position``; this counts as no use of it."""
+        """The segment that holds the byte at ``position``. Counts as no use."""
         block = self.blocks.get(position // self.grid.block_bytes)
         segment = None if block is None else block.at(position)
         return segment if segment is not None and position < segment.start + segment.filled else None
@@ -188,10 +187,10 @@ class BlockFile:
             position = segment.next
 
     def view(self, segment: Segment, start: int, end: int) -> memoryview:
-        """``[start, end)`` of a segment for somebody outside, read-only. From any thread.
+        """``[start, end)`` of a segment as a read-only view for a caller. Any thread.
 
-        On the segment itself, whose memory stays accounted until the last slice of the view is gone; or a copy, which
-        is not accounted, where it is small against the segment or views hold more than half of the budget already.
+        It lies on the segment itself, whose memory stays accounted until the last slice of the view is gone. It is a
+        copy, which is not accounted, if it is small against the segment or if views hold half of the budget already.
         """
         is_small = (end - start) * _VIEW_SHARE < len(segment.buffer)
         if is_small or self._runtime.budget.is_mostly_viewed:
@@ -199,7 +198,7 @@ class BlockFile:
         return segment.export(start, end)
 
     def missing(self, start: int, end: int) -> list[Range]:
-        """What of ``[start, end)`` is neither resident nor on its way, cut where what is on the disk begins or ends."""
+        """The parts of ``[start, end)`` neither resident nor on their way, cut where blocks on the disk end."""
         present: list[Range] = []
         for index in self.grid.indices(start, end):
             block = self.blocks.get(index)
@@ -257,8 +256,8 @@ class BlockFile:
     ) -> Fetch:
         """Start a request for ``[start, end)``, none of which may be resident or on its way.
 
-        ``check`` sees the head of the response before anything is placed, and raises if it is of another object.
-        ``owner`` may break it off by ``cancel_prefetches``. What it does counts for ``account``.
+        ``check`` gets the head of the response before any segment is made, and raises if it is of another object.
+        ``owner`` may break the request off by ``cancel_prefetches``. It is counted for ``account``.
         """
 
         def file_of(head: ReadHead) -> BlockFile:
@@ -274,7 +273,7 @@ class BlockFile:
         return fetch
 
     def cancel_prefetches(self, owner: object, start: int, end: int, *, keep: Range = (0, 0)) -> None:
-        """Break off what ``owner`` fetches ahead in ``[start, end)``, but for what touches ``keep`` or is awaited."""
+        """Break off the prefetches of ``owner`` in ``[start, end)`` that no read awaits, except within ``keep``."""
         for fetch in tuple(self.fetches):
             theirs = fetch.owner is owner and fetch.prefetched and not fetch.has_waiters
             far = fetch.end <= keep[0] or fetch.start >= keep[1]
@@ -282,13 +281,13 @@ class BlockFile:
                 fetch.give_up()
 
     def join(self, start: int, end: int) -> list[Wait]:
-        """Join every fetch that will bring a byte of ``[start, end)``, in order; the caller closes the waits."""
+        """Join every fetch that brings a byte of ``[start, end)``, in order. The caller closes the waits."""
         joined = [fetch for fetch in self.fetches if fetch.start < end and start < fetch.end and not fetch.is_past(end)]
         joined.sort(key=lambda fetch: fetch.start)
         return [fetch.join(min(end, fetch.end)) for fetch in joined]
 
     def place(self, fetch: Fetch, head: ReadHead) -> None:
-        """Make the segments that the response fills: those parts of it that are not resident already."""
+        """Make the segments that a response fills: the parts of its range that are not resident."""
         for index in self.grid.indices(head.start, head.end):
             block = self.blocks.get(index)
             if block is None:
@@ -303,7 +302,7 @@ class BlockFile:
             block.touched_fetch = store.fetches
 
     def settle(self, fetch: Fetch) -> None:
-        """A fetch ended: segments it did not finish keep their beginning or go."""
+        """End a fetch: unfinished segments keep the bytes that arrived, and empty ones go."""
         if fetch in self.fetches:
             self.fetches.remove(fetch)
         for segment in fetch.segments:
@@ -322,7 +321,7 @@ class BlockFile:
                     del self.blocks[block.index]
 
     def drop(self, block: Block) -> None:
-        """Evict a block; its memory comes back as soon as nobody views it."""
+        """Evict a block; its memory comes back with its last view."""
         self.blocks.pop(block.index, None)
         for segment in block.segments:
             settle(self._runtime, segment)
@@ -330,12 +329,12 @@ class BlockFile:
 
     @property
     def passed(self) -> int:
-        """Every reader that has the file open stands at this position or behind it; the end where there is none."""
+        """The position that every reader of the file has passed; the end of the file if no reader has it open."""
         readers = [reader.positions for reader in self.readers]
         return min((min(positions, default=0) for positions in readers), default=self.size)
 
     def spent_bytes(self, fresh_from: int) -> int:
-        """The memory of what was read to its end, or passed, or was last read before ``fresh_from``."""
+        """The memory of segments that were read to their end, or passed, or last read before request ``fresh_from``."""
         passed, total = self.passed, 0
         for block in self.blocks.values():
             limit = passed if block.touched_fetch >= fresh_from else self.size
@@ -343,9 +342,9 @@ class BlockFile:
         return total
 
     def spent_segments(self, *, of_footer: bool) -> list[tuple[Block, Segment]]:
-        """What was read to its end, or passed, of blocks in several segments; within the kept footer, or before it.
+        """Spent segments of blocks that have several: within the kept footer, or before it.
 
-        A block in one segment is evicted as a whole, in its turn.
+        A block of one segment is evicted as a whole, in its turn.
         """
         passed = self.passed
         return [
@@ -357,7 +356,7 @@ class BlockFile:
         ]
 
     def drop_segment(self, block: Block, segment: Segment) -> None:
-        """Evict a part of a block; its memory comes back as soon as nobody views it."""
+        """Evict one segment of a block; its memory comes back with its last view."""
         block.discard(segment)
         settle(self._runtime, segment)
         segment.become(SegmentState.EVICTED)
@@ -365,7 +364,7 @@ class BlockFile:
             self.blocks.pop(block.index, None)
 
     def forget(self) -> None:
-        """Drop every block: nobody will find this file again."""
+        """Drop every block, because no later reader can find this file."""
         self.clear()
         self.forget_if_empty()
 
@@ -375,7 +374,7 @@ class BlockFile:
             self._forget(self)
 
     def unbuffer_if_alone(self) -> None:
-        """Drop blocks and requests that nobody waits for, unless several readers have the file open."""
+        """Drop blocks and requests that no read needs now, unless several readers have the file open."""
         if len(self.readers) != 1:
             return
         for fetch in tuple(self.fetches):
@@ -386,14 +385,14 @@ class BlockFile:
                 self.drop(block)
 
     def clear(self) -> None:
-        """Drop every block, although somebody may still be using it."""
+        """Drop every block, also those in use; views stay valid."""
         for block in self.blocks.values():
             for segment in block.segments:
                 settle(self._runtime, segment)
         self.blocks.clear()
 
     def settle_for(self, account: Account) -> None:
-        """The reader of an account will read no more: what was fetched ahead for it and is unread was in vain."""
+        """The reader of an account was closed: count what was prefetched for it and never read as wasted."""
         if not account.counters["stream_read_prefetch_operations"]:
             return
         for block in self.blocks.values():
@@ -402,17 +401,17 @@ class BlockFile:
                     settle(self._runtime, segment)
 
     def shorten(self, size: int) -> None:
-        """The object ends before the size that a caller declared: at ``size``."""
+        """The object turned out to end at ``size``, before the size that a caller declared."""
         self.size = size
         self.grid = BlockGrid(size, self.grid.block_bytes)
         self.footer_start = min(self.footer_start, size)
 
     def open(self, reader: ReaderPosition) -> None:
-        """A reader opened this file."""
+        """Register a reader."""
         self.readers.add(reader)
 
     def close(self, reader: ReaderPosition) -> None:
-        """A reader closed it. With the last one, requests that nobody waits for are broken off; blocks stay."""
+        """Remove a reader. With the last one, requests that no read awaits are broken off; blocks stay."""
         self.readers.discard(reader)
         if not self.readers:
             for fetch in tuple(self.fetches):

@@ -1,6 +1,6 @@
-"""The block store of a runtime: what is resident of every object version, one fetch for each missing byte, eviction.
+"""The block store of a runtime: the resident blocks of all object versions, their requests, and eviction.
 
-It knows no store and no accessor: whoever wants bytes brings the call that fetches them.
+Each missing byte is requested once. The block store knows no service: a reader brings the call that sends a request.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier, count_for
 from aioprefetch.values import Lane, ReadHead
 
-# While less than one part in _CALM_SHARE of the budget is spare, a miss brings less than a block. It never brings less
+# While less than one part in _SPARE_SHARE of the budget is spare, a miss brings less than a block. It never brings less
 # than _CELL_BYTES_MIN: below that a request costs more than its bytes.
-_CALM_SHARE = 2
+_SPARE_SHARE = 2
 _CELL_BYTES_MIN = 128 << 10
 
-# Bytes that were not read while others sent _ROUNDS requests for each file in memory may be evicted like read ones.
+# Bytes that stayed unread during _ROUNDS requests for each file in memory may be evicted like bytes that were read.
 _ROUNDS = 4
 
-# What is spare is counted again after requests for this share of the budget.
+# Spare memory is counted again after requests for one part in _COUNT_SHARE of the budget.
 _COUNT_SHARE = 256
 
-# Eviction frees at least this share of the budget at a time, so that ordering the blocks is paid for once in a while.
+# Eviction frees at least one part in _RECLAIM_SHARE of the budget, because it has to put the blocks in order first.
 _RECLAIM_SHARE = 16
 
 
@@ -47,7 +47,7 @@ class BlockStore:
         self.tick = 0
         self.fetches = 0
         self._spare_bytes = 0
-        self._asked_bytes: int | None = None  # Since what is spare was counted, which it was not yet.
+        self._asked_bytes: int | None = None  # Requested since spare memory was counted; None before.
         self._on_ready = partial(count_ready, runtime)
         self.disk = DiskTier.of(runtime, evictable=self.evictable, evict=self.evict)
         runtime.budget.reclaim = self.reclaim
@@ -63,7 +63,7 @@ class BlockStore:
         return store
 
     async def aclose(self) -> None:
-        """Give back all memory but what is viewed, although closed readers may live on."""
+        """Give back all memory except viewed blocks, even if closed readers still exist."""
         for file in tuple(self.files.values()):
             file.clear()
         self.files.clear()
@@ -81,10 +81,10 @@ class BlockStore:
         label: str = "",
         is_current: bool = True,
     ) -> BlockFile:
-        """The file of one version of what ``name`` says (store and path), made where there is none.
+        """The file of one version of the object ``name`` (namespace and path); a new one if there is none.
 
-        ``label`` is what events call it. Only one ``is_current`` whose size and version the store has told; what a
-        caller merely declares is nobody else's ``newest``.
+        ``label`` is its name in events. ``is_current``: size and version come from a response and make it ``newest``;
+        values that a caller merely declared do not.
         """
         key = (name, version, size, block_bytes)
         found = self.files.get(key)
@@ -132,16 +132,16 @@ class BlockStore:
             del self._newest[file.name, block_bytes]
 
     def cell_bytes(self, block_bytes: int, *, opening: int = 0) -> int:
-        """What a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
+        """The bytes that a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
 
-        So that all that many readers fetch fits into memory until they have read it. Each takes a share of what is
-        neither on its way nor still to be read, and so their requests come to be of one size. One reader alone is not
-        limited; ``opening`` is how many objects are being opened besides those that are open.
+        The fetched bytes of many readers must fit into memory until they are read. Each reader takes a share of the
+        memory that is neither on its way nor still to be read, and so their requests become equally long. A reader
+        alone is not limited. ``opening`` is the number of objects being opened besides those that are open.
         """
         budget = self.runtime.budget
         limit = budget.limit_bytes
-        calm = limit // _CALM_SHARE
-        if limit - budget.used_bytes - budget.queued_bytes >= calm:
+        spare_enough = limit // _SPARE_SHARE
+        if limit - budget.used_bytes - budget.queued_bytes >= spare_enough:
             return block_bytes
         if opening + sum(len(file.readers) for file in self.files.values()) <= 1:
             return block_bytes
@@ -149,14 +149,14 @@ class BlockStore:
             fresh_from = self._fresh_from()
             spent = sum(file.spent_bytes(fresh_from) for file in self.files.values())
             self._spare_bytes, self._asked_bytes = limit - budget.used_bytes - budget.queued_bytes + spent, 0
-        share = (self._spare_bytes - self._asked_bytes) // max(1, calm // block_bytes)
+        share = (self._spare_bytes - self._asked_bytes) // max(1, spare_enough // block_bytes)
         cell = block_bytes
         while cell > share and cell // 2 >= _CELL_BYTES_MIN:
             cell //= 2
         return cell
 
     def is_short(self, block_bytes: int) -> bool:
-        """Whether memory is so short that nothing may be fetched ahead: what others read now needs it."""
+        """Whether memory is too short to fetch ahead, because reads of other readers need it now."""
         return self.cell_bytes(block_bytes) < block_bytes // 2
 
     def start_fetch(
@@ -171,9 +171,9 @@ class BlockStore:
         label: str = "",
         account: Account | None = None,
     ) -> Fetch:
-        """Start a request whose file may be known only when the head of its response has come.
+        """Start a request. Its file may be unknown until the head of its response has arrived.
 
-        Memory is reserved before ``call`` is made; ``call(fetch)`` sends the request with the fetch as its sink.
+        Memory is reserved first; then ``call(fetch)`` sends the request with the fetch as its sink.
         """
 
         def place(fetch: Fetch, head: ReadHead) -> None:
@@ -216,7 +216,7 @@ class BlockStore:
             self._end(fetch, None)
 
     def _abandon(self, fetch: Fetch) -> None:
-        """A fetch was broken off, or its task ended. Nothing is left to do where it had ended by itself."""
+        """End a fetch that was broken off. Does nothing if it has ended by itself."""
         if not fetch.finished:
             self._end(fetch, _was_closed())
 
@@ -224,7 +224,7 @@ class BlockStore:
         if fetch.finished:
             return
         count_end(self.runtime, fetch, error)
-        if fetch.ticket is not None:  # Still queued: it was cancelled before it began.
+        if fetch.ticket is not None:  # The fetch was cancelled while it was queued for memory.
             self.runtime.budget.cancel(fetch.ticket)
             fetch.ticket = None
         file = fetch.file
@@ -264,9 +264,9 @@ class BlockStore:
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
 
     def reclaim(self, need_bytes: int, lane: Lane) -> None:
-        """Evict blocks until ``need_bytes`` are free, or nothing more can go; more than that only of what was read.
+        """Evict blocks until ``need_bytes`` are free or no block can go; beyond that only blocks that were read.
 
-        Prefetch gets no room that other prefetched blocks take which are about to be read.
+        Prefetch does not evict other prefetched blocks that are about to be read.
         """
         more_bytes = max(need_bytes, self.runtime.budget.limit_bytes // _RECLAIM_SHARE)
         order = list(self.evictable(lane))
@@ -290,13 +290,13 @@ class BlockStore:
             writer.wait()
 
     def _fresh_from(self) -> int:
-        """The request since which a block must have been read to count as one that is still being read."""
+        """The number of the request after which a block must have been read to count as still being read."""
         return self.fetches - _ROUNDS * max(_ROUNDS, sum(bool(file.blocks) for file in self.files.values()))
 
     def _trim(self, need_bytes: int, *, of_footer: bool = False) -> int:
-        """Free what was read of blocks that are still being read, as far as needed; the bytes that came of it.
+        """Free the spent segments of blocks that are still being read, as far as needed; returns the bytes freed.
 
-        Either what lies before the footers that are kept, or these.
+        Either those before the kept footers, or those within them.
         """
         freed = 0
         for file in tuple(self.files.values()):
@@ -317,16 +317,16 @@ class BlockStore:
         file.drop_segment(block, segment)
 
     def _sparing_writer(self, lane: Lane) -> WriteBehind | None:
-        """Who writes blocks before they are evicted, if that may be waited for, or need not be."""
+        """The writer that saves blocks before they are evicted, if the lane may wait for it or need not wait."""
         writer = None if self.disk is None else self.disk.writer
         return writer if writer is not None and (not writer.spill_wait_exhausted or self._may_overdraw(lane)) else None
 
     def _may_overdraw(self, lane: Lane) -> bool:
-        """Whether the reservation that asks for memory is granted although none is free."""
+        """Whether a reservation in this lane is granted although no memory is free."""
         return lane == "demand" and self.runtime.budget.used_bytes <= self.runtime.budget.limit_bytes
 
     def evict(self, file: BlockFile, block: Block) -> None:
-        """Drop a block for the sake of its memory."""
+        """Drop a block because its memory is needed."""
         unused = block.is_unused_prefetch
         count_eviction(self.runtime, block.segments[0])
         start, end = file.grid.bounds(block.index)
@@ -337,7 +337,7 @@ class BlockStore:
         file.forget_if_empty()
 
     def evictable(self, lane: Lane) -> Iterator[tuple[Rank, int, BlockFile, Block]]:
-        """The blocks that may be dropped for a lane, each with its rank: a heap of them gives the first to go."""
+        """The blocks that may be dropped for a lane, each with its rank; the smallest in a heap of them goes first."""
         ahead_blocks = self.runtime.options.prefetch_blocks
         fresh_from = self._fresh_from()
         number = 0  # Keeps the heap from comparing blocks.
@@ -356,7 +356,7 @@ class BlockStore:
                 unused = block.is_unused_prefetch
                 wasted = unused and away > 0
                 behind = passed if block.touched_fetch >= fresh_from else end_of_file
-                unread = not wasted and any(one.is_unread(behind) for one in block.segments)
+                unread = not wasted and any(segment.is_unread(behind) for segment in block.segments)
                 if unused and not wasted and lane == "prefetch":
                     continue
                 number += 1
@@ -376,7 +376,7 @@ class BlockStore:
 
 
 def _without_frames(error: Exception) -> Exception:
-    """An error and its causes without their tracebacks, which would keep frames and with them buffers alive."""
+    """An error and its causes without tracebacks, which would keep frames and their buffers alive."""
     cause: BaseException | None = error
     while cause is not None and cause.__traceback__ is not None:
         cause.__traceback__ = None

@@ -412,7 +412,7 @@ class ObjectReads:
         return waits
 
     def request_ahead(self, start: int, end: int) -> None:
-        """Request the missing bytes of ``[start, end)`` in the prefetch lane; nobody waits for them yet."""
+        """Request the missing bytes of ``[start, end)`` in the prefetch lane, without waiting."""
         self._request_missing(start, end, lane="prefetch", fill=self.windows.fill, request_bytes=self._ahead_bytes)
 
     def _request_missing(

@@ -14,7 +14,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 
 ProgressCallback = Callable[[int], object]
 
-# A stream hands out chunks of this size unless told otherwise: enough that a chunk's cost does not count.
+# The default size of a stream's chunks: large enough that the cost of a chunk does not count.
 CHUNK_BYTES = 1 << 20
 
 
@@ -22,13 +22,13 @@ CHUNK_BYTES = 1 << 20
 class ReaderOptions:
     """What ``operator.reader()`` takes. Sizes in bytes.
 
-    ``size``, ``etag`` and ``version`` are what the caller knows already: a size saves asking for it (reads end there,
-    the object may be longer; where it is shorter they end with the object), an ETag or a version pins the object
-    before the first request. ``split`` is the range the caller is going to use: look-ahead ends with it, reads may go
-    on. ``buffer_bytes`` is the chunk of streams. ``footer_cache`` makes the first request bring the tail (``True``: a
-    block, a number: that many bytes; ``False``: not even under a policy for footers). ``prefetch_blocks`` is how far
-    a window may grow, ``growth`` how it does; without ``prefetch_enabled`` reads are plain ranged reads.
-    ``on_progress`` is called with the number of bytes after each read.
+    ``size``, ``etag`` and ``version`` are known to the caller. Reads end at a declared size, or with the object if it is
+    shorter; an ETag or a version pins the object before the first request. ``split`` is the range that the caller is
+    going to use: look-ahead ends with it, reads may go on. ``chunk_bytes`` is the chunk of streams (``buffer_bytes``).
+    ``footer_bytes`` is the tail that the first request brings, ``None`` for the policy's
+    (``footer_cache``: ``True`` is a block, a number that many bytes, ``False`` no tail under any policy).
+    ``prefetch_blocks`` is the limit of a window, ``growth`` its strategy; without ``prefetch_enabled`` reads are plain
+    ranged reads. ``on_progress`` is called with the number of bytes after each read.
     """
 
     policy: Policy

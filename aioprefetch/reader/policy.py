@@ -18,10 +18,10 @@ KIB, MIB = 1 << 10, 1 << 20
 # byte takes 20 to 50 ms. ORC measured +20 % for one read over a 1 MB gap against two reads.
 GAP_BYTES = MIB
 
-# A merged request ends here: longer ones gain nothing over two in parallel, and one failure would cost more.
+# The longest merged request: longer ones gain nothing over two in parallel, and a failure would cost more.
 REQUEST_BYTES_MAX = 16 * MIB
 
-# Whoever asks for exact ranges minds the bytes: the figures of Hadoop's vectored reads, which were chosen that way.
+# Policies with exact ranges save bytes: these are the figures of Hadoop's vectored reads, chosen for that.
 NEAR_GAP_BYTES = 128 * KIB
 NEAR_REQUEST_BYTES_MAX = 2 * MIB
 
@@ -32,8 +32,8 @@ Fill = Literal["block", "exact"]
 class Policy:
     """One row of the table.
 
-    ``fill``: a miss brings whole blocks, the exact range, or (``adaptive``) blocks until the reads turn out to be
-    scattered. ``window``: how far a sequential run looks ahead: not at all, as far as it has ``grown``, or ``full``
+    ``fill``: a miss brings whole blocks, the exact range, or (``adaptive``) blocks until access turns out to be
+    random. ``window``: how far a sequential run looks ahead: not at all, as far as it has ``grown``, or ``full``
     from its first read on. ``first``: where the first request of a reader lies. ``request_blocks``: how many blocks a
     request of the window spans. ``gap_bytes`` and ``request_bytes_max``: how several ranges are merged.
     """
