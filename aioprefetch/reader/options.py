@@ -22,8 +22,8 @@ CHUNK_BYTES = 1 << 20
 class ReaderOptions:
     """What ``operator.reader()`` takes. Sizes in bytes.
 
-    ``size``, ``etag`` and ``version`` are known to the caller. Reads end at a declared size, or with the object if it is
-    shorter; an ETag or a version pins the object before the first request. ``split`` is the range that the caller is
+    ``size``, ``etag`` and ``version`` are known to the caller. Reads end at a declared size, or with the object if it
+    is shorter; an ETag or a version pins the object before the first request. ``split`` is the range that the caller is
     going to use: look-ahead ends with it, reads may go on. ``chunk_bytes`` is the chunk of streams (``buffer_bytes``).
     ``footer_bytes`` is the tail that the first request brings, ``None`` for the policy's
     (``footer_cache``: ``True`` is a block, a number that many bytes, ``False`` no tail under any policy).

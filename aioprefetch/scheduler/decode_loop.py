@@ -31,7 +31,7 @@ BATCH_BYTES = 64 << 20
 # How many batches there may be at once: the one that the consumer has, and those that are decoded ahead of it.
 READAHEAD_BATCHES = 4
 
-# So many batches are decoded at once, at most: what decoders need meanwhile comes on top of everything else.
+# At most this many batches are decoded at once: the memory of decoders comes on top of all other memory.
 DECODES_MAX = min(4, os.cpu_count() or 1)
 
 # After a request has ended, the free task of an indirect read takes a few turns of the loop to submit the next one.
@@ -261,7 +261,7 @@ class DecodeLoop:
     # --- the end ------------------------------------------------------------------------------------------------
 
     def _broken_off(self) -> None:
-        """A loop has ended: by itself, which it has told then, or because the operator was closed."""
+        """A loop has ended: by itself, after it reported so, or because the operator was closed."""
         if self._runtime.supervisor.closed:
             self._pages.end()
             self._end(self._closed("the operator was closed"))

@@ -5,7 +5,7 @@ first. The first in the queue is the **head**. It is admitted when a slot is fre
 byte budget, and as long as it does not fit nothing behind it is: small reads that are not needed yet would keep taking
 the memory that the head waits for.
 
-**Exceeding the budget.** Bytes count from admission until everybody gave them back, not until they arrive: what is
+**Exceeding the budget.** Bytes count from admission until every reader gave them back, not until they arrive: what is
 delivered and not decoded yet is memory too. A read may exceed the budget by one of five rules, without which two
 reads could wait for each other's memory:
 
@@ -19,7 +19,7 @@ reads could wait for each other's memory:
 
 Where the head is blocked, what is awaited (5) or a follow-up (2) is taken in its stead, in the order of priority.
 
-**Merging.** A read that is admitted takes queued neighbours in the same file along, whoever submitted them: the one
+**Merging.** A read that is admitted takes queued neighbours in the same file along, of any submitter: the one
 that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and as far as the budget
 reaches. Where the requests of a file were planned, those of one request are merged instead. Ranges above that size are
 cut into equal parts at submission. All this depends on nothing but what is queued, so that ``plan_requests`` tells
@@ -40,7 +40,7 @@ from aioprefetch.scheduler.queued_parts import Key, Part, Priority, QueuedFile, 
 # little, and all bytes of a request stay until its last page is decoded.
 REQUEST_BYTES_MAX = 8 << 20
 
-# What is wanted is cut into so many requests where it is not much: several in parallel are faster than few large ones.
+# Few bytes are cut into this many requests: several in parallel are faster than few large ones.
 # Smaller than 2 MiB, which take as long as the wait for their first byte, would only be more.
 REQUESTS_WANTED = 32
 REQUEST_BYTES_MIN = 2 << 20
@@ -102,7 +102,7 @@ class IoQueue:
         return submission
 
     def want(self, submission: Submission) -> None:
-        """Somebody waits for it: it may exceed the budget from now on."""
+        """A reader waits for it: it may exceed the budget from now on."""
         if submission.is_awaited or submission.is_released:
             return
         submission.is_awaited = True
@@ -119,7 +119,7 @@ class IoQueue:
         return None if first is None else self._admit(first, free_bytes)
 
     def finish(self, read: TakenRead, *, failed: bool = False) -> None:
-        """A request has ended: its slot is free, and so are its bytes if it has failed or nobody needs them."""
+        """A request has ended: its slot is free, and so are its bytes if it has failed or no reader needs them."""
         if not read.is_in_flight:
             return
         read.is_in_flight = False
@@ -128,7 +128,7 @@ class IoQueue:
             self._refund(read)
 
     def release(self, submission: Submission) -> list[TakenRead]:
-        """Nobody needs a submission any more. Returns the requests in flight that nobody needs now.
+        """Drop a submission. Returns the requests in flight that no other submission needs.
 
         What of it is queued is dropped. Once is enough.
         """
@@ -165,10 +165,10 @@ class IoQueue:
         least = self._least_held()
         if least is None or head.submission.priority <= least:
             return head
-        urgent = [_first(self._awaited)]
+        candidates = [_first(self._awaited)]
         if free_bytes is not None and free_bytes >= 0:
-            urgent.append(_first(self._follow_ups))
-        return min((part for part in urgent if part is not None), key=_key_of, default=None)
+            candidates.append(_first(self._follow_ups))
+        return min((part for part in candidates if part is not None), key=_key_of, default=None)
 
     def _least_held(self) -> Priority | None:
         while self._held and not self._held[0][1].reads:
@@ -287,7 +287,7 @@ def _pieces(ranges: Sequence[Range], most: int, file: QueuedFile) -> tuple[Seque
 
 
 def request_bytes_for(wanted_bytes: int) -> int:
-    """How large a request may be, unless the caller says so, where so many bytes are wanted in all."""
+    """The default size of a request of a scan that wants this many bytes in all."""
     return min(REQUEST_BYTES_MAX, max(REQUEST_BYTES_MIN, -(-wanted_bytes // REQUESTS_WANTED)))
 
 

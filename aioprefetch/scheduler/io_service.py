@@ -4,7 +4,7 @@ What is submitted is sent in a later turn of the loop, so that everything submit
 request is background work of the runtime, none of a reader's: a request that fails fails the reads it serves, and the
 others go on. Its bytes are the scan's until the last read that it served is released.
 
-A view of a merged answer keeps all of that answer in memory, whoever holds it: the budget counts what reads hold, not
+A view of a merged response keeps all of that response in memory: the budget counts what reads hold, not
 what becomes of their bytes after ``release``.
 """
 
@@ -32,7 +32,7 @@ from aioprefetch.scheduler.queued_parts import QueuedFile, Submission, TakenRead
 from aioprefetch.scheduler.scan_memory import ScanMemory
 
 # Reading through a gap of this size takes 0.7 ms at 90 MB/s, where a request of its own takes 20 to 50 until its first
-# byte. It could be larger for time's sake; but the bytes are paid for, and pages that nobody asked for are mostly
+# byte. It could be larger for time's sake; but the bytes are paid for, and pages that no column asked for are mostly
 # larger than this, so that it merges neighbours and skips columns.
 GAP_BYTES = 64 << 10
 

@@ -23,7 +23,7 @@ class FileMemory(Protocol):
         ...
 
     def discard(self, start: int, end: int) -> None:
-        """Nobody needs a range any more that was allocated like this."""
+        """Take back a range that was allocated like this and is not needed any more."""
         ...
 
 
@@ -111,7 +111,7 @@ class PageRequest(Sink):
         self._let_go()
 
     def discard(self) -> None:
-        """Nobody needs the bytes any more."""
+        """Drop the bytes: no read needs them any more."""
         if self._memory is not None and self._is_allocated:
             self._memory.discard(self.taken.start, self.taken.end)
         self._let_go()
@@ -127,7 +127,7 @@ class PageRequest(Sink):
                 place[:] = view[part.start - taken.start : part.end - taken.start]
 
     def _let_go(self) -> None:
-        # The memory lives as long as somebody looks at it, and not as long as this request is kept.
+        # The memory lives as long as its views, not as long as this request.
         self._buffer = None
         self._piece = memoryview(b"")
 

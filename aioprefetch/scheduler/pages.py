@@ -48,9 +48,9 @@ class PendingRead(Protocol):
         ...
 
     def release(self) -> None:
-        """Nobody needs the bytes any more: they go back to the budget, a request nobody else needs is broken off.
+        """Give the bytes back to the budget, and break off a request that no other read needs.
 
-        Views stay readable for who holds them. Safe to call twice.
+        Existing views stay readable. A second call does nothing.
         """
         ...
 
@@ -170,7 +170,7 @@ class ScanPart:
 class ReadService(Protocol):
     """The I/O service of a scan, as far as its loops know it.
 
-    ``on_progress`` is called whenever a request has ended, after its reads were told.
+    ``on_progress`` is called whenever a request has ended, after its reads were notified.
     """
 
     on_progress: Callable[[], None] | None

@@ -21,7 +21,7 @@ _NOTHING = memoryview(b"")
 class QueuedRead:
     """A submission and its bytes as they arrive; see ``PendingRead``. Made by the service alone.
 
-    What arrives is kept as it came, many small ranges in one view, and is divided when somebody looks at it. A range
+    What arrives is kept as it came, many small ranges in one view, and is divided when it is viewed. A range
     above the maximum is asked for in parts. They are received into one **landing**, or put there; where the
     file has memory of its own the parts stay in it, and are joined by who looks at the range as a whole.
     """
@@ -70,12 +70,12 @@ class QueuedRead:
 
     @property
     def done(self) -> bool:
-        """See ``PendingRead``."""
+        """Whether the read has ended: it arrived, failed, or was released."""
         return not self._missing or self._error is not None or self._is_released
 
     @property
     def views(self) -> Sequence[memoryview]:
-        """See ``PendingRead``; read-only. ``Closed`` where it was released, or has not arrived."""
+        """The bytes of each range, read-only; ``Closed`` if the read was released or has not arrived."""
         self._check()
         if self._whole is None:
             self._whole = self._divided()
@@ -85,8 +85,8 @@ class QueuedRead:
     def stretches(self) -> list[Stretch]:
         """The ranges in what arrived, in the order of submission; none where they came otherwise. Raises as ``views``.
 
-        For whoever puts thousands of small ranges together: a view of each takes longer than receiving them, and gives
-        the garbage collector as many objects to go through.
+        For callers that put thousands of small ranges together: a view of each takes longer than receiving them, and
+        gives the garbage collector as many objects to go through.
         """
         self._check()
         one = self.submission
@@ -96,19 +96,19 @@ class QueuedRead:
         return [(one.starts[first:last], one.ends[first:last], base, view) for first, last, base, view in arrivals]
 
     def want(self) -> None:
-        """See ``PendingRead``."""
+        """Let the read exceed the budget, because a decoder cannot go on without it."""
         if not (self.is_wanted or self.done):
             self.is_wanted = True
             self._on_want(self)
 
     async def wait(self) -> Sequence[memoryview]:
-        """See ``PendingRead``. ``Closed`` where it is released, or the scan closed, meanwhile."""
+        """``want`` and wait for the bytes. ``Closed`` if the read is released or the scan closed meanwhile."""
         self.want()
         await self.arrive()
         return self.views
 
     async def arrive(self) -> None:
-        """See ``PendingRead``."""
+        """Wait until the read has ended, well or not."""
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -118,7 +118,7 @@ class QueuedRead:
                 self._waiters.remove(waiter)
 
     def release(self) -> None:
-        """See ``PendingRead``."""
+        """Give the bytes back; a second call does nothing."""
         if not self._is_released:
             self._is_released = True
             self._forget()

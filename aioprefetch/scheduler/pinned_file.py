@@ -185,7 +185,7 @@ class PinnedFile:
         return True
 
     def _blocks(self) -> BlockFile | None:
-        """What readers of the same version have in memory, on the grid that they have unless told otherwise."""
+        """The blocks that readers of the same version have in memory, on the default grid."""
         store = self._runtime.peek("block_store")
         if store is None or not self.pin.is_strong:
             return None

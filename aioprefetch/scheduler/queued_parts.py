@@ -1,9 +1,9 @@
 """What the queue of a scan holds: submissions, the parts they are queued in, and the neighbours within a file. Pure.
 
 A take submits thousands of small ranges at once. Those that ascend and lie within the gap of each other are queued as
-one **part**, which is divided only where a request ends, or where a part of somebody else begins in between. A part is
-no more than a stretch of its submission's lists: however many ranges it has, it is queued, taken and delivered at
-once, and yet the queue does what it would do with each of its ranges alone.
+one **part**, which is divided only where a request ends, or where a part of another submission begins in between. A
+part is no more than a stretch of its submission's lists: however many ranges it has, it is queued, taken and delivered
+at once, and yet the queue does what it would do with each of its ranges alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The bytes that a scan may hold: a budget of its own, and its part in the one of the runtime.
 
 What is held is charged to the runtime's budget too, so that cached blocks make room for it. Where that budget is used
-up by others the scan queues for the head of its queue, behind whoever asked before, with a prefetch's place in line.
-What must exceed the budget is charged all the same.
+up by others the scan queues for the head of its queue, behind earlier requests for memory, with a prefetch's place in
+line. What must exceed the budget is charged all the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ScanMemory:
     def __init__(self, budget: MemoryBudget, limit_bytes: int, on_room: Callable[[], None]) -> None:
         self.held_bytes = 0
         self._budget = budget
-        # More than there is could never be granted, and would hold up whoever queues behind it.
+        # More than there is could never be granted, and would hold up every reservation behind it.
         self.limit_bytes = min(limit_bytes, budget.limit_bytes)
         self._on_room = on_room
         self._ticket: Ticket | None = None
@@ -57,7 +57,7 @@ class ScanMemory:
         self._budget.release(size_bytes)
 
     def queue_for(self, size_bytes: int) -> None:
-        """Wait for so many bytes of the runtime's budget, unless the scan is waiting already."""
+        """Wait for this many bytes of the runtime's budget, unless the scan is waiting already."""
         if self._ticket is None:
             self._ticket = self._budget.request(size_bytes, "prefetch", on_grant=self._on_room)
 

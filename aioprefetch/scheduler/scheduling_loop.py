@@ -15,7 +15,7 @@ from typing import Any
 
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PageT, ScanLine, ScanPart
 
-# So many pages are scheduled before other tasks have a turn: some milliseconds. The reads of one turn are merged
+# This many pages are scheduled before other tasks have a turn: some milliseconds. The reads of one turn are merged
 # with knowledge of each other.
 PAGES_PER_TURN = 1024
 
@@ -95,7 +95,7 @@ class ScheduledPages:
 
 
 def resolve(future: asyncio.Future[None] | None) -> None:
-    """Wake whoever waits for it, if anybody does."""
+    """Wake the task that waits for it, if there is one."""
     if future is not None and not future.done():
         future.set_result(None)
 
