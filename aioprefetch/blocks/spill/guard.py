@@ -58,19 +58,15 @@ class FailureGuard:
         self._counter = counter
         self._event = event
         self._failures_in_a_row = 0
-        self._off_until = float("-inf")
-        self._writing_off_until = float("-inf")
+        # On the runtime's clock: the cache, or writing to it, is left alone until then.
+        self.off_until = float("-inf")
+        self.writing_off_until = float("-inf")
         self._warned: set[str] = set()
 
     @property
     def is_off(self) -> bool:
         """Whether the cache is to be left alone now."""
-        return self._runtime.now() < self._off_until
-
-    @property
-    def is_writing_off(self) -> bool:
-        """Whether nothing is to be written now, though entries may be read."""
-        return self.is_off or self._runtime.now() < self._writing_off_until
+        return self._runtime.now() < self.off_until
 
     def succeeded(self) -> None:
         """A call succeeded: the failures before it are forgotten."""
@@ -84,17 +80,17 @@ class FailureGuard:
             return False
         seconds = self.cool_down_seconds
         if consequence == "permanent":
-            self._off_until = float("inf")
+            self.off_until = float("inf")
             self._warn(error, f"{self._subject} are left alone from now on and reads go to the store")
             return True
         if consequence == "writes":
-            self._writing_off_until = self._runtime.now() + seconds
+            self.writing_off_until = self._runtime.now() + seconds
             self._warn(error, f"{self._subject} are not written for {seconds:g} seconds")
             return False
         self._failures_in_a_row += 1
         if self.is_off or (consequence == "count" and self._failures_in_a_row < FAILURES_MAX):
             return False
-        self._off_until = self._runtime.now() + seconds
+        self.off_until = self._runtime.now() + seconds
         self._warn(error, f"{self._subject} are left alone for {seconds:g} seconds and reads go to the store")
         return True
 
@@ -170,12 +166,12 @@ class DiskGuard:
     @property
     def is_off(self) -> bool:
         """Whether the disk is to be left alone now."""
-        return self._overdue > 0 or self._failures.is_off or self._runtime.closed
+        return self._overdue > 0 or self._runtime.now() < self._failures.off_until or self._runtime.closed
 
     @property
     def is_writing_off(self) -> bool:
         """Whether nothing is to be written now, though blocks may be read."""
-        return self.is_off or self._failures.is_writing_off
+        return self.is_off or self._runtime.now() < self._failures.writing_off_until
 
     async def read(self, job: Callable[[], T]) -> T:
         """The result of a job for which a read waits. Raises ``SpillFailed`` alone."""

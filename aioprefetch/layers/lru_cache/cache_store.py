@@ -327,21 +327,13 @@ class CacheStore:
             store_modified=head.last_modified,
         )
 
-    def load_bytes(self, entry: CacheEntry, part: ReadHead) -> int:
-        """How much memory ``load`` takes."""
-        assert entry.header is not None
-        low, high = entry.header.pieces(part.start, part.end)
-        return high - low
+    async def load(self, entry: CacheEntry, low: int, high: int) -> memoryview | None:
+        """The whole pieces ``[low, high)`` of an entry, verified. Raises ``SpillFailed``.
 
-    async def load(self, entry: CacheEntry, part: ReadHead) -> memoryview | None:
-        """A part of an entry, verified. ``None`` when another process evicted or replaced the file.
-
-        The pieces that the part touches are read at once, and each is verified each time. Raises ``SpillFailed``.
-        Nothing is delivered before all of the part is there and verified, so the store can still serve the read.
+        ``None`` when another process evicted or replaced the file. They are read at once and verified each time.
         """
         header = entry.header
         assert header is not None
-        low, high = header.pieces(part.start, part.end)
         data = await self._read(entry, header.data_offset + low, high - low)
         if data is None:
             return None
@@ -354,7 +346,7 @@ class CacheStore:
         except BadEntry as error:
             self.calls.failed("read", error)
             raise SpillFailed(error) from error
-        return view[part.start - low : part.end - low]
+        return view
 
     async def _read(self, entry: CacheEntry, start: int, size: int) -> bytearray | None:
         """Bytes of the very file whose header was read, or ``None``."""

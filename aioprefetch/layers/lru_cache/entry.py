@@ -36,16 +36,16 @@ class Slot:
 
 def slot_of(namespace: tuple[str, ...], path: str, asked_version: str | None) -> Slot:
     """The slot of a path, and of a version id where the request names one."""
-    identity = b"".join([len(namespace).to_bytes(4, "big"), *map(_part, (*namespace, path, asked_version))])
+    parts = [len(namespace).to_bytes(4, "big")]
+    for text in (*namespace, path, asked_version):
+        if text is None:
+            parts.append(b"\0")
+        else:
+            data = text.encode("utf-8", "surrogatepass")
+            parts += (b"\1", len(data).to_bytes(8, "big"), data)
+    identity = b"".join(parts)
     digest = hashlib.sha256(identity).hexdigest()
     return Slot(f"{FOLDER}{digest[:2]}/{digest}{SUFFIX}", identity)
-
-
-def _part(text: str | None) -> bytes:
-    if text is None:
-        return b"\0"
-    data = text.encode("utf-8", "surrogatepass")
-    return b"\1" + len(data).to_bytes(8, "big") + data
 
 
 def is_entry_name(name: str) -> bool:

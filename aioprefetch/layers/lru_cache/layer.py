@@ -149,17 +149,20 @@ class LruCacheAccessor(InvalidatingAccessor):
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)
             return True
-        reservation = await self._state.memory.reserve(self._cache.load_bytes(entry, part))
+        assert entry.header is not None
+        start, end = part.start, part.end
+        low, high = entry.header.pieces(start, end)
+        reservation = await self._state.memory.reserve(high - low)
         if reservation is None:
             raise SpillFailed(TimeoutError("no memory for a part of an entry"))
         try:
-            data = await self._cache.load(entry, part)
+            data = await self._cache.load(entry, low, high)
             if data is None:
                 self._cache.forget_entry(entry)
                 return False
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)
-            sink.feed(data)
+            sink.feed(data[start - low : end - low])
         finally:
             reservation.release()
         return True

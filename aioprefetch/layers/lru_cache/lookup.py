@@ -154,20 +154,19 @@ class Lookup:
     async def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
         """The entry that fits the read's path, version and ``if_match``, its header verified."""
         for slot in slots:
+            asked_version = None if slot is slots[0] else request.version
             entry = self._resident_entry(slot.name)
             if entry is None:
                 is_indexed = slot.name in self._cache.index
                 entry = await self._cache.find(slot)
-                if is_indexed and entry is not None and not self._fits(entry, slot, slots, request):
-                    entry = await self._cache.probe(slot)  # Another process may have replaced it.
-            if entry is not None and self._fits(entry, slot, slots, request):
+                if entry is not None and _fits(entry, asked_version, pin_of(request)):
+                    return entry
+                if not is_indexed or entry is None:
+                    continue
+                entry = await self._cache.probe(slot)  # Another process may have replaced it.
+            if entry is not None and _fits(entry, asked_version, pin_of(request)):
                 return entry
         return None
-
-    def _fits(self, entry: CacheEntry, slot: Slot, slots: tuple[Slot, ...], request: ReadRequest) -> bool:
-        if entry.facts is None or (slot != slots[0] and entry.facts.version != request.version):
-            return False
-        return pin_of(request) in (None, entry.etag)
 
     def _resident_entry(self, name: str) -> CacheEntry | None:
         """An entry that is still being written."""
@@ -237,3 +236,9 @@ class Lookup:
         else:
             self._state.fills.invalidate_older(fill)
         return Joined(fill, reader, is_hit)
+
+
+def _fits(entry: CacheEntry, version: str | None, pin: str | None) -> bool:
+    """Whether an entry is of this version id and ETag, where they are given."""
+    facts = entry.facts
+    return facts is not None and version in (None, facts.version) and pin in (None, facts.etag)
