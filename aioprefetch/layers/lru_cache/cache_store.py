@@ -280,6 +280,7 @@ class CacheStore:
             entry = await self.calls.call("read", lambda cache: self._read_header(cache, slot))
         except SpillFailed as failure:
             if failure.is_lasting and self._probes.get(name) is probe:
+                self.index.discard(name)
                 self._delete_later([name])
         else:
             if self._probes.get(name) is not probe:  # The entry was invalidated meanwhile.
@@ -455,7 +456,8 @@ class CacheStore:
             for start in range(0, len(data), WRITE_BYTES):
                 piece = data[start : start + WRITE_BYTES]
                 await self.calls.call("write", lambda _, piece=piece: body.write(piece))  # type: ignore[misc]
-            await self.calls.call("close", lambda _: body.close())
+            metadata = await self.calls.call("close", lambda _: body.close())
+            entry.store_etag = metadata.etag
         except BaseException:
             # A close that was given up may have made the file appear.
             self._doomed[entry.name] = None

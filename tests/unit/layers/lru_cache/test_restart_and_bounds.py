@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.values import ListRequest, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
 
@@ -218,6 +219,22 @@ async def test_a_newer_version_that_another_process_stored_serves_a_pinned_read(
     assert await read(ours, "k", size=9, if_match=etag) == DATA[::-1][:9]
     assert bed.gets == gets
     assert len(bed.files) == 1
+
+
+async def test_an_entry_that_another_process_replaced_is_left_to_it(bed: Bed, other: Bed) -> None:
+    """Found out by the ETag of the file, although both have as many bytes: no damage, and nothing is deleted."""
+    ours, theirs = bed.stack(), other.stack()
+    old = bed.put("k", DATA)
+    await read_settled(ours, "k")
+    bed.put("k", DATA[::-1])
+    await read_settled(theirs, "k")
+    files = bed.files
+    with pytest.raises(ConditionNotMatch):
+        await read(ours, "k", size=9, if_match=old)
+    assert bed.files == files
+    assert "failures" not in bed.counters
+    assert await read(ours, "k", size=9) == DATA[::-1][:9]
+    assert bed.counters["misses"] == 2
 
 
 async def test_a_write_of_one_process_drops_the_entry_of_another(bed: Bed, other: Bed) -> None:
