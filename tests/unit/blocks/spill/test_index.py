@@ -73,5 +73,12 @@ def test_an_entry_takes_its_place_by_the_time_of_its_last_read() -> None:
     assert index.victims(99, used_before=3.0) == ["first", "b"]
     assert index.victims(0) == []
     assert (index.get("a"), index.size("b"), index.size("x"), "b" in index, "x" in index) == (None, 10, 0, True, False)
+    index.use("b", 1.0)  # The clock went back: it is the last read all the same.
+    assert index.victims(99) == ["first", "c", "d", "a", "b"]
+    index.add("e", 10, None, used_at=5.0)
+    index.add("between", 10, None, used_at=4.5)
+    assert index.victims(99) == ["first", "c", "d", "between", "a", "b", "e"]
+    for name in ("e", "between"):
+        index.discard(name)
     new, gone = index.differing(["b", "x"])
     assert (new, sorted(gone)) == (["x"], ["a", "c", "d", "first"])
