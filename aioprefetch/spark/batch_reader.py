@@ -1,4 +1,11 @@
-"""A batch of files: planned once for each DataFrame, read in tasks."""
+"""A batch of files: planned once for each DataFrame, read in tasks.
+
+Filters that Spark pushes into a scan need a safe version and the option ``pushFilters``. In Spark 4.3 and before, the
+planned read of a DataFrame is cached with its filters and used again for others: after ``df.where("part =
+2").count()``, ``df.count()`` counts the rows of part 2 alone. Spark also refuses a reader that has ``pushFilters`` at
+all while ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, and a reader cannot see that
+setting.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +51,9 @@ from aioprefetch.sync import run
 
 
 class BatchReader(DataSourceReader):
-    """All files that are there when the query is planned, each at the version that it has then.
+    """All files that exist when the query is planned, each at its version of that time.
 
-    Plain data: Spark pickles it before it asks for partitions, so all that planning finds out travels in them.
+    Plain data: Spark pickles the reader before it asks for partitions, so they carry all results of the planning.
     """
 
     def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
@@ -83,7 +90,7 @@ class BatchReader(DataSourceReader):
         return [ItemsPartition(items, root=root, label=f"{self._run}-{n}") for n, items in enumerate(parts)]
 
     async def _check_files(self, operator: Operator, settings: SourceSettings) -> None:
-        """No work is well where there are files, and filters or emptiness leave nothing of them."""
+        """``NotFound`` if there are no files. Files without work (empty, or filtered out) are fine."""
         listing = settings.listing
         files = list_files(operator, settings.formats, glob=listing.glob, hidden_files=listing.hidden_files)
         async with aclosing(files):
@@ -91,16 +98,16 @@ class BatchReader(DataSourceReader):
                 return
         which = "" if listing.glob is None else f" with glob={listing.glob!r}"
         raise NotFound(
-            f"there are no files in {operator.info.url}{which}. Where that is well, give the option allowEmpty=true",
+            f"there are no files in {operator.info.url}{which}. If that is expected, give the option allowEmpty=true",
             operation="plan_batch",
         )
 
 
 class FilteringBatchReader(BatchReader):
-    """The same for versions of Spark on which pushed filters are safe. Spark applies all filters itself once more."""
+    """A reader for versions of Spark on which pushed filters are safe. Spark applies all filters again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep what our filters can say, beside those of the options."""
+        """Keep the filters that ours can express, beside those of the options."""
         pushed = clauses(filters, self._schema)
         if pushed:
             own = self._settings.reading.filters or [[]]
@@ -110,7 +117,7 @@ class FilteringBatchReader(BatchReader):
         return filters
 
 
-# The first version without the fault: its scans keep what they planned for themselves.
+# The first version whose scans keep their plans apart.
 SAFE_SINCE = (5, 0)
 
 _OPERATORS: dict[type[Filter], str] = {
@@ -131,9 +138,9 @@ def is_safe(version: str) -> bool:
 
 
 def clauses(filters: Sequence[Filter], schema: StructType) -> list[tuple[str, str, Any]]:
-    """Those of ``filters`` (all of which must hold) that drop the same rows here and in Spark.
+    """The clauses for those of ``filters`` (all of which must hold) that drop the same rows here and in Spark.
 
-    Of columns, not of fields in them; not of floating numbers, where Spark has NaN above all others.
+    Not for fields within columns, nor for floating numbers, where Spark has NaN above all others.
     """
     kinds = {field.name: field.dataType for field in schema.fields}
     return [clause for one in filters if (clause := _clause(one, kinds)) is not None]
@@ -153,5 +160,5 @@ def _clause(one: Filter, kinds: dict[str, DataType]) -> tuple[str, str, Any] | N
 
 def _is_plain(kind: DataType | None) -> bool:
     if isinstance(kind, StringType):
-        return kind == StringType()  # Others compare by a collation.
+        return kind == StringType()  # Other string types compare by a collation.
     return isinstance(kind, (BooleanType, IntegralType, DecimalType, DateType))

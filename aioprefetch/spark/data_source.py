@@ -29,11 +29,12 @@ NAME = "aioprefetch"
 class AioPrefetchDataSource(DataSource):
     """Files of an object store or a file system as a table or a stream. The options: docs/reference/spark-options.md.
 
-    ``found`` is what ``register`` found in the session; without it files of configuration count. See ``hadoop``.
+    ``found`` has the settings that ``register`` read from the session; without it configuration files count
+    (``hadoop``).
     """
 
     found: ClassVar[Found | None] = None
-    # What ``schema()`` found out. Spark pickles a source after that, and asks it for readers in other processes.
+    # The result of ``schema()``. Spark then pickles the source, and asks it for readers in other processes.
     inferred: Inferred | None = None
 
     @classmethod
@@ -75,11 +76,11 @@ class AioPrefetchDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """A reader of files as they come.
 
-        Not under ``short_errors``: where this raises, Spark's own process fails after it, over the reader that it does
-        not have, and our error is seen in the traceback alone.
+        Not under ``short_errors``: after an error here Spark's own process fails over the missing reader, and shows our
+        error in the traceback alone.
         """
         check_scope(self.options, "stream")
-        # It runs unattended, with the schema of its first start: one more field of somebody's is not to end it.
+        # A stream runs unattended with the schema of its first start: a new field must not end it.
         settings = with_policy(self._settings(), self.inferred, "warn")
         return StreamReader(settings, schema, self.inferred)
 

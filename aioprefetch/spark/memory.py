@@ -11,7 +11,7 @@ on each executor, beside what the functions themselves need.
 the cores of an executor and limits each worker's address space to its part; the interpreter and the libraries are in
 it already when this is asked. Without the setting it is a quarter of a core's part of the memory that the system
 allows (the limit of the cgroup, or the machine's), and never more than an Operator takes by default: Python shares a
-container with the JVM, and nobody has said with how much.
+container with the JVM, and its part is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 
-# Less holds hardly a block, more is an option that somebody has to want.
+# Less holds hardly a block; more takes an explicit option.
 BUDGET_BYTES_MIN = 32 * MIB
 BUDGET_BYTES_MAX = 2048 * MIB
 BUDGET_BYTES_GUESSED_MAX = 256 * MIB
@@ -35,29 +35,29 @@ _CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,")
 def budget_bytes(
     environment: Mapping[str, str], properties: Mapping[str, str] | None = None, *, root: Path = Path("/")
 ) -> int:
-    """The budget of one worker, from the environment and the properties of a task that Spark gave it.
+    """The budget of one worker, from the environment and the properties that Spark gave a task.
 
-    ``root`` is where ``proc`` and ``sys`` are.
+    ``root`` is the directory of ``proc`` and ``sys``.
     """
-    told = told_cores(environment, properties or {})
-    cores = told or assumed_cores(properties or {})
+    configured = configured_cores(environment, properties or {})
+    cores = configured or assumed_cores(properties or {})
     limit_bytes = _number(environment.get("PYSPARK_EXECUTOR_MEMORY_MB")) * MIB
     if not limit_bytes:
         return _within(system_bytes(root) // cores // 4, BUDGET_BYTES_GUESSED_MAX)
-    if not told:
-        limit_bytes //= cores  # Spark has divided by what it was told, and takes one core for nothing
+    if not configured:
+        limit_bytes //= cores  # Spark divides by the configured cores, by one if there are none
     left_bytes = limit_bytes - min(_address_space_bytes(root), limit_bytes // 2)
     return _within(left_bytes // 2, BUDGET_BYTES_MAX)
 
 
-def told_cores(environment: Mapping[str, str], properties: Mapping[str, str]) -> int:
+def configured_cores(environment: Mapping[str, str], properties: Mapping[str, str]) -> int:
     """How many cores an executor was given by a setting; 0 where none says so."""
-    told = (
+    configured = (
         properties.get("resource.executor.cores"),
         properties.get("spark.executor.cores"),
         environment.get("SPARK_EXECUTOR_CORES"),  # on Kubernetes
     )
-    return next(filter(None, map(_number, told)), 0)
+    return next(filter(None, map(_number, configured)), 0)
 
 
 def assumed_cores(properties: Mapping[str, str]) -> int:

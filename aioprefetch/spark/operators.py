@@ -53,7 +53,7 @@ def source_operator(settings: SourceSettings, root: str | None = None) -> Operat
 
 
 def state_operator(settings: SourceSettings) -> Operator:
-    """The operator whose root is the state's directory. ``ConfigInvalid`` names what sets it when it is missing."""
+    """The operator at the state's directory. ``ConfigInvalid`` names the option if it is missing."""
     if settings.state_location is None:
         raise ConfigInvalid(
             "a stream needs the option stateLocation: a directory of its own, kept as long as the checkpoint and best "
@@ -100,7 +100,7 @@ def _hint(error: Error, settings: SourceSettings) -> str | None:
 
 
 async def locate(settings: SourceSettings) -> SourceUrl:
-    """The location of a batch: of a URL that may name one object, a look at the store tells whether it does."""
+    """The location of a batch. If its URL may name one object, a ``stat`` of the store decides."""
     location = settings.location
     if location.name is None or location.parent is None:
         return location

@@ -23,7 +23,7 @@ Scope = Literal["all", "batch", "stream"]
 
 PAGE = "docs/reference/spark-options.md"
 
-# Names that begin with one of these are keys of openFile(); what they are written as, and what they become.
+# Prefixes of names that are keys of openFile(), and the prefix that each becomes.
 OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
     {
         "mapreduce.job.input.file.option.": "mapreduce.job.input.file.option.",
@@ -38,7 +38,8 @@ OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
 class Option:
     """An option. ``target`` is the field of its group that it sets; ``secret`` says that its value may be one.
 
-    ``scope`` says where it means anything; which formats an option of the group ``format`` is for, say the formats.
+    ``scope`` says whether it is for batches, streams or both; formats say which options of the group ``format`` they
+    take.
     """
 
     name: str
@@ -93,7 +94,7 @@ _OPTIONS = (
     Option("nullValue", "format", "null_value", values.any_text),
     Option("encoding", "format", "encoding", values.encoding),
     Option("timeZone", "format", "time_zone", values.time_zone),
-    # Of Java's names some are nobody else's, which matters where there are times alone.
+    # Some zones have names that only Java knows: they are checked only where a file has times without a zone.
     Option("sessionTimeZone", "format", "time_zone", values.text),
     Option("multiLine", "format", "multi_line", values.flag),
     Option("lineSep", "format", "line_separator", values.separator),
@@ -144,7 +145,7 @@ SECRETS = frozenset(name for name, option in OPTIONS.items() if option.secret)
 CREDENTIALS = frozenset({"accesskeyid", "secretaccesskey", "sessiontoken", "profile", "anonymous"})
 
 
-# Options of Spark's own file sources that are no options here, and what to do instead. Names in lower case.
+# Options of Spark's own file sources that do not exist here, and what to use instead. Names in lower case.
 _SPARKS: Mapping[str, str] = MappingProxyType(
     {
         "inferschema": "a schema is inferred wherever none is given; inferSampleFiles and inferSampleBytes bound it",
@@ -189,7 +190,7 @@ _SPARKS: Mapping[str, str] = MappingProxyType(
 
 
 def find_option(name: str) -> Option:
-    """The option of a name in any case. ``ConfigInvalid`` names the nearest one there is, or what to use instead."""
+    """The option of a name in any case. ``ConfigInvalid`` names the nearest option, or what to use instead."""
     option = OPTIONS.get(name.lower())
     if option is not None:
         return option
@@ -208,7 +209,7 @@ def find_option(name: str) -> Option:
 
 
 def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
-    """``ConfigInvalid`` names options that mean nothing for a batch, or for a stream."""
+    """``ConfigInvalid`` names options that have no effect in a batch, or in a stream."""
     found = (OPTIONS.get(name.lower()) for name in names)
     wrong = sorted(option.name for option in found if option is not None and option.scope not in ("all", use))
     if wrong:
@@ -220,7 +221,7 @@ def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
 
 
 def check_format(names: Iterable[str], chosen: str) -> None:
-    """``ConfigInvalid`` names options that mean nothing for the format that was chosen."""
+    """``ConfigInvalid`` names options that have no effect for the chosen format."""
     known = format_named(chosen).options | COMMON_OPTIONS
     options = sorted((OPTIONS[name.lower()] for name in names), key=lambda option: option.name)
     wrong = [option for option in options if option.group == "format" and option.target not in known]
@@ -234,6 +235,6 @@ def option_name(keyword: str) -> str:
     by_target = {option.target: option.name for option in _OPTIONS if option.group == "operator"}
     by_target["clean_source_move_destination"] = "cleanSource.moveDestination"
     first, *rest = keyword.split("_")
-    # A name with a dot is a key of openFile(), whatever else is in it.
+    # A name with a dot is a key of openFile().
     camel = keyword if "." in keyword else first + "".join(part.capitalize() for part in rest)
     return by_target.get(keyword, camel)

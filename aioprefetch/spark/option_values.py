@@ -20,7 +20,7 @@ from aioprefetch.source.formats.encodings import codec_name
 
 Parse = Callable[[str, str], Any]
 
-# Python reads digits of other scripts, underscores between them, and numbers too long to be meant as numbers, too.
+# Python also accepts digits of other scripts, underscores between digits, and numbers of any length.
 _INTEGER = re.compile(r"[0-9]{1,18}")
 _SECONDS = re.compile(r"([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})\s*(|b|k|m|g|t)(|b|ib)", re.ASCII | re.IGNORECASE)
@@ -37,7 +37,7 @@ _TYPED: dict[str, Callable[[Any], Any]] = {
 
 
 def invalid(option: str, value: str, right: str) -> ConfigInvalid:
-    """What to raise for a value that is not ``right``."""
+    """The error for a value that is not ``right``."""
     return ConfigInvalid(f"the option {option}={excerpt(value)!r} is not {right}", operation="configure")
 
 
@@ -107,7 +107,7 @@ def flag(option: str, value: str) -> bool:
 
 
 def format_name(option: str, value: str) -> str:
-    """The name of a format, by which ``json`` and ``binaryFile``, Spark's own names, are known too."""
+    """The name of a format; ``json`` and ``binaryFile`` are Spark's names for two of them."""
     name = value.strip().lower()
     name = _FORMATS_OF_SPARK.get(name, name)
     try:
@@ -117,7 +117,7 @@ def format_name(option: str, value: str) -> str:
 
 
 def choice(*values: str, **other_names: str) -> Parse:
-    """One of ``values``, in any case; ``other_names`` are in lower case, and say which of them is meant."""
+    """One of ``values``, in any case; ``other_names``, in lower case, map to them."""
 
     def parse(option: str, value: str) -> str:
         given = value.strip().lower()
@@ -178,7 +178,7 @@ def filters(option: str, value: str) -> list[Any]:
     """A JSON list of ``[column, operator, value]``, or a list of such lists: the alternatives.
 
     ``{"$date": "2024-01-31"}``, ``{"$timestamp": "2024-01-31T12:00:00+00:00"}``, ``{"$decimal": "1.20"}`` and
-    ``{"$binary": base64}`` stand for values that JSON does not have.
+    ``{"$binary": base64}`` are values that JSON lacks.
     """
     found = _json(option, value)
     if not isinstance(found, list) or not found or not all(isinstance(one, list) and one for one in found):
@@ -208,7 +208,7 @@ def _operand(option: str, value: str, operand: Any) -> Any:
     try:
         return _TYPED[kind](written)
     except (KeyError, TypeError, ValueError, decimal.InvalidOperation):
-        raise invalid(option, value, f"a filter: {operand!r} is none of {', '.join(_TYPED)}") from None
+        raise invalid(option, value, f"a filter: {operand!r} must be one of {', '.join(_TYPED)}") from None
 
 
 def _typed(operand: Any) -> Any:

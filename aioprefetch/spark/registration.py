@@ -3,8 +3,8 @@
 So ``spark.read.format("aioprefetch")`` works without ``register``, wherever the driver's Python has the wheel. The
 settings of Hadoop's S3A then come from files alone; see ``aioprefetch.spark.hadoop``.
 
-PySpark imports this before the first query of any Python source whatever. So nothing of ours is imported with it, and
-what is missing is said only by whoever asks for this source.
+PySpark imports this before the first query of any Python source. So it imports nothing of ours, and a missing package
+is reported only when this source is used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DefaultSource(DataSource):
         return self._source().streamReader(schema)
 
     def _source(self) -> DataSource:
-        """The same one for all calls, and pickled with this: readers are told what ``schema()`` found out."""
+        """One source for all calls, pickled with this object: readers need the result of ``schema()``."""
         if self._made is None:
             # Through the package: it says which extra is missing.
             made: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource

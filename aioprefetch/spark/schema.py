@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType
 
 from aioprefetch.errors import ConfigInvalid, Unsupported, excerpt
 
-# The type, and no field of that name.
+# The type, not a field of that name.
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?=$|[>,])")
 
 
@@ -34,24 +34,24 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def spark_schema(found: pa.Schema) -> StructType:
-    """The schema that Spark has for an inferred one. Everything may be null, as with Spark's own files.
+    """The schema of Spark for an inferred one. Everything is nullable, as with Spark's own files.
 
-    A field of which no value was seen is a string. ``Unsupported`` names a field that Spark has no type for.
+    A field without any value is a string. ``Unsupported`` names a field that Spark has no type for.
     """
     return StructType([StructField(field.name, _spark_type(field), nullable=True) for field in found])
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same fields, all of which may be null, and all in them."""
+    """The same fields, nullable at every level."""
     return StructType(
         [StructField(one.name, _nullable(one.dataType), nullable=True, metadata=one.metadata) for one in schema.fields]
     )
 
 
 def narrowed(schema: StructType, columns: Sequence[str] | None) -> StructType:
-    """The fields that ``columns`` name, in their order; all without it. ``ConfigInvalid`` names one there is not.
+    """The fields that ``columns`` name, in their order; all without it. ``ConfigInvalid`` names an unknown one.
 
-    A name counts in any case where only one field can be meant, as in Spark.
+    A name matches in any case if only one field matches, as in Spark.
     """
     return schema if columns is None else StructType([_field(schema, name) for name in columns])
 
@@ -60,7 +60,7 @@ def schema_from_json(text: str) -> StructType:
     """The option ``fileSchema``: the JSON of a StructType. ``ConfigInvalid`` for anything else."""
     try:
         return StructType.fromJson(json.loads(text))
-    except Exception as error:  # Whatever its parser stumbles over.
+    except Exception as error:  # The parser raises errors of many kinds.
         raise ConfigInvalid(
             f"fileSchema must be what StructType.json() gives, not {excerpt(text, 80)!r}", operation="configure"
         ) from error
@@ -87,7 +87,7 @@ def _spark_type(field: pa.Field) -> DataType:
 
 
 def _nullable(kind: DataType, *, nulls: DataType | None = None) -> DataType:
-    """The same with nulls everywhere, and with ``nulls`` where no value was ever seen."""
+    """The type with nulls allowed at every level, and with ``nulls`` in place of the null type."""
     if isinstance(kind, NullType):
         return nulls or kind
     if isinstance(kind, ArrayType):

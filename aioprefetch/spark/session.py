@@ -20,7 +20,7 @@ from aioprefetch.spark.option_values import filters_to_text
 from aioprefetch.spark.schema import narrowed
 from aioprefetch.spark.settings import parse_options
 
-# What each session was last told, so that nothing is registered twice without need.
+# The settings that each session registered last, so that it registers only changed ones.
 _registered: WeakKeyDictionary[SparkSession, Found] = WeakKeyDictionary()
 
 

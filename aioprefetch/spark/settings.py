@@ -33,14 +33,13 @@ from aioprefetch.spark.store_options import Places
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """The options of one source, in the groups of those who need them.
+    """The options of one source, in groups.
 
-    ``url`` is what the user gave, and what a state remembers. ``operator`` are options of ``Operator.from_uri`` for
-    the source, ``state_operator`` for the state, and so on, each for its own place; they may hold literal keys, since
-    what is live is made in other processes than the one that was given them. They are in no repr. ``left_out`` says why
-    keys of the session are not among them. ``file_schema`` is the JSON of all fields that the
-    files have, where the user's schema is only some of them. ``is_inferred`` says that what becomes of unknown fields
-    was chosen for the user, because the schema was inferred.
+    ``url`` is the user's, and is stored in the state. ``operator`` are options of ``Operator.from_uri`` for the source,
+    ``state_operator`` for the state, and so on, each for its own location; they may hold literal keys, since operators
+    are made in other processes. No repr shows them. ``left_out`` says why keys of the session are not among them.
+    ``file_schema`` is the JSON of all fields of the files, where the user's schema has only some. ``is_inferred`` says
+    that the policy for unknown fields was chosen because the schema was inferred.
     """
 
     url: str
@@ -70,7 +69,7 @@ class SourceSettings:
 
     @property
     def quarantines(self) -> bool:
-        """Whether files that are given up are written down."""
+        """Whether files that are left out are written down."""
         failures = self.failures
         return "quarantine" in (failures.on_missing, failures.on_changed, failures.on_corrupt)
 
@@ -91,9 +90,9 @@ _NO_TABLES = (
 
 
 def parse_options(options: Mapping[str, str], found: Found | None = None) -> SourceSettings:
-    """The settings that ``options`` mean, with ``found`` in the session behind them.
+    """The settings for ``options``, with the settings of the session in ``found`` behind them.
 
-    ``ConfigInvalid`` names an option that there is not, with the nearest one, or a value that cannot be.
+    ``ConfigInvalid`` names an unknown option, with the nearest one, or an invalid value.
     """
     _check_catalog(options)
     given, open_file = _split(options)
@@ -143,7 +142,7 @@ def parse_options(options: Mapping[str, str], found: Found | None = None) -> Sou
 
 
 def _check_catalog(options: Mapping[str, str]) -> None:
-    """``ConfigInvalid`` where Spark's catalog asks: for the schema of a new table it gives properties of its own."""
+    """``ConfigInvalid`` for calls of Spark's catalog: for a new table it passes properties of its own."""
     if {name.lower() for name in options} >= _OF_CATALOG:
         raise ConfigInvalid(_NO_TABLES, operation="configure")
 
@@ -177,7 +176,7 @@ def _parsed(given: Mapping[str, str]) -> Groups:
             groups[option.group][option.target] = _value(option, value)
     formats = groups["format"]
     if "format" in formats:
-        # These say what is so of any file that has no compression of its own.
+        # These two hold for files of any format.
         without = {"compression"} if formats.get("compression") in ("auto", "none") else set()
         check_format(given.keys() - without, formats["format"])
     return groups
@@ -195,7 +194,7 @@ def _filtered(location: SourceUrl, file_name: str) -> SourceUrl:
 
 
 def _slots(found: Found | None) -> int:
-    """How many tasks run at once, as far as this process knows."""
+    """The number of concurrent tasks, as far as this process knows."""
     return (found.slots if found is not None else None) or os.cpu_count() or 2
 
 
@@ -225,7 +224,7 @@ def _optional_directory(text: str | None, option: str) -> str | None:
 
 
 def _check_places(settings: SourceSettings) -> None:
-    """What the source writes must not be what it reads, and quarantine needs a place."""
+    """The source must not read its own output, and quarantine needs a location."""
     if settings.quarantines and settings.state_location is None and settings.quarantine_location is None:
         raise ConfigInvalid(
             "a policy is quarantine: give the option quarantineLocation, a directory for the list of such files",
@@ -254,7 +253,7 @@ def _cleaning(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_cleaning(settings: SourceSettings) -> None:
-    """A file is cleaned only where it is certain that its records were read, by all who want them."""
+    """``ConfigInvalid`` unless it is certain that the records of a cleaned file were read by all readers."""
     if settings.clean == "off":
         return
     failures = settings.failures
@@ -262,7 +261,7 @@ def _check_cleaning(settings: SourceSettings) -> None:
     skipping = next((name for name, policy in policies.items() if policy == "skip"), None)
     if skipping is not None:
         raise ConfigInvalid(
-            f"cleanSource={settings.clean} does not go with {skipping}=skip: nobody would know which files were left"
+            f"cleanSource={settings.clean} does not go with {skipping}=skip: no record would say which files were left"
             f" out, and they would be cleaned unread. Choose {skipping}=quarantine, which leaves them",
             operation="configure",
         )
@@ -280,5 +279,5 @@ def _check_cleaning(settings: SourceSettings) -> None:
 
 
 def with_location(settings: SourceSettings, location: SourceUrl) -> SourceSettings:
-    """The same settings for a location that was looked up: the directory of one object, say."""
+    """The settings with another location, such as the directory of one object."""
     return replace(settings, location=location, listing=replace(settings.listing, glob=location.glob))

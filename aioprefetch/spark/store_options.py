@@ -1,7 +1,7 @@
-"""What each place of a source gets of the options of stores: what is read, its state, one to follow, quarantine. Pure.
+"""The options of stores for each location of a source: the files, its state, a state to follow, quarantine. Pure.
 
-A place gets those options of the user's that its service knows, and behind them what the session says of its own
-bucket. Files are moved within the store that they are read from, with its options.
+A location gets those options of the user that its service knows, and behind them the settings of the session for its
+own bucket. Files are moved within the store that they are read from, with its options.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from aioprefetch.spark.hadoop import Found
 from aioprefetch.spark.option_names import CREDENTIALS, OPTIONS, find_option
 from aioprefetch.spark.source_url import SourceUrl
 
-# What S3A means by no endpoint.
+# S3A's default endpoint.
 _CENTRAL = "https://s3.amazonaws.com"
 _PORTS = {"http": 80, "https": 443}
 
 
 class Places:
-    """The user's options and the session's, to be asked for one place after another.
+    """The options of the user and of the session, for one location after another.
 
-    ``given`` are texts by name in lower case, ``parsed`` the values of the operator's among them by target.
+    ``given`` are texts by name in lower case, ``parsed`` the values of the operator's options among them by target.
     """
 
     def __init__(self, given: Mapping[str, str], parsed: Mapping[str, Any], found: Found | None) -> None:
@@ -33,7 +33,7 @@ class Places:
         self._found = found
 
     def check(self, locations: Iterable[SourceUrl]) -> None:
-        """``ConfigInvalid`` for an option that no place knows."""
+        """``ConfigInvalid`` for an option that no location knows."""
         schemes = list(dict.fromkeys(_scheme(location) for location in locations))
         for name in self._given:
             option = OPTIONS[name]
@@ -42,7 +42,7 @@ class Places:
                 raise ConfigInvalid(f"the option {option.name} means nothing for {named}", operation="configure")
 
     def options(self, url: str | None) -> dict[str, Any]:
-        """What ``operator_at`` takes for a URL; nothing for no URL."""
+        """The options of ``operator_at`` for a URL; none without a URL."""
         if url is None:
             return {}
         location = SourceUrl(url)
@@ -55,7 +55,7 @@ class Places:
         return {name: value for name, value in merged.items() if name in known}
 
     def left_out(self, urls: Iterable[str | None]) -> str | None:
-        """Why keys of the session are not used for one of the URLs; ``None`` when none were left out."""
+        """The reason why keys of the session are not used for one of the URLs; ``None`` if none are left out."""
         if CREDENTIALS & self._given.keys():
             return None
         for location in (SourceUrl(url) for url in urls if url is not None):
@@ -74,7 +74,7 @@ class Places:
         return {} if bucket is None or self._found is None else self._found.options(bucket)
 
     def _is_elsewhere(self, location: SourceUrl) -> bool:
-        """Whether the user names another endpoint than the session: its settings say nothing of that, keys least."""
+        """Whether the user names another endpoint than the session, whose settings and keys do not count there."""
         endpoint = self._given.get("endpointurl")
         return endpoint is not None and not is_same_endpoint(endpoint, self._of_session(location).get("endpointurl"))
 

@@ -1,6 +1,6 @@
-"""What a stream keeps beside its state from its first start on: the schema, and what may not change between runs.
+"""Metadata of a stream, stored beside its state at its first start: the schema, and settings that must not change.
 
-Each is one file, written once by whoever comes first, and sealed by a checksum.
+Each is one file with a checksum, written once by the first start.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ SCHEMA_NAME = "schema.json"
 STREAM_NAME = "stream.json"
 VERSION = 1
 
-# How bytes become records. A file may be half read, and what is left of it must mean the same.
+# How bytes become records: the rest of a half read file must be read in the same way.
 _LASTING = (
     *("format", "compression", "encoding", "header", "delimiter", "quote", "escape", "null_value", "multi_line"),
     *("line_separator", "time_zone"),
 )
-# Of several names of one the first.
+# The first of several names of an option.
 _NAMES = {option.target: option.name for option in reversed([*OPTIONS.values()]) if option.group == "format"}
 
 
 async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[str, Any] | None:
-    """What a file has, ``None`` when there is none. ``UntrustedMetadata`` when it is damaged, or of another format."""
+    """The fields of a file; ``None`` if there is none. ``UntrustedMetadata`` if it is damaged, or of another format."""
     try:
         data = await store.read(name)
     except NotFound:
@@ -49,7 +49,7 @@ async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[
 
 
 async def keep(store: Operator, name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Write a file unless it is there; what counts is what is there then."""
+    """Write a file unless it exists. Returns the fields that are stored then."""
     body = {"v": VERSION, **body}
     conditional = store.capability.write_if_not_exists
     try:
@@ -64,12 +64,12 @@ async def keep(store: Operator, name: str, body: dict[str, Any]) -> dict[str, An
 
 
 async def resolved(settings: SourceSettings, store: Operator) -> SourceSettings:
-    """The settings with the location that the first start decided on, or a look at the store now.
+    """The settings with the location of the first start, or, before that, by a ``stat`` of the store.
 
-    ``StateConflict`` names an option that was another one at the first start.
+    ``StateConflict`` names an option that has changed since the first start.
     """
     kept = await read_kept(store, STREAM_NAME, frozenset({"url", "object", "format"}))
-    if kept is None or kept["url"] != settings.url:  # Another source's state is refused by the state itself.
+    if kept is None or kept["url"] != settings.url:  # The state itself refuses another source.
         return with_location(settings, await locate(settings))
     _check_formats(kept["format"], settings, store)
     location = settings.location
@@ -79,7 +79,7 @@ async def resolved(settings: SourceSettings, store: Operator) -> SourceSettings:
 
 
 async def keep_stream(settings: SourceSettings, store: Operator, *, given: SourceSettings) -> None:
-    """Keep what may not change, of settings that were ``resolved`` out of those ``given``, once the state is ours."""
+    """Store the settings that must not change (``resolved`` from those ``given``), once the state is open."""
     body = {"url": given.url, "object": settings.location != given.location, "format": _formats(settings)}
     if await read_kept(store, STREAM_NAME, frozenset(body)) is None:
         kept = await keep(store, STREAM_NAME, body)
@@ -98,7 +98,7 @@ def _check_formats(kept: dict[str, Any], settings: SourceSettings, store: Operat
         what = ", ".join(f"{name} was {kept[name]!r} and is {now[name]!r}" for name in changed)
         raise StateConflict(
             f"options have changed since the stream with the state at {store.info.url} started: {what}. Files may be "
-            "half read: put the options back, or begin anew with another stateLocation and another checkpoint",
+            "half read: put the options back, or start again with another stateLocation and another checkpoint",
             operation="read_state",
             path=STREAM_NAME,
         )

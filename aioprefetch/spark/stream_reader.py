@@ -37,21 +37,21 @@ from aioprefetch.sync import run
 
 T = TypeVar("T")
 
-# What a batch takes where no option says how much.
+# The files of a batch if no option limits it.
 FILES_MAX_DEFAULT = 10_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each file once, in batches within limits, whatever is killed.
+    """Each file once, in batches within limits, even if processes are killed.
 
-    docs/guides/spark.md says what holds with which sink.
+    docs/guides/spark.md has the rules for sinks.
 
-    Offsets are small: all that a batch is made of is durable at ``stateLocation`` before its offset is returned.
+    Offsets are small: the plan of a batch is durable at ``stateLocation`` before its offset is returned.
     """
 
     def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
         check_projection(settings, schema)
-        state_operator(settings)  # A missing stateLocation is said at once, not by the first trigger.
+        state_operator(settings)  # A missing stateLocation fails at once, not at the first trigger.
         self._settings = self._given = settings
         self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema, inferred))
         self._source: FileSource | None = None
@@ -65,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._run(self._initial_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option that limits a batch, of several the first of these; the others hold beside it."""
+        """The first option that limits a batch; the others hold beside it."""
         admission = self._settings.admission
         if admission.files_max is not None:
             return ReadMaxFiles(admission.files_max)
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(FILES_MAX_DEFAULT)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch, durable by then; ``start`` itself when there is nothing new."""
+        """The end of the next batch, durable by then; ``start`` itself if there is nothing new."""
         before = Offset.from_json(start)
         after = self._run(self._latest_offset(before, _admission(limit)))
         is_waiting = self._source is not None and self._source.is_waiting
@@ -88,12 +88,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if after is before else after.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """What is known to be there, for progress."""
+        """The known end of the files, for progress."""
         latest = None if self._source is None else self._source.report_latest()
         return None if latest is None else latest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The work of a batch, the same whenever it is asked for."""
+        """The items of a batch, the same for each call."""
         first, last = Offset.from_json(start), Offset.from_json(end)
         parts = self._run(self._partitions(first, last))
         return [ItemsPartition(items, root=self._root, label=f"{last.seq:012}-{n}") for n, items in enumerate(parts)]
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.batches(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The engine is done with all up to ``end``: what follows from it goes on in the background."""
+        """The engine has finished all up to ``end``: cleaning goes on in the background."""
         self._run(self._commit(Offset.from_json(end)))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run(self._prepare_available_now())
 
     def stop(self) -> None:
-        """Close the source, where Spark still says so. Nothing durable depends on it."""
+        """Close the source, if Spark calls this. Nothing durable depends on it."""
         source, self._source = self._source, None
         if source is not None:
             run(source.aclose())
@@ -207,7 +207,7 @@ def _clean_options(settings: SourceSettings) -> CleanOptions:
 
 
 def _admission(limit: ReadLimit) -> AdmissionOptions:
-    """What the engine asks for. ``ReadAllAvailable``, and a least number of rows, bound nothing."""
+    """The limits of the engine. ``ReadAllAvailable``, and a least number of rows, set no limit."""
     if isinstance(limit, ReadMaxFiles):
         return AdmissionOptions(files_max=limit.max_files)
     if isinstance(limit, ReadMaxBytes):

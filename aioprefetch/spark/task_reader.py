@@ -1,4 +1,4 @@
-"""The reading half that batches and streams share: the items of a partition as record batches, in a task."""
+"""The reading half of batches and streams: the items of a partition as record batches, in a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from aioprefetch.sync import iterate
 
 
 class ItemsPartition(InputPartition):
-    """The items of a task. ``root`` is what their keys are relative to; ``label`` names the task in files it writes.
+    """The items of a task. Their keys are relative to ``root``; ``label`` names the task in files that it writes.
 
     A thousand items take about 20 KB.
     """
@@ -60,13 +60,13 @@ class TaskReader:
 
     @property
     def filtered_schema(self) -> pa.Schema:
-        """What filters are on: the fields that are given, and those that are read for filters alone."""
+        """The fields that filters may name: those of the output, and those that only filters need."""
         return pa.schema([*self.schema, *(self.filter_schema or ())])
 
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a partition. Leaving early, as under ``limit``, closes what is open."""
         if not isinstance(partition, ItemsPartition):
-            return  # Spark's own, for a plan without partitions.
+            return  # A partition of Spark's own, for a plan without partitions.
         worker.prepare()
         operator = source_operator(self.settings, partition.root)
         task = self._task(partition)
@@ -100,7 +100,7 @@ class TaskReader:
 
 
 def check_projection(settings: SourceSettings, schema: StructType) -> None:
-    """``ConfigInvalid`` when the user gave a schema and the option ``columns``, and they do not say the same."""
+    """``ConfigInvalid`` if the user gave both a schema and the option ``columns``, and they differ."""
     if settings.columns is None:
         return
     added = {RESCUED_COLUMN, *METADATA_COLUMNS}

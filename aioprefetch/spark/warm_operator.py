@@ -1,8 +1,7 @@
-"""One warm Operator for each Python worker: what a function of the user's asks for, and does not carry along.
+"""One warm Operator for each Python worker, for functions of users that Spark pickles into each task.
 
-Spark pickles a function into each task, one of ``__main__`` with everything it refers to. Here only a recipe travels:
-a store and settings, secrets as references. The worker looks up, or makes, the one Operator of that recipe, so that a
-later task finds connections open and blocks in memory.
+Only a recipe travels with a function: a store and settings, secrets as references. The worker looks up, or makes, the
+one Operator of that recipe, so that a later task finds connections open and blocks in memory.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class WarmOperator:
 
 
 class _Made:
-    """The recipe of an Operator that was given."""
+    """The recipe of an existing Operator."""
 
     def __init__(self, given: Operator) -> None:
         self._given = given
@@ -88,7 +87,7 @@ class _Made:
 
 
 class _Settings:
-    """The recipe of an Operator from a URL: how much memory it gets shows where it is made."""
+    """The recipe of an Operator from a URL; its memory depends on the process."""
 
     def __init__(self, service: Service, options: Mapping[str, Any]) -> None:
         self.service = service
@@ -141,7 +140,7 @@ def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callab
 
 
 def outcome(made: Any) -> Any:
-    """What an asynchronous function gives its caller: what it made where a loop runs, otherwise the value of that.
+    """The result of an asynchronous function: its coroutine where a loop runs, otherwise the value.
 
     ``InvalidType`` for an asynchronous generator, of which Spark would make a text.
     """
@@ -161,7 +160,7 @@ async def _awaited(made: Awaitable[T]) -> T:
 
 
 def _hide_operator(call: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """Spark reads signature and hints to find out what kind of a function it was given."""
+    """Remove the parameter from signature and hints, by which Spark tells kinds of functions apart."""
     signature = inspect.signature(function)
     shown = [one for name, one in signature.parameters.items() if name != OPERATOR]
     call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]

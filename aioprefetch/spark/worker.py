@@ -1,8 +1,8 @@
-"""What a Python worker of Spark has once in its life: settings of pyarrow, a budget of memory, warm Operators.
+"""The state of a Python worker of Spark: settings of pyarrow, a budget of memory, warm Operators.
 
-Spark forks a worker for each core and each Python stage of an executor, and lets it run one task after the other.
-Only modules that are imported keep their state meanwhile: a function of ``__main__`` comes anew, with fresh globals,
-in each task. Hence the registry here. Nothing relies on an orderly end: workers are killed.
+Spark forks a worker for each core and each Python stage of an executor, and lets it run one task after the other. Only
+imported modules keep their state between tasks: a function of ``__main__`` is unpickled for each task, with fresh
+globals. Hence the registry here. Nothing relies on an orderly end: workers are killed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from aioprefetch.sync.loop_thread import leak_in_child, loop_thread, process_loc
 # Spark runs a worker for each core: more threads in each would only take turns.
 ARROW_CPU_THREADS = 1
 ARROW_IO_THREADS = 2
-# With this Spark tells an error without its traceback, as under spark.sql.execution.pyspark.udf.hideTraceback.enabled.
+# With this Spark shows an error without its traceback, as spark.sql.execution.pyspark.udf.hideTraceback.enabled does.
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-# Operators that a worker keeps. Each may fill its budget, so those that were not asked for lately are closed.
+# Operators that a worker keeps. Each may fill its budget, so the least recently used ones are closed.
 OPERATORS_MAX = 8
-# That of an Operator by default.
+# The default of an Operator.
 BLOCK_BYTES = 8 << 20
-# A budget holds at least so many blocks, whatever the worker's share is: fewer, and prefetching cannot begin.
+# The least number of blocks in a budget: prefetching needs them.
 BLOCKS_MIN = 4
 
 
@@ -57,10 +57,9 @@ def prepare() -> None:
 
 
 def freeze_gc_once() -> None:
-    """Leave all that lives after the first task, above all modules, out of garbage collections.
+    """Exclude all objects that exist after the first task, above all modules, from garbage collections.
 
-    Spark has each of its processes collect after each task: 30 ms of a core with our imports and pyarrow's, and hardly
-    anything without them.
+    Spark has each of its processes collect after each task: 30 ms of a core with our imports and pyarrow's.
     """
     worker = _worker()
     if worker.gc_frozen or not is_worker():
@@ -75,22 +74,22 @@ def freeze_gc_once() -> None:
 
 @contextlib.contextmanager
 def short_errors() -> Iterator[None]:
-    """Let Spark show an error of ours by its one sentence, not below the calls that led to it.
+    """Let Spark show our errors as one sentence, without a traceback.
 
-    Those go to the log at level DEBUG. In processes of Spark's alone, which end when they have told an error.
+    The traceback goes to the log at level DEBUG. For processes of Spark alone, which end after an error.
     """
     try:
         yield
     except Error as error:
         if not is_worker():
             raise
-        logger.debug("an error that Spark is told of", exc_info=True)
+        logger.debug("an error that Spark reports", exc_info=True)
         os.environ[_HIDE_TRACEBACK] = "true"
         raise error.with_traceback(None) from None
 
 
 def memory_budget_bytes() -> int:
-    """The memory that one Operator may take in this worker. See ``aioprefetch.spark.memory``."""
+    """The memory for one Operator in this worker; ``aioprefetch.spark.memory`` has the rule."""
     worker = _worker()
     if worker.budget_bytes is None:
         worker.budget_bytes = budget_bytes(os.environ, _task_properties())
@@ -98,7 +97,7 @@ def memory_budget_bytes() -> int:
 
 
 def with_memory(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an Operator, which gets this worker's share of memory unless they have ``memory_bytes``."""
+    """Options of an Operator with this worker's share of memory, unless they have ``memory_bytes``."""
     if options.get("memory_bytes") is not None:
         return dict(options)
     block_bytes = options.get("block_bytes") or BLOCK_BYTES
@@ -108,7 +107,7 @@ def with_memory(options: Mapping[str, Any]) -> dict[str, Any]:
 def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
     """The operator of this process under ``key``, made if there is none. ``.operator`` is the asynchronous one.
 
-    One that a function has closed is made anew: the next task is not to suffer for it.
+    A closed one is replaced: a function that closed it must not fail the next task.
     """
     prepare()
     worker = _worker()
@@ -124,14 +123,14 @@ def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
 
 
 class _Worker:
-    """What belongs to one process."""
+    """The state of one process."""
 
     def __init__(self) -> None:
         self.generation = fork_generation()
         self.pid = os.getpid()
         self.is_prepared = False
         self.gc_frozen = False
-        # Whole collections when it was first looked.
+        # Full collections at the first task.
         self.collections: int | None = None
         self.budget_bytes: int | None = None
         self.operators: OrderedDict[bytes, BlockingOperator] = OrderedDict()
@@ -141,7 +140,7 @@ _this = _Worker()
 
 
 def _worker() -> _Worker:
-    """That of this process: a fork starts with none of its parent's."""
+    """The state of this process: a fork starts without its parent's."""
     global _this
     if _this.generation != fork_generation() or _this.pid != os.getpid():
         leak_in_child(_this)
@@ -150,7 +149,7 @@ def _worker() -> _Worker:
 
 
 def _task_properties() -> Mapping[str, str]:
-    """What Spark tells a task of its session; nothing outside of a task."""
+    """The properties of the session that Spark gives a task; none outside of a task."""
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.TaskContext.get()
     return (getattr(context, "_localProperties", None) or {}) if context is not None else {}

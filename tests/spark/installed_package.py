@@ -1,4 +1,4 @@
-"""The package as a user installs it: built as a wheel, unpacked into a directory that is on nobody's path yet."""
+"""The package as a user installs it: built as a wheel, unpacked into a directory that is on no path yet."""
 
 import fcntl
 import os

@@ -197,7 +197,7 @@ def test_the_second_of_two_queries_on_one_state_ends_the_first(query: Query, sou
     second.reader.stop()
 
 
-def test_offsets_of_a_newer_format_and_of_somebody_else(query: Query) -> None:
+def test_offsets_of_a_newer_format_and_of_another_source(query: Query) -> None:
     with pytest.raises(Unsupported, match="format 2"):
         query.reader.latestOffset({**query.start, "v": 2}, ReadMaxFiles(1))
     with pytest.raises(InvalidArgument, match="no offset of aioprefetch"):

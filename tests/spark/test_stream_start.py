@@ -165,7 +165,7 @@ def test_source_state_and_the_one_that_is_followed_have_keys_of_their_own(
     assert b"b.parquet" in client.get_object(Bucket=dead, Key=written["Key"])["Body"].read()
 
 
-def test_keys_that_were_left_out_are_told_of_in_the_error(
+def test_an_error_names_keys_of_the_session_that_were_not_used(
     buckets: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (source, _, _), found, _ = buckets

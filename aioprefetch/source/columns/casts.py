@@ -1,9 +1,11 @@
-"""Casts of one array that is not nested to another type, by which nothing is lost that counts.
+"""Casts of plain arrays that lose nothing that matters.
 
-Integers, decimals and dates are checked value by value; so is a double that is to be a decimal, which must mean it
-exactly. Timestamps are cut to microseconds towards the past, as Spark cuts those of Impala and of itself; one without a
-zone is taken for UTC. A double may be rounded to a float, and not overflow. What would have to be guessed (the unit of
-a number that is to be a time, the truth of a 2) is refused.
+Integers, decimals and dates are checked value by value; a double becomes a decimal only if the decimal is exact.
+Timestamps are cut to microseconds towards the past, as Spark does; a timestamp without a zone is in UTC. A double may
+be rounded to a float, but not overflow. A cast that would have to guess (the unit of a number as a time, the truth of a
+2) is refused.
+
+Decimals of 128 bits are cast by way of 256 bits: in 128 bits pyarrow wraps values that are too large.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _LONG = r".{61}|[eE]\+?[0-9]{2}"
 
 
 def in_256_bits(kind: pa.DataType) -> pa.DataType:
-    """The type with room for whatever is read, also within structs and lists: what is too large fails to be cast."""
+    """The type with decimals of 256 bits, also within structs and lists, so that a value too large fails later."""
     if pa.types.is_decimal128(kind):
         return pa.decimal256(_DIGITS_MAX, kind.scale)
     if pa.types.is_struct(kind):
@@ -55,7 +57,7 @@ def _of_texts(texts: pa.StringArray, wanted: pa.Decimal128Type) -> pa.Array:
 
 
 def _short(text: str, wanted: pa.Decimal128Type) -> str:
-    """The same number without digits that say nothing."""
+    """The same number without leading and trailing zeros."""
     try:
         value = Decimal(text) if _NUMBER.fullmatch(text) else Decimal("NaN")
     except InvalidOperation:
@@ -81,7 +83,7 @@ def _of_floats(array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
 
 
 def to_floating(decimals: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Decimals as the nearest floating numbers: pyarrow's own cast takes one beside them."""
+    """Decimals as the nearest floating numbers, which pyarrow's own cast misses by one."""
     return decimals.cast(pa.string()).cast(wanted)
 
 
@@ -89,11 +91,11 @@ _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 class CannotCast(ValueError):
-    """The types do not go together, or a value does not fit; its text says which."""
+    """The types cannot be cast, or a value does not fit; the text says which."""
 
 
 def cast_plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """``array`` (plain and not nested) as ``wanted``. ``CannotCast`` where it cannot be or a value does not fit."""
+    """``array`` (plain and not nested) as ``wanted``. ``CannotCast`` if the types or a value do not allow it."""
     found = array.type
     if found == wanted:
         return array
@@ -123,7 +125,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _goes_together(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast means the same value. Text may become anything that it spells, and anything but bytes be text."""
+    """Whether a cast keeps the meaning. Text may become any type, and any type but bytes may become text."""
     types = pa.types
     if types.is_string(found):
         return True
@@ -136,7 +138,7 @@ def _goes_together(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values of it are numbers."""
+    """Whether values of the type are numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
@@ -161,9 +163,9 @@ def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _parsed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Text with a zone or without one, which then means UTC."""
+    """Text with a zone or without one, then in UTC."""
     has_zone = pc.match_substring_regex(array, r"\d(?:Z|[+-]\d\d(?::?\d\d)?)$")
-    # A date ends with what may be an offset: a zone follows a time.
+    # The end of a date looks like an offset, so a zone counts only after a time.
     has_zone = pc.and_(has_zone, pc.match_substring(array, ":"))
     zoned = pc.if_else(has_zone, array, pa.scalar(None, array.type)).cast(pa.timestamp(wanted.unit, "UTC"))
     bare = pc.if_else(has_zone, pa.scalar(None, array.type), array).cast(pa.timestamp(wanted.unit))
@@ -171,7 +173,7 @@ def _parsed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _rescaled(array: pa.Array, found: str, wanted: str) -> pa.Array:
-    """The numbers of a time in another unit: cut towards the past, checked against overflow. Nulls stay."""
+    """A time in another unit: cut towards the past, checked against overflow. Nulls stay."""
     numbers = array.view(pa.int64())
     if found == wanted:
         return numbers
@@ -180,5 +182,5 @@ def _rescaled(array: pa.Array, found: str, wanted: str) -> pa.Array:
         return pc.multiply_checked(numbers, pa.scalar(here // there, pa.int64()))
     by = pa.scalar(there // here, pa.int64())
     towards_zero = pc.divide(numbers, by)
-    is_later = pc.greater(pc.multiply(towards_zero, by), numbers)  # Of times before 1970.
+    is_later = pc.greater(pc.multiply(towards_zero, by), numbers)  # Times before 1970 are negative.
     return pc.subtract(towards_zero, pc.cast(is_later, pa.int64()))

@@ -1,7 +1,7 @@
-"""Batches of files made into batches of exactly one schema: what an engine that compares schemas accepts.
+"""Batches of files made into batches of exactly one schema, as engines that compare schemas demand.
 
-Columns are found by name, put in order, cast where nothing is lost, and filled with nulls where a file has none. What
-has the type already is passed on as it is, without a copy.
+Columns are found by name, put in order, cast where nothing is lost, and filled with nulls where a file lacks one. A
+column that has the type already is passed on without a copy.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from aioprefetch.source.columns.plain_types import as_plain
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, path: str = "") -> pa.RecordBatch:
     """The rows of ``batch`` with exactly the fields of ``schema``, whose columns are found by name.
 
-    ``path`` is the file's, for messages. Raises ``UntrustedMetadata`` naming column, value and file for a value that
-    does not fit, for a type that cannot become the wanted one, for nulls (or a missing column) where none may be, and
-    for names that several columns may mean.
+    ``path`` is the file's, for messages. ``UntrustedMetadata`` names column, value and file for a value that does not
+    fit, a type that cannot become the wanted one, nulls (or a missing column) in a required field, and a name that
+    several columns match.
     """
     return Conformer(schema).conform(batch, path=path)
 
 
 class Conformer:
-    """``conform`` for many batches to one schema: what is found out of one batch's schema holds for the next."""
+    """``conform`` for many batches to one schema: a plan for one schema of batches serves the next batches."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -38,7 +38,7 @@ class Conformer:
         self._is_same = False
 
     def conform(self, batch: pa.RecordBatch, *, path: str = "") -> pa.RecordBatch:
-        """See the function of that name."""
+        """The rows of a batch with exactly the fields of the schema."""
         try:
             if self._seen is None or not batch.schema.equals(self._seen, check_metadata=False):
                 self._learn(batch.schema)
@@ -80,7 +80,7 @@ def _column(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
 
 
 def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
-    """An array with the type of ``field``, and without nulls if it must have none. ``column`` is for messages."""
+    """An array with the type of ``field``, without nulls if the field is required. ``column`` is for messages."""
     if not field.nullable and array.null_count:
         raise UntrustedMetadata(
             f"column {column!r} must not be null, and {array.null_count} of {len(array)} values are",
@@ -103,7 +103,7 @@ def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
 
 
 def _nested(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array | None:
-    """An array as a nested type; ``None`` where it is nothing of the kind."""
+    """An array as a nested type; ``None`` if the types are not both nested in the same way."""
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
@@ -122,12 +122,12 @@ def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Arr
         [found.field(place).name for place in range(found.num_fields)], [field.name for field in fields]
     )
     mask = array.is_null() if array.null_count else None
-    # Below a struct that is null a dictionary may have indices that mean nothing.
+    # Below a null struct a dictionary may have invalid indices.
     found_children = [array.field(place) for place in range(found.num_fields)] if mask is None else array.flatten()
     children = []
     for place, field in zip(places, fields, strict=True):
         name = f"{column}.{field.name}"
-        # Values below a struct that is null are nobody's, and do not count as nulls.
+        # Values below a null struct do not count as nulls.
         below = field if mask is None else field.with_nullable(True)
         if place is None:
             if not field.nullable and len(array) > array.null_count:
@@ -167,18 +167,18 @@ def _map(array: pa.MapArray, wanted: pa.MapType, column: str) -> pa.Array:
 
 
 def _offsets(array: pa.ListArray | pa.MapArray) -> tuple[pa.Int32Array, int, int]:
-    """The offsets of the items from 0 on, and which of the values they mean. Items of nulls may be among them."""
+    """The offsets of the items from 0 on, and the range of values they cover. Nulls may have items."""
     offsets = array.offsets
     if not len(offsets):
         return pa.array([0], pa.int32()), 0, 0
     low, high = offsets[0].as_py(), offsets[-1].as_py()
-    if offsets.offset or low:  # A mask goes with offsets that are no slice.
+    if offsets.offset or low:  # A mask cannot be combined with sliced offsets.
         offsets = pc.subtract(offsets, pa.scalar(low, pa.int32()))
     return offsets, low, high
 
 
 def _has_required(kind: pa.DataType) -> bool:
-    """Whether anything within must not be null: whoever made the array need not have kept to it."""
+    """Whether the type has required fields within: arrays need not obey them."""
     fields: Sequence[pa.Field] = [kind.field(place) for place in range(kind.num_fields)]
     if pa.types.is_map(kind):
         return _has_required(kind.key_type) or not kind.item_field.nullable or _has_required(kind.item_type)

@@ -1,6 +1,6 @@
 """Columns whose values stand in directories, ``k=0/part-0.parquet``, as Spark and Hive write them. Pure.
 
-Like Spark: the innermost run of directories with ``name=value`` counts, names and values are percent-encoded, and
+As in Spark, the innermost run of ``name=value`` directories counts, names and values are percent-encoded, and
 ``__HIVE_DEFAULT_PARTITION__`` is a null. A value in the path wins over a column of the file.
 """
 
@@ -27,7 +27,7 @@ _DOUBLE = re.compile(r"[+-]?(?:\d++\.?\d*+|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _INT32, _INT64 = 1 << 31, 1 << 63
 
-# Name and text of each, outermost first; ``None`` is a null.
+# Name and text of each directory, outermost first; ``None`` is a null.
 Directories = tuple[tuple[str, str | None], ...]
 
 
@@ -46,12 +46,12 @@ def directories_of(key: str) -> Directories:
 
 
 def names_of(directories: Directories) -> tuple[str, ...]:
-    """Their names alone."""
+    """The names of directories."""
     return tuple(name for name, _ in directories)
 
 
 def directory_fields(names: Sequence[str], schema: pa.Schema) -> dict[str, str]:
-    """Which fields of ``schema`` directories of these names tell, each with its directory's name."""
+    """The fields of ``schema`` that directories of these names give, each with the name of its directory."""
     if not names:
         return {}
     places = match_names(names, schema.names)
@@ -59,7 +59,7 @@ def directory_fields(names: Sequence[str], schema: pa.Schema) -> dict[str, str]:
 
 
 def directory_value(text: str | None, field: pa.Field, *, key: str, time_zone: str | None) -> pa.Scalar:
-    """The value of a field out of a directory. ``UntrustedMetadata`` names key and column where it does not fit."""
+    """The value of a field in a directory. ``UntrustedMetadata`` names key and column if it does not fit."""
     if text is None:
         if field.nullable:
             return pa.scalar(None, field.type)
@@ -73,10 +73,10 @@ def directory_value(text: str | None, field: pa.Field, *, key: str, time_zone: s
 
 
 class DirectoryColumns:
-    """The columns that the directories of many keys tell, taken key by key; in a few bytes, however many there are.
+    """The columns in the directories of many keys, added key by key, in bounded memory.
 
-    Names count in any case, as in Spark, and have the spelling with most lower case. Keys without such directories are
-    counted: what is read of them has nulls in these columns, unless the files have them.
+    Names match in any case, as in Spark, and get the spelling with the most lower case. Keys without such directories
+    are counted: their rows have nulls in these columns, unless the files have them.
     """
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class DirectoryColumns:
         self.outside_count = 0
 
     def add(self, key: str) -> None:
-        """One more key. ``UntrustedMetadata`` names it and another where their directories have different names."""
+        """Add a key. ``UntrustedMetadata`` names it and another key with directories of different names."""
         parent = key.rpartition("/")[0]
-        if parent != self._parent:  # Listings are in the order of keys: most have the directory of the one before.
+        if parent != self._parent:  # In the order of keys most keys have the directory of their predecessor.
             found = directories_of(key)
             self._parent, self._is_within = parent, bool(found)
             if found:
@@ -131,7 +131,7 @@ class DirectoryColumns:
 
 
 class _Column:
-    """What is so of all values of one column so far."""
+    """The properties that all values of one column have so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -155,14 +155,14 @@ class _Column:
 
 
 def with_directory_fields(schema: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
-    """A schema of files with fields out of their paths: at the place of one of that name, otherwise at its end."""
+    """The schema of files with fields from their paths: in the place of a field of the same name, or last."""
     places = match_names([field.name for field in fields], schema.names)
     kept = [one if place is None else fields[place] for one, place in zip(schema, places, strict=True)]
     return pa.schema([*kept, *(one for number, one in enumerate(fields) if number not in places)])
 
 
 def _is_exact(text: str) -> bool:
-    """Whether it may become a double beside other doubles: of integers only small ones, as in Spark."""
+    """Whether an integer may become a double beside doubles: only a small one, as in Spark."""
     return _INTEGER.fullmatch(text) is None or abs(int(text)) < _INT32
 
 
@@ -187,12 +187,12 @@ def _unfit(text: str, field: pa.Field, key: str, reason: str) -> UntrustedMetada
     )
 
 
-# Answers of so many different directories are kept.
+# Results for at most this many directories are kept.
 _RESPONSES_MAX = 10_000
 
 
 class DirectoryFilter:
-    """The clauses of ``filters`` on fields of ``schema`` that directories tell. Other clauses drop nothing."""
+    """The clauses of ``filters`` on fields that directories give. Other clauses drop no file."""
 
     def __init__(self, filters: Any, schema: pa.Schema, time_zone: str | None) -> None:
         self._schema = schema
@@ -202,7 +202,7 @@ class DirectoryFilter:
         self._responses: dict[Directories, bool] = {}
 
     def may_match(self, key: str) -> bool:
-        """Whether a file may have records that match. A directory whose value does not fit is for who reads it."""
+        """Whether a file may have records that match. An invalid value passes: reading the file reports it."""
         directories = directories_of(key)
         if self._alternatives is None or not directories:
             return True
@@ -215,14 +215,14 @@ class DirectoryFilter:
 
     def _may_match(self, directories: Directories, key: str) -> bool:
         texts = dict(directories)
-        told = directory_fields(list(texts), self._schema)
-        alternatives = [[clause for clause in one if clause[0] in told] for one in self._alternatives or ()]
+        given = directory_fields(list(texts), self._schema)
+        alternatives = [[clause for clause in one if clause[0] in given] for one in self._alternatives or ()]
         if not all(alternatives):
             return True
-        fields = [self._schema.field(name).with_nullable(True) for name in told]
+        fields = [self._schema.field(name).with_nullable(True) for name in given]
         try:
             values = [
-                directory_value(texts[told[field.name]], field, key=key, time_zone=self._time_zone) for field in fields
+                directory_value(texts[given[field.name]], field, key=key, time_zone=self._time_zone) for field in fields
             ]
         except UntrustedMetadata:
             return True

@@ -8,9 +8,10 @@ from aioprefetch.errors import UntrustedMetadata
 
 
 def match_names(found: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
-    """For each wanted name the place of its column among ``found``, ``None`` where there is none.
+    """For each wanted name the place of its column among ``found``, ``None`` if there is none.
 
-    A column whose exact name is wanted is nobody else's. ``UntrustedMetadata`` where several columns may be meant.
+    A column that matches one wanted name exactly matches no other. ``UntrustedMetadata`` if several columns match a
+    name.
     """
     if list(found) == list(wanted) and len(set(found)) == len(found):
         return list(range(len(found)))

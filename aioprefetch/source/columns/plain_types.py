@@ -1,7 +1,7 @@
-"""The types that engines know, and how those that pyarrow has besides become them.
+"""The types that engines know, and the plain type for each further type of pyarrow.
 
-A dictionary becomes its values, a large or a view type the plain one, an unsigned integer the next larger signed one,
-a timestamp of whatever unit and zone one of microseconds.
+A dictionary becomes its values, a large or view type the plain one, an unsigned integer the next larger signed one, and
+a timestamp of any unit and zone a timestamp of microseconds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ WALL_CLOCK = pa.timestamp("us")
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema of a file as an engine has it: plain types, everything nullable, no metadata."""
+    """The schema of a file with plain types, every field nullable, without metadata."""
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that an engine has for values of ``kind``; ``kind`` itself for what nothing is known of."""
+    """The plain type for values of ``kind``; ``kind`` itself if it has none."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
@@ -62,7 +62,7 @@ def _plain_leaf(kind: pa.DataType) -> pa.DataType:
 
 
 def is_any_list(kind: pa.DataType) -> bool:
-    """Whether it is one of the lists, a map not among them."""
+    """Whether it is a list type, maps excluded."""
     checks = (
         pa.types.is_list,
         pa.types.is_large_list,
@@ -74,7 +74,7 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 
 def as_plain(array: pa.Array) -> pa.Array:
-    """The same values without what wraps them: extensions, dictionaries, large and view types. Their units stay."""
+    """The same values without extensions, dictionaries, large and view types. Units stay."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return as_plain(array.storage)
@@ -92,7 +92,7 @@ def as_plain(array: pa.Array) -> pa.Array:
 
 
 def _as_list(array: pa.Array) -> pa.ListArray:
-    """Any list as one with offsets of 32 bits: its values in order, those of nulls left out."""
+    """Any list as a list with offsets of 32 bits: values in order, without those of nulls."""
     kind = pa.list_(array.type.value_field)
     lengths: Sequence[int] = pc.fill_null(pc.list_value_length(array), 0)
     ends = pc.cumulative_sum_checked(pc.cast(lengths, pa.int64()))

@@ -1,8 +1,7 @@
-"""Filters on conformed batches, so that the option means the same for every format, and the same as Spark's ``where``.
+"""Filters on conformed batches: the same meaning for every format, and as Spark's ``where``.
 
-What Parquet's statistics leave out before is what no row of could match: the rows themselves are always decided here,
-on the types of the schema that was asked for. NaN is above all numbers and equal to itself, and a null matches nothing,
-``not in`` included.
+Statistics of Parquet only leave out rows that cannot match; each row is decided here, on the types of the requested
+schema. NaN is above all numbers and equal to itself, and a null matches nothing, not even ``not in``.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
 class RowFilter:
     """``filters`` as ``aioprefetch.parquet.scan`` takes them, over batches of ``schema``.
 
-    A time without a zone is one of ``time_zone`` where the column has instants. Raises ``InvalidArgument`` for what is
-    no filter, names a column that is not there, or has a value that does not go with its type, or is null.
+    A time without a zone is in ``time_zone`` where the column has instants. ``InvalidArgument`` for an invalid filter,
+    a missing column, and a value that is null or does not fit the column's type.
     """
 
     def __init__(self, filters: Any, schema: pa.Schema, *, time_zone: str | None = None) -> None:
@@ -56,7 +55,7 @@ class RowFilter:
 def normalized(filters: Any, schema: pa.Schema, *, may_miss: bool = False, time_zone: str | None = None) -> Filters:
     """Filters with the names of ``schema``, and with values of its types.
 
-    ``may_miss``: clauses on columns that it does not have stay as they are.
+    ``may_miss``: clauses on columns that the schema lacks stay unchanged.
     """
     checked = checked_filters(filters)
     if checked is None or isinstance(checked, pc.Expression):
@@ -65,7 +64,7 @@ def normalized(filters: Any, schema: pa.Schema, *, may_miss: bool = False, time_
 
 
 def is_nan(value: Any) -> bool:
-    """Whether a value of a filter is no number, which statistics know nothing of."""
+    """Whether a value is NaN, which statistics do not cover."""
     return isinstance(value, (float, decimal.Decimal)) and bool(value != value)
 
 
@@ -110,7 +109,7 @@ def _value(value: Any, field: pa.Field, time_zone: str | None) -> Any:
 
 
 def _typed(value: Any, kind: pa.DataType, time_zone: str | None) -> Any:
-    """The value for a type; ``None`` where they do not go together."""
+    """The value for a type; ``None`` if it does not fit."""
     types = pa.types
     if types.is_string(kind):
         return value if isinstance(value, str) else None
@@ -128,7 +127,7 @@ def _typed(value: Any, kind: pa.DataType, time_zone: str | None) -> Any:
         return _number(value, kind)
     if types.is_date(kind):
         return value if isinstance(value, dt.date) and not isinstance(value, dt.datetime) else None
-    return value  # A rare type, with which pyarrow itself compares, or refuses to.
+    return value  # A rare type: pyarrow compares it, or refuses to.
 
 
 def _number(value: Any, kind: pa.DataType) -> Any:
@@ -180,7 +179,7 @@ def _compared(clause: Clause, schema: pa.Schema) -> pc.Expression:
         if operator == "in":
             return _one_of(column, kind, value)
         if operator == "not in":
-            # Spark too has it that nothing is none of nothing, a null not either.
+            # As in Spark, an empty list excludes no row, not even one with a null.
             return column.is_valid() & ~_one_of(column, kind, value) if value else pc.scalar(True)
         return _than(column, kind, operator, value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -196,7 +195,7 @@ def _one_of(column: pc.Expression, kind: pa.DataType, values: Sequence[Any]) -> 
         fitting = [one for one in values if not is_number(kind) or _fits(one, kind)]
         return column.isin(pa.array([_exact(one, kind) for one in fitting], kind))
     floats = [float(one) for one in values if not is_nan(one)]
-    # To ``isin``, and not to Spark, zeros of two signs are two values.
+    # ``isin`` distinguishes the two zeros, Spark does not.
     zeros = [0.0, -0.0] if 0.0 in floats else []
     found = column.cast(pa.float64()).isin(pa.array([*floats, *zeros], pa.float64()))
     return found if len(floats) == len(values) else found | pc.is_nan(column)
@@ -209,7 +208,7 @@ def _exact(value: Any, kind: pa.DataType) -> Any:
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a number may be in a column at all."""
+    """Whether a column of the type can hold the number."""
     try:
         pa.scalar(_exact(value, kind), kind)
     except (pa.ArrowException, ValueError, OverflowError):
@@ -229,7 +228,7 @@ def _than(column: pc.Expression, kind: pa.DataType, operator: str, value: Any) -
 
 
 def _than_decimal(column: pc.Expression, kind: pa.DataType, operator: str, value: decimal.Decimal) -> pc.Expression:
-    """By a value that the column can have: pyarrow wants a type with room for both, and may have none."""
+    """A comparison with a value of the column's type: pyarrow may lack a type for both."""
     exact = decimal.Context(prec=2 * kind.precision)
     most = exact.scaleb(decimal.Decimal(10**kind.precision - 1), -kind.scale)
     if value.copy_abs() > most:
@@ -244,7 +243,7 @@ def _than_decimal(column: pc.Expression, kind: pa.DataType, operator: str, value
 
 
 def _than_nan(nan: pc.Expression, operator: str) -> pc.Expression:
-    """Against NaN, above which is nothing."""
+    """A comparison with NaN, which no number exceeds."""
     if operator in ("=", "==", ">="):
         return nan
     if operator in ("!=", "<"):

@@ -13,15 +13,15 @@ from aioprefetch.source.columns.plain_types import INSTANT, plain_schema
 _DECIMAL128_DIGITS = 38
 # Decimal digits that hold every integer of a width in bits.
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-# A double holds every integer of so many bits.
+# A double holds every integer of this many bits.
 _DOUBLE_INTEGER_BITS = 32
 
 
 def united(schemas: Sequence[tuple[str, pa.Schema]], *, is_lenient: bool) -> pa.Schema:
     """The schema of files, given with their paths: plain types, all nullable, fields in the order of their first file.
 
-    A field of different types gets one that holds both without loss. Where there is none it becomes text
-    (``is_lenient``: values of formats that are text themselves), otherwise ``UntrustedMetadata`` names field and files.
+    A field of different types gets a type that holds both without loss. If there is none it becomes text
+    (``is_lenient``: the values are text in the files), otherwise ``UntrustedMetadata`` names field and files.
     """
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas:
@@ -44,7 +44,7 @@ def united(schemas: Sequence[tuple[str, pa.Schema]], *, is_lenient: bool) -> pa.
 
 
 def with_texts_for_nulls(schema: pa.Schema) -> pa.Schema:
-    """The same with strings where no value was ever seen, and for structs without fields, which no engine can keep."""
+    """The schema with strings for fields without any value, and for structs without fields."""
     return pa.schema([field.with_type(_text_for_null(field.type)) for field in schema])
 
 
@@ -62,7 +62,7 @@ def _text_for_null(kind: pa.DataType) -> pa.DataType:
 
 
 def wider(one: pa.DataType, other: pa.DataType, *, is_lenient: bool) -> pa.DataType | None:
-    """The type that holds values of both; text, or without ``is_lenient`` ``None``, where there is none."""
+    """The type that holds values of both; if there is none, text, or ``None`` without ``is_lenient``."""
     found = _wider(one, other, is_lenient)
     return pa.string() if found is None and is_lenient else found
 

@@ -50,13 +50,13 @@ def in_zone(time: dt.datetime, name: str | None) -> dt.datetime:
 
 
 class _Warning:
-    """The warning about times without a zone, with the advice of the program that reads them."""
+    """The advice at the end of the warning about times without a zone."""
 
     advice = "set time_zone"
 
 
 def set_zone_advice(advice: str) -> None:
-    """End the warning of ``warn_of_no_zone`` with another advice: an engine has its own words for ``time_zone``."""
+    """Replace the advice in ``warn_of_no_zone``: an engine has its own words for ``time_zone``."""
     _Warning.advice = advice
 
 
@@ -66,26 +66,26 @@ def warn_of_no_zone() -> None:
     logger.warning("times without a zone are read as UTC, because no zone was set: %s", _Warning.advice)
 
 
-# Files of time zones list transitions up to 2037. For later times they have a rule, which pyarrow may not know, nor
-# is it asked for times before there were standard ones.
+# Time zone files list transitions up to 2037 and a rule for later ones, which pyarrow may not know; times before
+# standard time are not left to pyarrow either.
 _LISTED = (datetime(1902, 1, 1), datetime(2037, 1, 1))
-# A zone follows a time: a date ends with what may be an offset.
+# The end of a date looks like an offset, so a zone counts only after a time.
 _ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 
 
 def zone_of(options: FormatOptions) -> tzinfo:
-    """The zone of times that have none; ``datetime.UTC`` for all names of it. ``ConfigInvalid`` for an unknown one."""
+    """The zone of times without one; ``datetime.UTC`` for all names of it. ``ConfigInvalid`` for an unknown one."""
     return zone_named(options.time_zone)
 
 
 def note_local(texts: pa.StringArray, options: FormatOptions) -> None:
-    """Warn of times without a zone among ``texts`` where nobody said which one is meant."""
+    """Warn of times without a zone among ``texts`` if the options do not name a zone."""
     if options.time_zone is None and pc.all(pc.match_substring_regex(texts, _ZONED)).as_py() is False:
         warn_of_no_zone()
 
 
 def local_times(schema: pa.Schema) -> re.Pattern[bytes] | None:
-    """What finds a time without a zone in JSON, as the value of an instant of ``schema`` or within its fields."""
+    """A pattern of a time without a zone in JSON, as the value of an instant of ``schema`` or within its fields."""
     names = {name for field in schema for name in _instants_of(field.name, field.type)}
     if not names:
         return None
@@ -105,7 +105,7 @@ def _instants_of(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def instant(local: datetime, zone: tzinfo) -> datetime:
-    """A time without a zone as an instant in UTC. ``OverflowError`` beyond what there is."""
+    """A time without a zone as an instant in UTC. ``OverflowError`` outside of the range of ``datetime``."""
     return local.replace(tzinfo=zone).astimezone(UTC)
 
 
@@ -124,12 +124,12 @@ def instants(times: pa.TimestampArray, kind: pa.TimestampType, zone: tzinfo) -> 
         try:
             return pc.assume_timezone(times, zone.key, ambiguous="earliest", nonexistent="raise").cast(kind)
         except pa.ArrowInvalid:
-            pass  # Some are in a gap.
+            pass  # Some times are in a gap.
     return _one_by_one(times, kind, zone)
 
 
 def _one_by_one(times: pa.TimestampArray, kind: pa.TimestampType, zone: ZoneInfo) -> pa.TimestampArray:
-    """An offset is never of parts of a second, so what is finer than that is added to whole ones."""
+    """Convert values in Python. Offsets are whole seconds, so fractions of a second are added after."""
     whole = pc.floor_temporal(times, unit="second")
     rest = pc.subtract(times, whole)
     try:
@@ -140,7 +140,7 @@ def _one_by_one(times: pa.TimestampArray, kind: pa.TimestampType, zone: ZoneInfo
 
 
 def parsed_instants(texts: pa.StringArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:
-    """Texts with a zone or without one as instants. ``pa.ArrowInvalid`` where pyarrow cannot read any of them."""
+    """Texts with a zone or without one as instants. ``pa.ArrowInvalid`` if pyarrow cannot read one of them."""
     is_zoned = pc.match_substring_regex(texts, _ZONED)
     none = pa.scalar(None, texts.type)
     with_zone = pc.if_else(is_zoned, texts, none).cast(kind)

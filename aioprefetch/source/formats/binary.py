@@ -23,12 +23,12 @@ BINARY_SCHEMA = pa.schema(
     ]
 )
 
-# What a value of an Arrow array of 32-bit offsets, and an array of Java, can hold.
+# The limit of a value in an Arrow array with offsets of 32 bits, and of an array in Java.
 _CONTENT_BYTES_MAX = (1 << 31) - 1
 
 
 class BinaryFormat(RecordFormat):
-    """The content is read only where it is wanted, and given as it is, compressed or not."""
+    """The content is read only where it is wanted, and is passed on as it is, compressed or not."""
 
     name = "binary"
 

@@ -1,4 +1,4 @@
-"""What Parquet and Lance have in common: fields by name, numbers of rows, unknown fields as text."""
+"""Common parts of Parquet and Lance: fields by name, row numbers, unknown fields as text."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What is unknown of a type: all of it (no ``kind``), or something of the fields of a struct, or of what is in it.
+    """The unknown part of a type: all of it (no ``kind``), or some fields within a struct, a list or a map.
 
-    ``parts`` have the names of a struct's fields, and no name in a list or the values of a map.
+    ``parts`` have the names of a struct's fields, and an empty name in a list or in the values of a map.
     """
 
     kind: Literal["struct", "list", "map"] | None = None
     parts: tuple[tuple[str, Unknown], ...] = ()
 
     def names(self, column: str) -> list[str]:
-        """The names of all that is unknown, as ``c.a``, ``c[].a`` or ``c.value.a``."""
+        """The names of all unknown fields, as ``c.a``, ``c[].a`` or ``c.value.a``."""
         if self.kind is None:
             return [column]
         prefix = {"struct": f"{column}.", "list": f"{column}[]", "map": f"{column}.value"}[self.kind]
         return [found for name, part in self.parts for found in part.names(prefix + name)]
 
     def of(self, value: Any) -> Any:
-        """What is unknown of a value as Arrow gives it; ``None`` where there is nothing."""
+        """The unknown part of a value as Arrow gives it; ``None`` if there is none."""
         if self.kind is None or value is None:
             return value
         if self.kind == "struct":
@@ -52,7 +52,7 @@ class Unknown:
 
 
 def unknown_of(found: pa.DataType, known: pa.DataType) -> Unknown | None:
-    """What a file's type has and the schema's does not; ``None`` for nothing. Names match as they do in conforming."""
+    """The part of a file's type that the schema's type lacks; ``None`` if none. Names match as in ``conform``."""
     return _unknown_of(plain_type(found), plain_type(known))
 
 
@@ -82,19 +82,19 @@ def _of_struct(found: pa.StructType, known: pa.StructType) -> Unknown | None:
     return Unknown("struct", tuple(parts)) if parts else None
 
 
-# Batches that a scan of one item decodes ahead: the window over items decodes others at the same time.
+# Batches that a scan of one item decodes ahead, while the window decodes other items.
 READAHEAD_BATCHES = 2
-# The share of ``bytes_in_flight`` that the pages of one item may take.
+# The share (1 / n) of ``bytes_in_flight`` for the pages of one item.
 _BUDGET_SHARE = 2
 
 
 def budget_bytes(want: Wanted) -> int:
-    """What the pages of one item may take in memory."""
+    """The memory for the pages of one item."""
     return max(1, want.read.bytes_in_flight // _BUDGET_SHARE)
 
 
 class WantedColumns:
-    """Which columns of a file are read: those that are wanted, and all others where unknown fields matter.
+    """The columns to read of a file: the wanted ones, and all others where unknown fields matter.
 
     ``Unsupported`` names unknown fields under ``unknown_fields="fail"``, also those within columns.
     """
@@ -119,7 +119,7 @@ class WantedColumns:
         self.read = list(dict.fromkeys([*self.wanted, *self._unknown]))
 
     def found(self, batch: pa.RecordBatch, offsets: pa.Int64Array | None) -> FoundBatch:
-        """A batch of the columns ``read`` as those who read items have it."""
+        """A batch of the columns ``read`` as a ``FoundBatch``."""
         if not self._unknown:
             return FoundBatch(batch, offsets)
         columns = {name: batch.column(batch.schema.names.index(name)).to_pylist() for name in self._unknown}
@@ -144,7 +144,7 @@ def _unknown_columns(found: pa.Schema, known: pa.Schema) -> dict[str, Unknown]:
 
 
 def _as_json(value: Any) -> Any:
-    """A value with texts for what JSON does not have: base64 of bytes, ``NaN`` and ``Infinity`` by their names."""
+    """A value with texts for values that JSON lacks: base64 of bytes, ``NaN`` and ``Infinity`` by their names."""
     if isinstance(value, dict):
         return {name: _as_json(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -157,13 +157,13 @@ def _as_json(value: Any) -> Any:
 
 
 class RowNumbers:
-    """The numbers of rows that come in ranges, some at a time."""
+    """Consecutive numbers of rows within ranges."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self._left = [one for one in ranges if one[0] < one[1]][::-1]
 
     def take(self, count: int) -> pa.Int64Array:
-        """The next ones."""
+        """The next ``count`` numbers."""
         parts = []
         while count and self._left:
             start, stop = self._left.pop()

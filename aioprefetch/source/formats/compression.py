@@ -1,4 +1,4 @@
-"""A compressed stream decompressed piece by piece: what comes out at once is bounded, whatever the bytes claim."""
+"""Compressed streams, decompressed piece by piece: each step has bounded output, whatever the stream claims."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class Decompressor(Protocol):
     """Takes compressed bytes in pieces. Errors are ``UntrustedMetadata`` with the position in the compressed file."""
 
     def feed(self, data: bytes) -> None:
-        """More bytes; only when ``take`` has given all of those before."""
+        """Add bytes. Allowed only when ``take`` has returned all output of the bytes before."""
         ...
 
     def take(self) -> bytes:
-        """Up to about a MiB of what was decompressed; empty when more bytes are needed."""
+        """Up to about a MiB of output; empty if more bytes are needed."""
         ...
 
     def finish(self) -> None:
-        """The file has ended: raises if that is in the middle of something."""
+        """The end of the file. Raises if it is in the middle of the stream."""
         ...
 
 
 class GzipStream:
-    """See ``Decompressor``. Zeros after a member are padding, as gzip has it; anything else begins another one."""
+    """gzip of any number of members. Zeros after a member are padding, as the gzip command has it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -68,7 +68,7 @@ class GzipStream:
 
     @property
     def position(self) -> int:
-        """How many compressed bytes were used."""
+        """The number of compressed bytes that were used."""
         return self._base + self._at
 
     def feed(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class GzipStream:
 
 
 class ZstdStream:
-    """See ``Decompressor``. A frame that needs a window above 128 MiB is refused, as the ``zstd`` command does."""
+    """zstd of any number of frames. A window above 128 MiB is refused, as by the zstd command."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -134,7 +134,7 @@ class ZstdStream:
 
     @property
     def position(self) -> int:
-        """How many compressed bytes were used."""
+        """The number of compressed bytes that were used."""
         return self._base + self._at
 
     def feed(self, data: bytes) -> None:
@@ -194,7 +194,7 @@ _STREAMS: dict[str, Callable[[str], Decompressor]] = {"gzip": GzipStream, "zstd"
 
 
 def decompressor(compression: str, path: str) -> Decompressor:
-    """A new one for the file at ``path``. ``MissingDependency`` when zstd is not installed."""
+    """A new decompressor for the file at ``path``. ``MissingDependency`` if zstd is not installed."""
     make = _STREAMS.get(compression)
     if make is None:
         raise ConfigInvalid(
@@ -206,9 +206,10 @@ def decompressor(compression: str, path: str) -> Decompressor:
 async def decompressed(
     pieces: AsyncIterable[bytes], compression: str, path: str, off_loop: OffLoop[bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """What a compressed stream holds, in pieces of about a MiB; ``off_loop`` runs the work in a thread.
+    """The output of a compressed stream, in pieces of about a MiB; ``off_loop`` runs the work in a thread.
 
-    A thread cannot be cancelled: it gets little at once of what becomes less, such as thousands of empty members.
+    A thread cannot be cancelled, so it gets short slices of bytes with little output, such as thousands of empty
+    members.
     """
     stream = decompressor(compression, path)
     size = _THREAD_SLICE_BYTES_MIN
@@ -228,7 +229,7 @@ async def decompressed(
 
 
 def decompressed_whole(data: bytes, compression: str, path: str, bytes_max: int) -> bytes | None:
-    """All that the bytes of a whole file hold; ``None`` where that is more than ``bytes_max``."""
+    """The output of a whole file; ``None`` if it is more than ``bytes_max``."""
     stream = decompressor(compression, path)
     stream.feed(data)
     parts: list[bytes] = []

@@ -1,6 +1,6 @@
-"""Single values, from JSON or from text, as what a column's type needs. The slow way, which tells what does not fit.
+"""Single values of JSON or text, converted to a column's type: slow, with an exact error.
 
-pyarrow's own conversions are tried first by whoever uses this; they agree where both succeed.
+pyarrow's own conversions are tried first by the callers; both agree where both succeed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIMESTAMP = re.compile(
     re.ASCII,
 )
 _FLOATS = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "-infinity": -math.inf}
-# What Spark writes as texts for want of such numbers in JSON.
+# Numbers that JSON lacks, as Spark writes them.
 _JSON_FLOATS = {
     "NaN": math.nan,
     **dict.fromkeys(("Infinity", "+Infinity", "+INF"), math.inf),
@@ -42,7 +42,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class NotConvertible(Exception):
-    """A value that its column cannot hold; ``name`` is the column, with the fields within it."""
+    """A value that its column cannot hold; ``name`` is the column, with the path of fields within it."""
 
     def __init__(self, name: str, value: object, kind: pa.DataType) -> None:
         super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is no {kind}")
@@ -65,7 +65,7 @@ class Number(float):
 
 
 class Integer(int):
-    """A whole number of JSON that keeps its text: ``-0`` is another one than ``0``."""
+    """A whole number of JSON that keeps its text, since ``-0`` differs from ``0``."""
 
     text: str
 
@@ -167,9 +167,9 @@ def _from_json_text(value: str, kind: pa.DataType, name: str, zone: tzinfo) -> A
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text, numbers as they were written. It is nested no deeper than what ``parse_record`` gives.
+    """A JSON value as text, numbers as they were written, nested at most as ``parse_record`` allows.
 
-    NaN and infinities, which JSON does not have, are texts in objects and lists.
+    NaN and infinities, which JSON lacks, are texts within objects and lists.
     """
     if isinstance(value, (Number, Integer)):
         return value.text
@@ -203,7 +203,7 @@ def _text(value: Any, kind: pa.DataType, name: str) -> str:
 
 
 def first_unfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
-    """Which of the values it is for which Arrow makes no array of ``kind``; ``None`` where each by itself is fine."""
+    """The first value of which Arrow makes no array of ``kind``; ``None`` if each value fits."""
     for place, value in enumerate(values):
         try:
             pa.array([value], kind)
@@ -234,7 +234,7 @@ def _float(text: str) -> float | None:
 
 
 def _in_range(value: float, kind: pa.DataType, name: str) -> float:
-    """A number as a floating one: of those that are no infinity, none may become it."""
+    """A number as a float; ``NotConvertible`` if a finite number would become infinite."""
     try:
         found = float(value)
         if kind.bit_width in _PACKED:

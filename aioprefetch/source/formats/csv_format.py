@@ -1,7 +1,7 @@
 """CSV, parsed by pyarrow part by part under the column types of the wanted schema.
 
-Without ``multi_line`` each line that is not blank is a record; then files can be split. A field in quotes that holds a
-line break is told as an error, not read otherwise depending on where a part ends.
+Without ``multi_line`` each line that is not blank is a record; then files can be split. A quoted field with a line
+break is an error then, wherever parts end.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class CsvFormat(LineFormat):
 
 
 async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) -> Layout | None:
-    """Told by the head of the file, which lies before the item: another, small request."""
+    """The layout from the head of the file, which lies before the item: another, small request."""
     head = HEAD_BYTES
     while True:
         lines = await first_lines(operator, file, want.options, want.read, head)
@@ -130,7 +130,7 @@ def _parts(layout: Layout, want: Wanted, path: str, *, is_first: bool) -> CsvPar
 
 
 def _parser(want: Wanted, path: str, layout: Layout | None) -> Parse:
-    """Parses the parts of a file; without a ``layout`` the first record tells it."""
+    """A parser of the parts of a file; without a ``layout`` the first record gives it."""
     parts = None if layout is None else _parts(layout, want, path, is_first=False)
 
     def parse(lines: Lines) -> FoundBatch | None:
@@ -146,7 +146,7 @@ def _parser(want: Wanted, path: str, layout: Layout | None) -> Parse:
 
 
 def _layout_in(lines: Lines, options: FormatOptions, want: Wanted | None, path: str) -> Layout | None:
-    """The layout told by the first record in the first lines of a file; ``None`` when there is none."""
+    """The layout by the first record in the first lines of a file; ``None`` if they are blank."""
     lines, quoting = without_blank(lines, options), _quoting(options)
     span = first_record(lines.data, options, quoting)
     if span is None:
@@ -169,10 +169,9 @@ _CANDIDATES = (pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"))
 
 
 def infer_csv(lines: Lines, layout: Layout, options: FormatOptions, quoting: Quoting, path: str) -> pa.Schema:
-    """The schema of whole records: long (decimal where it is longer), double, boolean, date, timestamp, else string.
+    """The schema of whole records: long (decimal if longer), double, boolean, date, timestamp, otherwise string.
 
-    A column that is always null is of the type null, for other files may tell more. Raises what reading them as texts
-    would.
+    A column without values has the type null, since other files may have values. Raises as reading texts does.
     """
     schema = pa.schema([(name, pa.string()) for name in layout.names])
     parts = CsvParts(layout, Wanted(schema, options, ReadOptions()), quoting, line_ends(options), path)
@@ -193,7 +192,7 @@ def _kind(texts: pa.StringArray, null_value: str) -> pa.DataType:
 
 
 def _whole_number(texts: list[str]) -> pa.DataType:
-    # Python makes no integer of thousands of digits, and most of them may be zeros in front.
+    # Python refuses integers of thousands of digits, and leading zeros count.
     numbers = [_ZEROS_IN_FRONT.sub(r"\1", text.strip()) for text in texts]
     digits = max(len(number.lstrip("+-")) for number in numbers)
     if digits > _DECIMAL_DIGITS_MAX:

@@ -1,4 +1,4 @@
-"""Which columns a CSV file has, and what of them is wanted."""
+"""The columns of a CSV file, and the wanted ones among them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _NUMBERED = re.compile(r"_c([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a file in their order, those that are known under their names in the schema.
+    """The columns of a file in their order, known ones under their names in the schema.
 
-    ``header_stop`` is the place in the file behind the header, 0 without.
+    ``header_stop`` is the position after the header, 0 without a header.
     """
 
     names: tuple[str, ...]
     header_stop: int
 
     def unknown(self, want: Wanted) -> list[str]:
-        """The columns that nobody knows."""
+        """The columns that are not known fields."""
         known = set(want.known_fields.names)
         return [name for name in self.names if name not in known]
 
@@ -41,7 +41,7 @@ class Layout:
 
 
 def check_options(options: FormatOptions) -> None:
-    """``ConfigInvalid`` names an option that cannot be."""
+    """``ConfigInvalid`` names an invalid option."""
     for name in ("delimiter", "quote", "escape"):
         value = getattr(options, name)
         if value is None and name != "delimiter":
@@ -57,11 +57,10 @@ def check_options(options: FormatOptions) -> None:
 def layout_of(
     first: bytes, stop: int, options: FormatOptions, quoting: Quoting, want: Wanted | None, path: str
 ) -> Layout:
-    """The layout told by the first record of a file, which ends at ``stop``.
+    """The layout by the first record of a file, which ends at ``stop``.
 
-    Without a header the fields of the schema, which is all that is known of the files, are the columns in their order,
-    unless these are called ``_c0``, ``_c1``, …, as a sample calls them: then the numbers count. ``want`` is ``None``
-    for a sample.
+    Without a header the known fields of the schema are the columns in their order, unless they are called ``_c0``,
+    ``_c1``, …, as in an inferred schema: then the numbers count. ``want`` is ``None`` for a sample.
     """
     fields = split_record(quoting.doubled(first), options)
     if options.header:
@@ -74,7 +73,7 @@ def layout_of(
 
 
 def split_record(record: bytes, options: FormatOptions) -> list[str]:
-    """The fields of one record, in which no quote is escaped."""
+    """The fields of one record without escaped quotes."""
     reader = csv.reader(
         [record.decode()],
         delimiter=options.delimiter,
@@ -86,9 +85,9 @@ def split_record(record: bytes, options: FormatOptions) -> list[str]:
 
 
 def check_unknown(layout: Layout, want: Wanted, *, path: str, is_first: bool) -> None:
-    """``Unsupported`` for a column that the schema does not have, where that is to fail; otherwise a warning of it.
+    """``Unsupported`` for unknown columns if ``unknown_fields="fail"``; a warning if it is ``warn``.
 
-    One for a file, from whoever has its first part.
+    Each file has one warning, by the item with its first part.
     """
     unknown = layout.unknown(want)
     if unknown and want.options.unknown_fields == "fail":
@@ -98,13 +97,13 @@ def check_unknown(layout: Layout, want: Wanted, *, path: str, is_first: bool) ->
 
 
 def ragged(expected: int, actual: int, *, path: str, offset: int) -> Exception:
-    """A record with more or fewer fields than the first one."""
+    """The error for a record with more or fewer fields than the first one."""
     hint = "; fields with line breaks in quotes need multi_line" if actual < expected else ""
     return corrupt(f"a record has {actual} fields, not {expected}{hint}", path=path, offset=offset)
 
 
 def _known(fields: Sequence[str], want: Wanted, path: str) -> tuple[str, ...]:
-    """Names of a header, those that differ from one of the schema in case alone as the schema has them."""
+    """The names of a header, with the spelling of the schema where they differ in case alone."""
     schema = want.known_fields
     try:
         known = _places(fields, schema.names)
@@ -123,7 +122,7 @@ def _known(fields: Sequence[str], want: Wanted, path: str) -> tuple[str, ...]:
 
 
 def _places(fields: Sequence[str], wanted: Sequence[str]) -> dict[int, str]:
-    """Which wanted name each column has: that in the header, else the one that it was given to be unique."""
+    """The wanted name of each column: that in the header, otherwise its unique name."""
     found = match_names(_named(fields), wanted)
     known = {place: name for place, name in zip(found, wanted, strict=True) if place is not None}
     missing = [name for name, place in zip(wanted, found, strict=True) if place is None]
@@ -140,7 +139,7 @@ def _named(fields: Sequence[str]) -> list[str]:
 
 
 def _unique(fields: Sequence[str]) -> tuple[str, ...]:
-    """Names as Spark makes them unique: a nameless column is ``_c<number>``, equal ones get their number behind."""
+    """Unique names as Spark makes them: a nameless column is ``_c<number>``, equal names get their number appended."""
     names = _named(fields)
     counts = Counter(names)
     for index, name in enumerate(names):

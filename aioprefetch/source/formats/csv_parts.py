@@ -1,4 +1,4 @@
-"""Whole lines of CSV as record batches: at once by pyarrow, or, where that fails, column by column to tell why."""
+"""Whole lines of CSV as record batches: at once by pyarrow, or column by column where that fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HEX = r"0[xX]"
 
 
 class CsvParts:
-    """How the parts of one item are parsed."""
+    """Parses the parts of one item."""
 
     def __init__(self, layout: Layout, want: Wanted, quoting: Quoting, ends: LineEnds, path: str) -> None:
         self._layout = layout
@@ -50,7 +50,7 @@ class CsvParts:
         self._unknown = layout.unknown(want) if options.unknown_fields == "rescue" else []
         self._zone = zone_of(options)
         self._zoned: set[str] = set()
-        # Beside these a quoted text that is empty is no null.
+        # With these options an empty quoted text is not a null.
         self._has_text = bool(self._unknown) or any(_keeps_text(one.type) for one in self._fields)
         self._has_integers = any(pa.types.is_integer(one.type) for one in self._fields)
         self._parse = pv.ParseOptions(
@@ -64,7 +64,7 @@ class CsvParts:
         self._ragged: tuple[int, int, int] | None = None
 
     def records(self, lines: Lines) -> FoundBatch | None:
-        """The records of whole lines, the header not among them; ``None`` when there are none."""
+        """The records of whole lines without the header; ``None`` if there are none."""
         lines = without_blank(lines, self._options)
         if lines.offset < self._layout.header_stop:
             lines = self._without_header(lines)

@@ -1,4 +1,4 @@
-"""Records of CSV: those that span lines (``multi_line``), and lines that are none. Pure."""
+"""Quotes and records of CSV: records that span lines (``multi_line``), and blank lines. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.lines import RECORD_BYTES_MAX, LineEnds, Lines
 from aioprefetch.source.options import FormatOptions
 
-# Where something begins and ends.
+# Begin and end.
 Span = tuple[int, int]
 
 # What numpy looks through at once: the memory for it is not new each time.
@@ -40,7 +40,7 @@ class Quoting:
             self._escaped = re.compile(re.escape(self._escape or b"") + b"(.)", re.DOTALL)
 
     def hides(self, data: bytes) -> bool:
-        """Whether there is a quote at all."""
+        """Whether there is any quote."""
         return self.quote is not None and self.quote in data
 
     def spans(self, data: bytes) -> tuple[list[Span], int]:
@@ -80,8 +80,8 @@ class Quoting:
         return line, "a quote is open at the end of the line: fields with line breaks in quotes need multi_line"
 
     def _backslash(self, data: bytes) -> int | None:
-        """Where within quotes a backslash is before a quote."""
-        if b"\\" not in data:  # One byte is found many times as fast as two.
+        """The positions of backslashes before a quote, within quotes."""
+        if b"\\" not in data:  # A search for one byte is many times as fast as for two.
             return None
         mark = b"\\" + (self.quote or b"")
         if mark not in data:
@@ -95,10 +95,10 @@ class Quoting:
         return None
 
     def _is_plain(self, data: bytes) -> bool:
-        """Whether every quote opens or closes a field, or is doubled, and escapes are within: told without a search.
+        """Whether each quote opens or closes a field, or is doubled, and escapes are within, decided without a search.
 
-        Where each one that comes second, fourth, … ends a field, or has the next one behind it, and each other one
-        begins a field, or has one before it, they can be nothing else.
+        That holds if each second quote is before the end of a field or before another quote, and each other quote is at
+        the begin of a field or after another quote.
         """
         escape, quote = self._escape or b"", self.quote or b""
         masked = data
@@ -124,7 +124,7 @@ class Quoting:
         return bool((np.searchsorted(quotes, hidden) % 2).all())
 
     def doubled(self, data: bytes) -> bytes:
-        """With doubled quotes for those that are escaped, and escapes that escape nothing."""
+        """The data with doubled quotes in place of escaped ones, and without escapes that escape nothing."""
         escape, quote = self._escape, self.quote
         if escape is None or quote is None or escape not in data or quote not in data:
             return data
@@ -140,7 +140,7 @@ class Quoting:
 
 
 def _places(data: npt.NDArray[np.uint8], bytes_wanted: bytes) -> npt.NDArray[np.int64]:
-    """Where these bytes are. Piece by piece: memory that is new each time costs more than the search."""
+    """The positions of the bytes. Works piece by piece: fresh memory costs more than the search."""
     found = [np.zeros(0, np.int64)]
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]
@@ -181,12 +181,12 @@ def _within(mark: bytes, escape: bytes | None, never: bytes) -> bytes:
     )
 
 
-# What Java's ``trim`` takes off.
+# The characters that Java's ``trim`` removes.
 _SPACES = bytes(range(ord(" ") + 1))
 
 
 class RecordCutter:
-    """As ``LineCutter``, for whole files whose records may span lines."""
+    """A cutter for whole files whose records may span lines."""
 
     def __init__(self, quoting: Quoting, *, path: str) -> None:
         self._quoting = quoting
@@ -200,7 +200,6 @@ class RecordCutter:
         self.is_done = False
 
     def push(self, piece: bytes) -> Lines | None:
-        """See ``LineCutter``."""
         self._parts.append(piece)
         self._size += len(piece)
         if self._size < self._look_at:
@@ -220,7 +219,6 @@ class RecordCutter:
         return Lines(data[:stop], self._position - stop) if stop else None
 
     def finish(self) -> Lines | None:
-        """See ``LineCutter``."""
         data = b"".join(self._parts)
         self._parts = []
         if self._quoting.spans(data)[1] < len(data):
@@ -230,9 +228,9 @@ class RecordCutter:
 
 
 def record_end(data: bytes, quoting: Quoting) -> int:
-    """Behind the last line end that ends a record, as far as it is known; 0 when there is none."""
+    """The position after the last line end that surely ends a record; 0 if there is none."""
     spans, stop = quoting.spans(data)
-    if spans and spans[-1][1] == len(data):  # What closes it may be the first half of a doubled quote.
+    if spans and spans[-1][1] == len(data):  # The closing quote may be the first half of a doubled one.
         stop = spans.pop()[0]
     for begin, end in reversed([(0, 0), *spans]):
         newline = data.rfind(b"\n", end, stop)
@@ -244,7 +242,7 @@ def record_end(data: bytes, quoting: Quoting) -> int:
 
 
 def record_spans(data: bytes, quoting: Quoting, ends: LineEnds) -> list[Span]:
-    """Where each record begins and ends, without its line end; empty lines are none."""
+    """The begin and end of each record, without its line end and without empty lines."""
     hidden, _ = quoting.spans(data)
     if not hidden:
         return [one for one in ends.spans(data) if one[0] < one[1]]
@@ -255,7 +253,7 @@ def record_spans(data: bytes, quoting: Quoting, ends: LineEnds) -> list[Span]:
 
 
 def first_record(data: bytes, options: FormatOptions, quoting: Quoting) -> Span | None:
-    """Where the first record begins and ends; ``None`` where there are empty lines alone."""
+    """The begin and end of the first record; ``None`` if all lines are empty."""
     ends = LineEnds(None if options.line_separator is None else options.line_separator.encode())
     if options.multi_line:
         return next(iter(record_spans(data, quoting, ends)), None)
@@ -269,7 +267,7 @@ def first_record(data: bytes, options: FormatOptions, quoting: Quoting) -> Span 
 
 
 def without_blank(lines: Lines, options: FormatOptions) -> Lines:
-    """Lines of spaces (and what Spark takes for such) as so many empty ones: these are no records."""
+    """The lines with each blank line (spaces, and control characters as in Spark) made empty: it is not a record."""
     end = b"\n" if options.line_separator is None else options.line_separator.encode()
     if options.multi_line or len(end) > 1 or not has_blank(lines.data, end):
         return lines

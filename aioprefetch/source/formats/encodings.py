@@ -141,7 +141,7 @@ class Transcoder:
                 encoding=self.encoding,
             )
         if self._waiting_bytes < held and not is_last:
-            return b""  # What it holds (of UTF-7, all of a section in base64) it decodes anew each time.
+            return b""  # What it holds (of UTF-7, all of a section in base64) it decodes again each time.
         piece = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         try:

@@ -29,22 +29,22 @@ BEYOND_BYTES_MAX = 8 << 20
 # The message of an ``ObjectChanged`` for a file of another version than the listed one.
 OVERWRITTEN = "the file was overwritten after it was listed"
 
-# So much of a part is asked for ahead of its reading.
+# The bytes of a part that are requested ahead.
 AHEAD_BYTES = 16 << 20
 
 
 def check_open_file(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> None:
     """Check the settings of ``openFile`` for a file that is read without a reader.
 
-    ``ConfigInvalid`` and ``Unsupported`` as ``OpenFileBuilder.build`` raises them. What is known of the file (length,
-    ETag, version) wins over settings, as a status does; the others say how a reader reads, and there is none.
+    ``ConfigInvalid`` and ``Unsupported`` as ``OpenFileBuilder.build`` raises them. The known length, ETag and version
+    of the file win over settings; settings of a reader have no effect.
     """
     if settings:
         operator.open_file(file.key).propagate(settings).with_status(file).build()
 
 
 def comes_whole(file: SourceFile) -> bool:
-    """Whether ``read_whole`` is for it: small, and nothing that a store could not be held to by its ETag."""
+    """Whether ``read_whole`` suits a file: it is small, and has no weak ETag, which a store cannot check."""
     return 0 < file.size <= WHOLE_BYTES_MAX and not (file.etag and is_weak(file.etag))
 
 
@@ -86,7 +86,7 @@ async def open_pinned(
 ) -> RangeReader:
     """A reader of this version of a file; nothing is sent. ``settings`` of ``openFile`` win over ``policy``, ``split``.
 
-    Raises ``ConfigInvalid`` for a mandatory setting that nobody knows.
+    ``ConfigInvalid`` for an unknown mandatory setting.
     """
     builder = operator.open_file(file.key).opt(READ_POLICY, policy)
     if split is not None:
@@ -99,7 +99,7 @@ async def pieces(
 ) -> AsyncGenerator[bytes, None]:
     """The bytes of the file from ``begin`` on, to the end of the item in large pieces, then beyond it in small ones.
 
-    Whoever has what he needs closes it; then nothing is left in flight.
+    Closed early, it leaves nothing in flight.
     """
     if item.file.size == 0:
         return
@@ -119,9 +119,9 @@ async def pieces(
 
 
 async def _part(reader: RangeReader, position: int, stop: int) -> AsyncGenerator[bytes, None]:
-    """From a position on, with exact requests ahead up to ``stop``, and beyond it.
+    """The bytes from a position on, with exact requests ahead up to ``stop``, and beyond it.
 
-    Requests by block would bring a block on each side of a part of a file, which its neighbours bring again.
+    Requests by block would fetch a block on each side of the part, which its neighbours fetch again.
     """
     asked = position
     while position < stop:

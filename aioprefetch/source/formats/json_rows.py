@@ -1,7 +1,7 @@
-"""JSON lines one by one, by the standard library: slow, and exact about what is wrong, and where.
+"""JSON lines one by one, by the standard library: slow, with an exact error and its position.
 
-It reads what pyarrow does not: any value into a string column, maps, base64, duplicate keys, NaN; and it collects the
-fields that a schema does not have.
+This reads what pyarrow refuses: any value into a string column, maps, base64, duplicate keys, NaN; and it collects the
+fields that a schema lacks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import starts_of
 
-# Python makes no integer of more digits.
+# Python refuses integers of more digits.
 _INTEGER_CHARS_MAX = 4000
 
-# Values are walked by functions that call themselves, a few at each level: far fewer than Python allows.
+# Recursive functions walk values, a few calls for each level: far below the limit of Python.
 DEPTH_MAX = 200
 
 
@@ -42,7 +42,7 @@ def _integer(text: str) -> Integer | Number:
     return Integer(text) if len(text) <= _INTEGER_CHARS_MAX else Number(text)
 
 
-# One that nothing closes goes to the end: else each quote in it would be looked behind for its own end.
+# An open string goes to the end: otherwise each quote in it would start a search.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uint8)
 
@@ -61,9 +61,9 @@ class _Columns:
 def read_rows(
     lines: Lines, ends: LineEnds, want: Wanted, path: str, unknown_names: set[str] | None = None
 ) -> FoundBatch:
-    """The records of whole lines; blank ones are none. The first one that is wrong is what is raised.
+    """The records of whole lines without blank ones. Raises for the first invalid record.
 
-    Where unknown fields are to be told of, their names are added to ``unknown_names``.
+    With ``unknown_names`` the names of unknown fields are added to it.
     """
     policy = want.options.unknown_fields
     fields = {one.name: one.type for one in want.schema}
@@ -106,7 +106,7 @@ def read_rows(
 
 
 def _first_unfit(columns: _Columns, want: Wanted) -> tuple[int, NotConvertible] | None:
-    """Where the first record begins with a value that Arrow does not take for its column, and that value."""
+    """The begin of the first record with a value that Arrow refuses for its column, and that value."""
     found = [(first_unfit(columns.values[one.name], one.type), one) for one in want.schema]
     places = [(place, one) for place, one in found if place is not None]
     if not places:
@@ -139,14 +139,14 @@ def parse_record(text: bytes) -> dict[str, Any]:
 
 
 def depth_of(text: bytes) -> int:
-    """How deep objects and lists are nested in a JSON text, told without parsing it."""
+    """The depth of nesting in a JSON text, found without parsing."""
     found = np.frombuffer(_STRING.sub(b"", text), np.uint8)
     steps = np.isin(found, _OPENING).astype(np.int8) - np.isin(found, _CLOSING).astype(np.int8)
     return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
 
 
 def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:
-    """A value that the schema does not take, as an error of the file."""
+    """The error for a value that does not fit the schema."""
     return corrupt(
         f"a value of the column {error.name!r} is no {error.kind}: {shown(error.value)!r}",
         path=path,
@@ -157,7 +157,7 @@ def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:
 
 
 def unknown_of(record: Mapping[str, Any], fields: Mapping[str, pa.DataType]) -> dict[str, Any]:
-    """What of an object the fields do not have, also within nested ones."""
+    """The part of an object that the fields lack, also within nested ones."""
     unknown: dict[str, Any] = {}
     for name, value in record.items():
         inner = value if name not in fields else _unknown_within(value, fields[name])

@@ -1,7 +1,7 @@
 """JSON lines: each line that is not blank is an object, a record.
 
-pyarrow parses a part of the file at once under the explicit schema, so types never depend on where parts are cut.
-What it refuses, or takes otherwise than line by line, is read again by ``json_rows``, which tells what is wrong.
+pyarrow parses a part of the file at once under the explicit schema, so types do not depend on where parts are cut. A
+part that it refuses, or would read differently, is read by ``json_rows``, which names the fault.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ _NO_COLUMN = pa.schema([("", pa.bool_())])
 
 
 class JsonParts:
-    """How the parts of one item are parsed."""
+    """Parses the parts of one item."""
 
     def __init__(self, want: Wanted, ends: LineEnds, path: str) -> None:
         self._want = want
         self._ends = ends
         self._path = path
         self._zone = zone_of(want.options)
-        # Times of another zone than UTC are read as texts.
+        # Times in another zone than UTC are read as texts.
         self._local = [one for one in want.schema if self._zone is not UTC and _is_instant(one.type)]
-        # Looked for in the first part alone.
+        # Checked in the first part alone.
         self._local_times = local_times(want.schema) if want.options.time_zone is None else None
         self._drops_unknown = want.options.drops_unknown
         self._warns_of_unknown = want.options.unknown_fields == "warn"
@@ -113,7 +113,7 @@ class JsonParts:
         return found
 
     def at_once(self, lines: Lines) -> FoundBatch | None:
-        """The records as pyarrow reads them; ``None`` where they have to be read one by one."""
+        """The records as pyarrow reads them; ``None`` if they have to be read one by one."""
         if self._local_times is not None:
             if self._local_times.search(lines.data):
                 warn_of_no_zone()
@@ -184,7 +184,7 @@ def _is_instant(kind: pa.DataType) -> bool:
 
 
 def _is_direct(kind: pa.DataType, is_utc: bool) -> bool:
-    """Whether pyarrow reads it from JSON as we do."""
+    """Whether pyarrow reads the type from JSON as ``json_rows`` does."""
     types = pa.types
     if types.is_struct(kind):
         return all(_is_direct(one.type, is_utc) for one in kind)
@@ -196,9 +196,9 @@ def _is_direct(kind: pa.DataType, is_utc: bool) -> bool:
 
 
 def one_object_a_line(data: bytes) -> int:
-    """How many lines the usual file has, 0 for others.
+    """The number of lines if each is surely one object, otherwise 0.
 
-    Told by what is around line ends, since a ``}`` before one and a ``{`` behind it are nowhere within an object.
+    Decided by the bytes around line ends: no object has a ``}`` before a line end and a ``{`` after it within itself.
     """
     if not (data.startswith(b"{") and data.endswith((b"}\n", b"}"))) or b"\r" in data:
         return 0
@@ -239,7 +239,7 @@ _Kind = Any
 
 
 def infer_json(lines: Lines, ends: LineEnds, path: str) -> pa.Schema:
-    """The schema of whole lines. ``UntrustedMetadata`` for what is no JSON object."""
+    """The schema of whole lines. ``UntrustedMetadata`` for a line that is not a JSON object."""
     merged: _Kind = {}
     for start, stop in ends.spans(lines.data):
         text = lines.data[start:stop].strip(b" \t\r\n")

@@ -1,9 +1,9 @@
 """Lance: a file, or in batches the directory of a dataset at one version.
 
-A file may be read in ranges: of its rows the share that the range has of its bytes, so that ranges that cover the file
-cover its rows, each once. A dataset is an item whose key is that of its directory, with a ``/`` at the end (or empty:
-the root), and whose version is the dataset's; it comes with its deletions. Streams find files, and know nothing of
-datasets: point them at directories of files.
+A file may be read in ranges: a range has the share of the rows that it has of the bytes, so that ranges that cover the
+file cover its rows, each once. A dataset is an item whose key is that of its directory, with a ``/`` at the end (or
+empty: the root), and whose version is the dataset's; it comes with its deletions. Streams find files and no datasets:
+point them at directories of files.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Cutter(Protocol):
-    """What cuts a stream of bytes into whole records: see ``LineCutter``."""
+    """Cuts a stream of bytes into whole records; ``LineCutter`` is one."""
 
     begin: int
     is_done: bool
@@ -79,7 +79,7 @@ class LineFormat(RecordFormat):
 
 
 def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:
-    """The line ends of what was decoded, or (``raw``) of the bytes in the file where these are cut as they are."""
+    """The line ends of decoded text, or (``raw``) of the bytes in a file that is cut before it is decoded."""
     separator = options.line_separator
     if separator == "":
         raise InvalidArgument("line_separator must not be empty", operation="read_items")
@@ -88,7 +88,7 @@ def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:
 
 
 def line_cutter(item: FetchItem, options: FormatOptions) -> LineCutter:
-    """Cuts at line ends what lies in an item."""
+    """A cutter of an item at line ends."""
     end = None if item.stop >= item.file.size else item.stop
     return LineCutter(line_ends(options, raw=True), path=item.file.key, start=item.start, end=end)
 
@@ -101,9 +101,9 @@ async def read_records(
     parse: Parse,
     whole: bytes | None = None,
 ) -> AsyncGenerator[FoundBatch, None]:
-    """The records of an item. What it raises: see ``RecordFormat``; closed early it leaves nothing behind.
+    """The records of an item. Raises as ``RecordFormat`` says; closed early it leaves nothing in flight.
 
-    ``whole`` are all bytes of the file, if they are there already.
+    ``whole`` has all bytes of the file, if they were fetched already.
     """
     check_splits(item, want.options)
     raw = pieces(operator, item, want.read.open_file, begin=cutter.begin) if whole is None else _once(whole)
@@ -122,7 +122,7 @@ async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
 async def _lines(
     operator: Operator, file: SourceFile, options: FormatOptions, cutter: Cutter, raw: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[Lines, None]:
-    """Whole records, as UTF-8."""
+    """Parts of whole records, as UTF-8."""
     compression = compression_of(file.key, options)
     decoding = Decoding(file, options)
     runtime = operator.runtime()
@@ -141,7 +141,7 @@ async def _lines(
 
 
 class Decoding:
-    """Makes UTF-8 of what is in one file: of whole lines where these can be cut in the file, else of the stream."""
+    """Makes UTF-8 of one file: of whole lines if these can be cut before, otherwise of the stream."""
 
     def __init__(self, file: SourceFile, options: FormatOptions) -> None:
         self._path = file.key
@@ -151,11 +151,11 @@ class Decoding:
         self._position = 0
 
     def before(self, piece: bytes, *, is_last: bool = False) -> bytes:
-        """What is to be cut."""
+        """The bytes to cut."""
         return piece if self._transcoder is None else self._transcoder.push(piece, is_last=is_last)
 
     def after(self, found: Lines) -> Lines:
-        """Lines that were cut, with their place in the file."""
+        """The lines after the cut, as UTF-8, with their position in the file."""
         if self._transcoder is not None:
             self._position = self._position or self._transcoder.mark_bytes
             placed = Lines(found.data, self._position, self._transcoder.length)
@@ -170,7 +170,7 @@ class Decoding:
         return Lines(utf8, offset, lambda part: len(part.decode().encode(self._encoding)))
 
     def whole(self, data: bytes) -> Lines:
-        """All lines of a file, whose bytes these are."""
+        """All lines of a file with these bytes."""
         return self.after(Lines(self.before(data, is_last=True), 0))
 
 
@@ -186,20 +186,20 @@ def check_splits(item: FetchItem, options: FormatOptions) -> None:
 
 
 async def on_thread(operator: Operator, size: int, call: Callable[[], T]) -> T:
-    """Work on ``size`` bytes: in a thread where it pays."""
+    """Run work on ``size`` bytes: in a thread if that pays."""
     return call() if size < THREAD_BYTES else await operator.runtime().run_blocking(call)
 
 
-# The names of a CSV file are looked for in so much of its head.
+# The first request for the names of a CSV file has this size.
 HEAD_BYTES = 16 << 10
 
 
 async def sample_lines(
     operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions, cutter: Cutter
 ) -> Lines:
-    """The whole records in the first ``sample_bytes`` of a file, compressed or not; no data where it has none.
+    """The whole records in the first ``sample_bytes`` of a file, compressed or not; no data if it has none.
 
-    ``InvalidArgument`` when the first record is longer than that.
+    ``InvalidArgument`` if the first record is longer than that.
     """
     raw = await beginning(operator, file, read.open_file, options.sample_bytes)
     data, is_whole = _plain(raw, file, options)
@@ -233,7 +233,7 @@ async def first_lines(
 
 
 def _plain(raw: bytes, file: SourceFile, options: FormatOptions) -> tuple[bytes, bool]:
-    """What is decompressed of the beginning of a file, and whether it is all of it."""
+    """The decompressed beginning of a file, and whether that is all of the file."""
     compression = compression_of(file.key, options)
     if compression == "none":
         return raw, len(raw) >= file.size

@@ -21,9 +21,9 @@ _END = re.compile(rb"\r\n?|\n")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole lines with their ends (the last one of a file may have none); ``offset`` is where they begin in the file.
+    """Whole lines with their ends (the last one of a file may lack it); ``offset`` is their position in the file.
 
-    ``length`` tells how many bytes of the file a part of ``data`` was, where that is not as many.
+    ``length`` gives the number of bytes in the file for a part of ``data``, where that differs.
     """
 
     data: bytes
@@ -31,7 +31,7 @@ class Lines:
     length: Callable[[bytes], int] = len
 
     def place(self, index: int) -> int:
-        """Where in the file the byte ``index`` of the data lies."""
+        """The position in the file of the byte ``index`` of the data."""
         return self.offset + (index if self.length is len else self.length(self.data[:index]))
 
 
@@ -40,12 +40,12 @@ class LineEnds:
 
     def __init__(self, separator: bytes | None) -> None:
         self.separator = separator
-        # So many bytes before a position decide whether a line starts there.
+        # The number of bytes before a position that decide whether a line starts there.
         self.reach = 1 if separator is None else len(separator)
         self._overlaps = separator is not None and overlaps_itself(separator)
 
     def first(self, data: bytes, at: int, *, is_last: bool) -> int | None:
-        """Behind the first line end in ``data`` that begins at or after ``at``; ``None`` while that is not known."""
+        """The position after the first line end in ``data`` that begins at or after ``at``; ``None`` if unknown yet."""
         if self.separator is not None:
             found = data.find(self.separator, max(0, at))
             return None if found < 0 else found + self.reach
@@ -55,7 +55,7 @@ class LineEnds:
         return match.end()
 
     def last(self, data: bytes) -> int:
-        """Behind the last line end in ``data`` that is known to be whole; 0 when there is none."""
+        """The position after the last complete line end in ``data``; 0 if there is none."""
         separator = self.separator
         if separator is None:
             newline = data.rfind(b"\n")
@@ -68,12 +68,12 @@ class LineEnds:
         return end
 
     def last_of(self, tail: bytes, piece: bytes) -> int:
-        """The same of ``piece``, before which ``tail`` came: 0 or less where the end lies before it."""
+        """``last`` for ``piece`` with ``tail`` before it: 0 or less if the end lies in the tail."""
         found = 0 if self._overlaps else self.last(piece)
         return found or self.last(tail + piece) - len(tail)
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Where each line of ``data`` begins and ends, without its end."""
+        """The begin and end of each line of ``data``, without its end."""
         found: list[tuple[int, int]] = []
         begin, separator = 0, self.separator
         if separator is None:
@@ -89,7 +89,7 @@ class LineEnds:
         return found
 
     def plain_end(self, data: bytes) -> bytes | None:
-        """The one line end that all lines of ``data`` have; ``None`` when they differ."""
+        """The common end of all lines of ``data``; ``None`` if they differ."""
         if self.separator is not None:
             return None if self._overlaps else self.separator
         returns = data.count(b"\r") if b"\r" in data else 0
@@ -104,9 +104,9 @@ def overlaps_itself(separator: AnyStr) -> bool:
 
 
 class LineCutter:
-    """Gathers pieces of a file from ``begin`` on, and gives the whole lines that start in ``[start, end)``.
+    """Collects pieces of a file from ``begin`` on, and gives the whole lines that start in ``[start, end)``.
 
-    Without ``end`` all that follow. Once ``is_done`` no further piece is needed.
+    Without ``end`` all lines from ``start`` on. Once ``is_done`` no further piece is needed.
     """
 
     def __init__(self, ends: LineEnds, *, path: str, start: int = 0, end: int | None = None) -> None:
@@ -123,12 +123,12 @@ class LineCutter:
         self.is_done = end is not None and end <= start
 
     def push(self, piece: bytes) -> Lines | None:
-        """The lines that are whole with this piece, if any."""
+        """The lines that this piece completes, if any."""
         if self.is_done:
             return None
         tail = self._tail
         if not self._skipping and self._parts and self._reaches_end(0):
-            # No line starts at or behind the end, as far as was looked: only what is new is looked at.
+            # No line starts at or after the end in the bytes so far: only the new ones are searched.
             if self._ends.first(tail + piece, 0, is_last=False) is None:
                 self._keep(piece)
                 return None
@@ -145,7 +145,7 @@ class LineCutter:
         return Lines(block, offset) if block else None
 
     def finish(self) -> Lines | None:
-        """The file has ended: the last lines, the very last perhaps without its end."""
+        """The last lines at the end of the file, the very last perhaps without its end."""
         if self.is_done:
             return None
         return self._push_edge(b"", is_last=True)
@@ -154,7 +154,7 @@ class LineCutter:
         return self._end is not None and self._position + self._size + more >= self._end
 
     def _push_edge(self, piece: bytes, *, is_last: bool) -> Lines | None:
-        """Where the range begins or ends, by looking at all that is held: that is little but for long lines."""
+        """Lines at the begin or end of the range, found in all held bytes: these are few but for long lines."""
         data = b"".join((*self._parts, piece))
         if self._skipping:
             first = self._line_start(data, self._start, is_last=is_last)

@@ -1,4 +1,4 @@
-"""Parquet: row groups that start in the item's bytes, of which the wanted columns alone are read."""
+"""Parquet: the wanted columns of the row groups that start in the bytes of an item."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ParquetFormat(RecordFormat):
 async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> Footer:
     """The footer of this version of a file. ``ObjectChanged`` if the store has another one.
 
-    ``settings`` of ``openFile`` are checked: pages are read as a plan says.
+    ``settings`` of ``openFile`` are checked, and have no other effect: plans decide how pages are read.
     """
     check_open_file(operator, file, settings)
     # A larger tail costs less than a second request.
@@ -122,7 +122,7 @@ async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[
 def wanted_row_groups(footer: Footer, item: FetchItem) -> list[int]:
     """The row groups of an item: those it names, otherwise those that start in its bytes.
 
-    ``UntrustedMetadata`` if it names one that the file does not have.
+    ``UntrustedMetadata`` if it names a row group that the file lacks.
     """
     if item.row_groups is None:
         return [
@@ -141,7 +141,7 @@ def wanted_row_groups(footer: Footer, item: FetchItem) -> list[int]:
 
 
 def row_group_starts(footer: Footer) -> list[int]:
-    """Where each row group starts: at the first page of its first column. Not checked against the file."""
+    """The start of each row group: the first page of its first column. Not checked against the file."""
     starts: list[int] = []
     for group in footer.chunks:
         first = group[0] if group else None
@@ -155,7 +155,7 @@ def row_group_starts(footer: Footer) -> list[int]:
 
 
 def row_group_items(file: SourceFile, footer: Footer, groups: Sequence[int], target_bytes: int) -> list[FetchItem]:
-    """Some row groups of a file in runs of about ``target_bytes``, at least one each. All of it stays whole."""
+    """Some row groups as items of about ``target_bytes``. All row groups of a small file are one whole item."""
     if not groups:
         return []
     starts = [min(max(start, 0), file.size) for start in row_group_starts(footer)]
@@ -186,9 +186,9 @@ def _all_rows(footer: Footer, groups: Sequence[int]) -> Sequence[Range]:
 
 
 def prunable(footer: Footer, filters: Any, schema: pa.Schema, *, time_zone: str | None = None) -> Any:
-    """Of filters on ``schema`` what a file's own statistics can decide: ``None`` if nothing.
+    """The part of filters on ``schema`` that the statistics of a file can decide; ``None`` if there is none.
 
-    Clauses on columns that the file does not have, or has of another kind, are left out: then more rows are read, and
+    Clauses on columns that the file lacks, or has with another kind of type, are dropped: then more rows are read, and
     none is lost, since filters decide on each row in the end.
     """
     if filters is None or isinstance(filters, pc.Expression):
@@ -211,14 +211,14 @@ def prunable(footer: Footer, filters: Any, schema: pa.Schema, *, time_zone: str 
 
 
 def _is_decidable(operator: str, value: Any, found: pa.DataType) -> bool:
-    """Whether statistics, which leave out NaN, know enough: here NaN is above all numbers and equal to itself."""
+    """Whether statistics, which exclude NaN, suffice: NaN is above all numbers and equal to itself here."""
     if operator in ("in", "not in"):
         return not any(map(is_nan, value))
     return not is_nan(value) and not (operator in (">", ">=") and pa.types.is_floating(found))
 
 
 def _compares_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values compare the same before and after they are conformed."""
+    """Whether values compare the same before and after ``conform``."""
     if pa.types.is_nested(found) or (pa.types.is_timestamp(found) and found.unit == "ns"):
         return False  # Nanoseconds are cut off.
     plain = plain_type(found)
@@ -229,7 +229,7 @@ def _compares_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def file_schema(footer: Footer) -> pa.Schema:
-    """The schema of a file as pyarrow reads it, except that an INT96 is an instant, as those who write it mean it."""
+    """The schema of a file as pyarrow reads it, but with INT96 as an instant, as its writers mean it."""
     if _INT96 not in footer.shape.physical_types:
         return footer.schema.remove_metadata()
     physical = iter(footer.shape.physical_types)
@@ -248,14 +248,18 @@ def _marked(kind: pa.DataType, physical: Any) -> pa.DataType:
     return INSTANT if next(physical, None) == _INT96 else kind
 
 
-# So many values are decoded in about a millisecond, and need no thread.
+# The number of values that take about a millisecond to decode, and no thread.
 _VALUES_MAX = 32 << 10
-# Nor does it take longer to decompress so much, by the footer's word.
+# The bytes, by the footer, that take no longer to decompress.
 _UNCOMPRESSED_BYTES_MAX = 1 << 20
 
 
 def is_small(footer: Footer, columns: Sequence[str], groups: Sequence[int]) -> bool:
-    """Whether ``small_batches`` is for these columns of these row groups."""
+    """Whether ``small_batches`` suits these columns of these row groups.
+
+    A scan has requests, memory and threads to manage, and takes a millisecond to begin. A small file came whole with
+    its footer, and is decoded in place, with the same checks and decoders.
+    """
     names = footer.schema.names
     if footer.pinned.tail_start > 0 or not columns or len(set(names)) < len(names):
         return False

@@ -1,4 +1,4 @@
-"""Lines as Arrow arrays: their texts, and where each starts."""
+"""Lines as Arrow arrays: their texts and their positions."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def only_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def in_batches(found: FoundBatch, rows: int) -> Iterator[FoundBatch]:
-    """The same records in batches of at most so many."""
+    """The same records in batches of at most ``rows``."""
     count = found.batch.num_rows
     if count <= rows:
         if count:

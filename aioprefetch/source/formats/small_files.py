@@ -1,7 +1,7 @@
 """Small files of lines: read by one GET each, parsed many at a time.
 
-pyarrow takes as long to begin as to parse a thousand lines. So the lines of neighbouring files that are alike are
-parsed as one text, by the same rules as large files: where anything about a file is odd, it is parsed alone.
+pyarrow takes as long to begin as to parse a thousand lines. So the lines of neighbouring files of one likeness are
+parsed as one text, by the same rules as large files; a file that differs in any way is parsed alone.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Calendar:
             if self._is_old(column):
                 raise Unsupported(
                     f"column {name!r} has dates before 1582-10-15, or times before 1900, in the old calendar of Spark: "
-                    "write them anew with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and "
+                    "write them again with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED and "
                     "int96RebaseModeInWrite=CORRECTED, or leave the column out",
                     operation="scan",
                     path=self.path,

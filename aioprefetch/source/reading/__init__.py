@@ -1,4 +1,4 @@
-"""From work to record batches: which items a batch has, what schema its files have, and their records conformed.
+"""Planning, schema inference and reading of items: from files to record batches of one schema.
 
 ``plan_batch`` and ``infer_schema`` run where a job is planned, ``read_items`` in its tasks.
 """

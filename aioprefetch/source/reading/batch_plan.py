@@ -1,8 +1,7 @@
-"""The plan of a batch: its files, cut into items where that helps, packed into the partitions of its tasks.
+"""The plan of a batch: its files, cut into items where that pays, packed into the partitions of its tasks.
 
-Footers of Parquet files are read here only where that saves more than it costs: with filters, to leave row groups and
-whole files out, and for files that are cut, to cut them between row groups. All others go to the tasks as they are,
-which need the footer anyway.
+Footers are read here only where that saves more than it costs: with filters, to leave out parts and whole files, and
+for files that are cut, to cut them between their parts. Tasks need the footers of all other files anyway.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions
 from aioprefetch.source.reading.failures import reason_of
 
-# Of more files footers are left to the tasks.
+# For more files than this, tasks read the footers.
 FOOTERS_MAX = 100_000
-# Footers that are read at once.
+# Concurrent reads of footers.
 _FOOTERS_IN_FLIGHT = 64
 
 
@@ -43,12 +42,12 @@ async def plan_batch(
     filters: Any = None,
     open_file: Mapping[str, str] | None = None,
 ) -> list[list[FetchItem]]:
-    """The work of each task: a partition for each slot, or two where there is much, alike in bytes, none of them empty.
+    """The items of each task: one partition for each slot, or two for much work, of similar bytes, none empty.
 
-    See ``partition_count``. ``files`` in place of a listing of what is below ``prefix``. ``filters`` are on ``schema``;
-    without a schema they leave nothing out. Settings of ``openFile`` reach each file whose footer is read here. Empty
-    files are no work, nor a row of ``format="binary"``, as in Spark. ``ConfigInvalid`` for files whose format is not
-    told.
+    ``partition_count`` chooses their number. ``files`` replaces a listing of the files below ``prefix``. ``filters``
+    refer to ``schema``; without a schema they leave nothing out. Settings of ``openFile`` apply to each file whose
+    footer is read here. Empty files are left out, also for ``format="binary"``, as in Spark. ``ConfigInvalid`` for a
+    file whose format is unknown.
     """
     check_partition_options(partitioning)
     if partitioning.split_files is None:
@@ -56,8 +55,12 @@ async def plan_batch(
     if files is None:
         files = list_files(operator, format, glob=listing.glob, prefix=prefix, hidden_files=listing.hidden_files)
     clauses = None if schema is None else filters
-    told = None if clauses is None or schema is None else DirectoryFilter(clauses, schema, format.time_zone)
-    whole = [FetchItem(file) async for file in files if file.size and (told is None or told.may_match(file.key))]
+    directories = None if clauses is None or schema is None else DirectoryFilter(clauses, schema, format.time_zone)
+    whole = [
+        FetchItem(file)
+        async for file in files
+        if file.size and (directories is None or directories.may_match(file.key))
+    ]
     count = partition_count(whole, partitioning)
     target_bytes = piece_bytes(whole, count, partitioning)
 
@@ -79,15 +82,15 @@ async def plan_batch(
 
 
 def _own_fields(file: SourceFile, schema: pa.Schema) -> pa.Schema:
-    """The fields that are read of the file itself: what it says of one that its path tells does not count."""
-    told = directory_fields(names_of(directories_of(file.key)), schema)
-    return pa.schema([field for field in schema if field.name not in told]) if told else schema
+    """The fields that are read from the file itself, without those that its directories give."""
+    given = directory_fields(names_of(directories_of(file.key)), schema)
+    return pa.schema([field for field in schema if field.name not in given]) if given else schema
 
 
 def cut_item(
     item: FetchItem, target_bytes: int, options: FormatOptions, partitioning: PartitionOptions
 ) -> list[FetchItem]:
-    """An item in pieces of at most ``target_bytes``, where its format allows it and files may be split."""
+    """The pieces of an item, each of at most ``target_bytes``, if its format and the options allow a split."""
     count = -(-item.bytes // target_bytes)
     if count < 2 or item.row_groups is not None or not partitioning.split_files:
         return [item]
@@ -101,7 +104,7 @@ def cut_item(
 
 
 def joined(items: Iterable[FetchItem]) -> list[FetchItem]:
-    """Neighbouring row groups of one file as one item: its footer is read once."""
+    """Items with neighbouring row groups of a file become one item, so that its footer is read once."""
     found: list[FetchItem] = []
     for item in items:
         last = found[-1] if found else None
@@ -130,7 +133,7 @@ async def _with_parts(
                 found[place] = await plan(items[place])
             except Error as error:
                 if reason_of(error) is None:
-                    raise  # Otherwise its task finds the same, and knows what becomes of it.
+                    raise  # The task meets the same error, and applies the policy for it.
 
     tasks = [asyncio.ensure_future(read_some()) for _ in range(_FOOTERS_IN_FLIGHT)]
     try:
@@ -145,10 +148,10 @@ async def _with_parts(
 async def list_files(
     operator: Operator, options: FormatOptions, *, glob: str | None = None, prefix: str = "", hidden_files: bool = False
 ) -> AsyncGenerator[SourceFile, None]:
-    """The files below the root that match ``glob``, empty ones included; directories and hidden files are none.
+    """The files below the root that match ``glob``, empty ones included, without directories and hidden files.
 
-    A directory that holds a dataset of Lance is one file, if it matches: its key ends with ``/`` (that of the root is
-    empty), its version is the dataset's latest, its size is that of all its objects. What is in it is no file then.
+    A directory that holds a dataset is one file, if it matches: its key ends with ``/`` (the key of the root is empty),
+    its version is the latest of the dataset, and its size is that of all its objects, which are not listed themselves.
     """
     selection = Selection(prefix, glob, hidden_files=hidden_files)
     formats = formats_with_datasets(options)

@@ -1,7 +1,7 @@
-"""What becomes of an item whose file is missing, changed or corrupt: it fails the batch, or is left out as a whole.
+"""Policies for items whose file is missing, changed or corrupt: fail the batch, or leave the item out.
 
-An item is left out whole or not at all, so that a batch that is run again gives the same rows. See ``ItemWindow`` for
-how its rows are held back until it is certain.
+An item is left out as a whole, so that a batch that runs again gives the same rows. ``ItemWindow`` holds its rows back
+until the item has ended.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aioprefetch.source.reading.task import Quarantine, ReadTask
 
 Reason = Literal["missing", "changed", "corrupt"]
 
-# Operations of the decoders of Parquet and Lance: what they do not support is the file's fault, not the store's.
+# Operations of the decoders of Parquet and Lance, where ``Unsupported`` is about the file and not about the store.
 _DECODING = ("footer", "scan", "open")
 
 
 def reason_of(error: BaseException) -> Reason | None:
-    """Which of the three policies an error is one for; ``None`` for none: it concerns more than this file.
+    """The policy that applies to an error; ``None`` if the error concerns more than one file.
 
-    A bucket that is missing is no missing file, and an archived object is there: both fail, and say what to do.
+    A missing bucket is not a missing file, and an archived object exists: both fail with advice.
     """
     if isinstance(error, ObjectChanged):
         return "missing" if isinstance(error.__cause__, NotFound) else "changed"
@@ -48,7 +48,7 @@ def reason_of(error: BaseException) -> Reason | None:
 
 
 class Failures:
-    """The items that were left out so far."""
+    """The policies of a task, and the items that were left out."""
 
     def __init__(self, task: ReadTask) -> None:
         self._task = task
@@ -61,11 +61,11 @@ class Failures:
 
     @property
     def is_strict(self) -> bool:
-        """Whether every failure ends the batch, so that no row need wait for its item's end."""
+        """Whether each failure ends the batch, so that rows need not wait for the end of their item."""
         return all(policy == "fail" for policy in self._policies.values())
 
     def leave_out(self, item: FetchItem, error: BaseException) -> bool:
-        """Whether the item is left out because of the error, which is noted then. Otherwise the batch fails."""
+        """Record that the item is left out because of the error. ``False`` if the batch has to fail instead."""
         reason = reason_of(error)
         if reason is None or self._policies[reason] == "fail":
             return False
@@ -76,7 +76,7 @@ class Failures:
         return True
 
     def explain(self, item: FetchItem, error: BaseException, *, is_half_taken: bool) -> None:
-        """Say in an error which file it is about, and why that was not left out."""
+        """Add to an error which file it concerns, and why that file was not left out."""
         url = self._task.url_of(item.file.key)
         if isinstance(error, Error):
             error.add_context(operation="read_items", path=item.file.key, file=url)
@@ -89,13 +89,13 @@ class Failures:
             )
 
     async def write_down(self) -> None:
-        """Hand over what was quarantined, if anything was."""
+        """Pass the lines of quarantined files to ``task.quarantine``, if there are any."""
         if self._lines and self._task.quarantine is not None:
             await self._task.quarantine(tuple(self._lines))
 
 
 def _line(url: str, item: FetchItem, reason: Reason, error: BaseException) -> str:
-    """Without a time: the same batch writes the same lines."""
+    """One JSON line, without a time, so that the same batch writes the same lines."""
     file = item.file
     facts = {
         "file": url,
@@ -113,7 +113,7 @@ def _line(url: str, item: FetchItem, reason: Reason, error: BaseException) -> st
 
 
 def quarantine_to(operator: Operator, path: str) -> Quarantine:
-    """Writes the lines to one object in place of what a former run of the same task left there."""
+    """A ``Quarantine`` that writes the lines to one object, which replaces that of an earlier run of the task."""
 
     async def write(lines: tuple[str, ...]) -> None:
         await operator.write(path, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))

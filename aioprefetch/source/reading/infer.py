@@ -1,4 +1,4 @@
-"""The schema of a source that nobody told: from some of its files, chosen all over the listing."""
+"""The schema of a source without a given one: from a sample of its files, spread over the listing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.options import FormatOptions, OnFailure, ReadOptions
 from aioprefetch.source.reading.failures import reason_of
 
-# Files of a sample where no option says how many: more while they are small, so that a few small files are all read.
+# The default number of files in a sample; small files are all read up to a limit.
 SAMPLE_FILES = 10
 SAMPLE_SMALL_FILES_MAX = 100
 SAMPLE_SMALL_BYTES = 8 << 20
@@ -27,7 +27,7 @@ SAMPLE_SMALL_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class InferredSchema:
-    """A schema, and which of its fields are told by the directories of paths."""
+    """A schema, and the names of its fields whose values stand in directories."""
 
     schema: pa.Schema
     directories: tuple[str, ...] = ()
@@ -43,20 +43,20 @@ async def infer_schema(
     on_corrupt: OnFailure = "fail",
     keys_max: int | None = None,
 ) -> InferredSchema:
-    """The schema of a sample of ``files`` as one: see ``united``.
+    """The schema of a sample of ``files``, unified as ``united`` does.
 
-    The sample is ``options.sample_files`` files that are not empty, at even distances over the whole listing, the
-    first and the last among them, and the same for the same files. Without that number it is ``SAMPLE_FILES``, or as
-    many up to ``SAMPLE_SMALL_FILES_MAX`` as have ``SAMPLE_SMALL_BYTES`` together. No more than ``keys_max`` files are
-    listed. Types are plain ones, timestamps of microseconds, and everything is nullable; what is null in every file of
-    JSON or CSV is a string. ``name=value`` directories are columns, too; see ``DirectoryColumns``. Files that are
-    in none, beside others that are, have nulls there, which a warning says. Each file of the sample costs at most
-    ``options.sample_bytes``, or a footer; they are read at once. Where a corrupt file is no failure it is
-    passed over. Settings of ``openFile`` in ``read`` reach each.
+    The sample has ``options.sample_files`` files that are not empty, at even distances over the whole listing, with its
+    first and its last file; the same files give the same sample. Without that number it has ``SAMPLE_FILES``, or as
+    many up to ``SAMPLE_SMALL_FILES_MAX`` as have ``SAMPLE_SMALL_BYTES`` together. At most ``keys_max`` files are
+    listed. Types are plain, timestamps in microseconds, all fields nullable; a field that is null in each file of JSON
+    or CSV is a string. ``name=value`` directories are columns (``DirectoryColumns``); files outside of such directories
+    have nulls there, which a warning says. Each file of the sample costs at most ``options.sample_bytes``, or a footer;
+    they are read at once. A corrupt file is left out unless ``on_corrupt="fail"``. Settings of ``openFile`` in ``read``
+    apply to each file.
 
-    Raises ``NotFound``, naming URL and ``glob``, where there are no files, ``UntrustedMetadata`` where there are only
-    empty ones, for a file that cannot be read, for files whose types do not go together, and for directories of
-    different names; ``ConfigInvalid`` where no format is told.
+    Raises ``NotFound``, naming URL and ``glob``, if there are no files; ``UntrustedMetadata`` if all files are empty,
+    for a file that cannot be read, for types that cannot be unified, and for directories of different names;
+    ``ConfigInvalid`` for a file whose format is unknown.
     """
     sample, columns, empty = await _listed(files, options, keys_max)
     where = f"{operator.info.url}{'' if glob is None else f' with glob={glob!r}'}"
@@ -78,10 +78,10 @@ async def infer_schema(
     schema = united(found, is_lenient=all(are_textual))
     if any(are_textual):
         schema = with_texts_for_nulls(schema)
-    told = columns.fields()
-    if told and columns.outside is not None:
-        _warn_of_outside(columns, [field.name for field in told])
-    return InferredSchema(with_directory_fields(schema, told), tuple(field.name for field in told))
+    fields = columns.fields()
+    if fields and columns.outside is not None:
+        _warn_of_outside(columns, [field.name for field in fields])
+    return InferredSchema(with_directory_fields(schema, fields), tuple(field.name for field in fields))
 
 
 def _warn_of_outside(columns: DirectoryColumns, names: list[str]) -> None:
@@ -98,7 +98,7 @@ def _warn_of_outside(columns: DirectoryColumns, names: list[str]) -> None:
 async def _listed(
     files: AsyncIterable[SourceFile], options: FormatOptions, keys_max: int | None
 ) -> tuple[list[SourceFile], DirectoryColumns, int]:
-    """A sample of the files that are not empty, what all their paths tell, and how many empty files there are."""
+    """A sample of the files that are not empty, the columns of all their paths, and the number of empty files."""
     spread = _Spread(max(options.sample_files or 0, SAMPLE_SMALL_FILES_MAX))
     columns = DirectoryColumns()
     empty = 0
@@ -115,13 +115,13 @@ async def _listed(
 
 
 def _sample_count(files: list[SourceFile], sample_bytes: int) -> int:
-    """How many files are sampled where no option says so, by what these would cost."""
+    """The number of files in a sample, by their bytes, where the options do not give it."""
     each_bytes = sum(min(file.size, sample_bytes) for file in files) / max(1, len(files))
     return max(SAMPLE_FILES, min(SAMPLE_SMALL_FILES_MAX, int(SAMPLE_SMALL_BYTES / max(1, each_bytes))))
 
 
 class _Spread:
-    """Files at even distances of a listing whose length nobody knows, its first and its last one among them."""
+    """Files at even distances of a listing of unknown length, with its first and its last file."""
 
     def __init__(self, wanted_max: int) -> None:
         self.count = 0
@@ -131,7 +131,7 @@ class _Spread:
         self._last: SourceFile | None = None
 
     def add(self, file: SourceFile) -> None:
-        """One more file. Of twice as many as are kept every other one goes."""
+        """Add a file. Whenever the kept files exceed the limit, each second file is dropped."""
         if self.count % self._step == 0:
             self._kept.append(file)
             if len(self._kept) > self._kept_max:
@@ -141,7 +141,7 @@ class _Spread:
         self._last = file
 
     def taken(self, count: int) -> list[SourceFile]:
-        """So many of them, or all; of one alone the last, which is the newest where names have dates."""
+        """At most ``count`` of the files; for one file the last, which is the newest where names have dates."""
         if self._last is None:
             return []
         kept = self._kept if self._kept[-1] is self._last else [*self._kept, self._last]

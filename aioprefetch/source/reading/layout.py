@@ -1,4 +1,4 @@
-"""What is read of a file, and what its path tells: files whose directories have the same names are read alike."""
+"""Which fields come from a file and which from its path: files with the same directory names share a layout."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Records:
 
     @property
     def nbytes(self) -> int:
-        """What the columns take in memory."""
+        """The bytes of the columns in memory."""
         size: int = self.batch.nbytes
         return size
 
 
-# Values of so many different directories are kept.
+# The values of at most this many directories are kept.
 _VALUES_MAX = 1024
 
 
@@ -61,7 +61,7 @@ class Layouts:
         self._filter = None if filters is None else DirectoryFilter(filters, task.data_schema, time_zone)
 
     def of(self, key: str) -> Layout:
-        """The one of a file, the same object for all that are read alike."""
+        """The layout of a file: one object for all files that are read alike."""
         names = names_of(directories_of(key))
         is_told = bool(names or self._task.directory_columns)
         has_names = not is_told or format_of(key, self._task.format).has_column_names(self._task.format)
@@ -71,14 +71,14 @@ class Layouts:
         return layout
 
     def may_match(self, key: str) -> bool:
-        """Whether filters leave anything of a file, as far as its path tells."""
+        """Whether a file may have rows that match the filters, judged by its path."""
         return self._filter is None or self._filter.may_match(key)
 
 
 class Layout:
-    """How files are read of whose directories these are the names: what they tell is not looked for in the files.
+    """How files with the same directory names are read: fields that directories give are not read from the files.
 
-    ``has_names``: fields of the files have names, and are not known by their places alone.
+    ``has_names``: the files name their columns, which are otherwise known by their positions.
     """
 
     def __init__(self, operator: Operator, task: ReadTask, names: Sequence[str], *, has_names: bool) -> None:
@@ -90,7 +90,7 @@ class Layout:
         self._fields |= {name: None for name in absent if name in schema.names}
         if self._fields or absent:
             schema = pa.schema([field for field in schema if field.name not in self._fields])
-            # A file may have columns of these names, too, which are no unknown ones.
+            # Columns of these names in a file are not unknown fields.
             everything, rest = _known_fields(task), _without(_known_fields(task), names, absent)
             known = everything if has_names and len(rest) else rest
         self.want = Wanted(schema, task.format, task.read, METADATA_COLUMNS[1] in task.schema.names, known)
@@ -99,7 +99,7 @@ class Layout:
         self._values: dict[Directories, dict[str, pa.Scalar]] = {}
 
     def records(self, file: SourceFile, found: FoundBatch) -> Records | None:
-        """Records of a file, conformed; ``None`` where there are none."""
+        """The conformed records of a file; ``None`` if there are none."""
         batch = self._conformer.conform(found.batch, path=file.key)
         if not batch.num_rows:
             return None
@@ -107,13 +107,13 @@ class Layout:
         return Records(self._filled(batch, files), files, found.offsets, found.unknown)
 
     def joined(self, files: Sequence[SourceFile], joined: Joined) -> Records:
-        """Records of several files, conformed."""
+        """The conformed records of several files."""
         batch = self._conformer.conform(joined.found.batch)
         rows = tuple(zip(files, joined.rows, strict=True))
         return Records(self._filled(batch, rows), rows, joined.found.offsets, joined.found.unknown)
 
     def _filled(self, batch: pa.RecordBatch, files: Sequence[tuple[SourceFile, int]]) -> pa.RecordBatch:
-        """The batch with what is in the paths of its files."""
+        """The batch with the values from the paths of its files."""
         if not self._fields:
             return batch
         values = [self._values_of(file.key) for file, _ in files]
@@ -147,13 +147,13 @@ class Layout:
 
 
 def _known_fields(task: ReadTask) -> pa.Schema:
-    """Every field that is no unknown one."""
+    """All fields that are not unknown ones."""
     return Wanted(task.data_schema, task.format, task.read, known=task.known_data_schema).known_fields
 
 
 def _without(schema: pa.Schema, names: Sequence[str], absent: Sequence[str]) -> pa.Schema:
-    told = {*directory_fields(names, schema), *absent}
-    return pa.schema([field for field in schema if field.name not in told])
+    outside = {*directory_fields(names, schema), *absent}
+    return pa.schema([field for field in schema if field.name not in outside])
 
 
 def _repeated(values: Sequence[pa.Scalar], counts: Sequence[int], kind: pa.DataType) -> pa.Array:

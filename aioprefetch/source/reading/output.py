@@ -1,7 +1,6 @@
-"""From pieces of files to the batches that are given: put together, with metadata columns, filtered.
+"""From pieces of files to output batches: concatenated, with metadata columns, filtered.
 
-Batches of a few rows cost an engine as much as large ones, so those of small files are put together up to
-``batch_rows``. What is large enough is passed on as it is.
+Small batches cost an engine as much as large ones, so batches of small files are concatenated up to ``batch_rows``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN
 from aioprefetch.source.reading.layout import Records
 from aioprefetch.source.reading.task import ReadTask
 
-# A batch is given when it has so many bytes, however few rows; and when it has this share of the wanted rows.
+# A batch is complete at this many bytes, and at this share (1 / n) of ``batch_rows``.
 _BATCH_BYTES_MAX = 32 << 20
 _LARGE_SHARE = 2
 
@@ -28,7 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Output:
-    """Makes batches of exactly ``task.schema`` of the pieces of files, in their order."""
+    """Makes batches of exactly ``task.schema`` from the records of files, in their order."""
 
     def __init__(self, task: ReadTask, row_filter: RowFilter | None) -> None:
         self._task = task
@@ -39,7 +38,7 @@ class Output:
         self._is_projected = self._read_schema.names != task.schema.names
         self._pieces: list[Records] = []
         self._gathered = Gathering(task.read.batch_rows)
-        # What a filter leaves may be little again.
+        # Batches after the filter, which may be small.
         self._kept = Gathering(task.read.batch_rows)
 
     def add(self, piece: Records) -> Iterator[pa.RecordBatch]:
@@ -51,12 +50,12 @@ class Output:
             yield from self._finished()
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
+        """The remaining batches."""
         yield from self._finished()
         yield from self._kept.cut()
 
     def _finished(self) -> Iterator[pa.RecordBatch]:
-        """Everything that was gathered, filtered; and gathered once more if filters left little."""
+        """The gathered records, filtered, and gathered again if the filter leaves few of them."""
         if not self._pieces:
             return
         pieces, self._pieces = self._pieces, []
@@ -89,7 +88,7 @@ class Output:
         return conform_array(found, field, name)
 
     def _constants(self, name: str, pieces: Sequence[Records]) -> pa.Array:
-        """What holds for all records of a file."""
+        """A column with one value for all records of a file."""
         kind = pa.timestamp("us", "UTC") if name == METADATA_COLUMNS[3] else pa.string()
         files = [one for piece in pieces for one in piece.files]
         values = pa.array([self._constant(name, file) for file, _ in files], kind)
@@ -112,7 +111,7 @@ def _given(array: pa.Array | None, piece: Records, kind: pa.DataType) -> pa.Arra
 
 
 class Gathering:
-    """Batches that become one: as many as stay within ``rows_max`` rows."""
+    """Batches to concatenate, of at most ``rows_max`` rows together."""
 
     def __init__(self, rows_max: int) -> None:
         self.rows_max = rows_max
@@ -121,32 +120,32 @@ class Gathering:
         self._bytes = 0
 
     def is_full_with(self, batch: pa.RecordBatch) -> bool:
-        """Whether what was gathered has to be taken before this one is added."""
+        """Whether the gathered batches have to be taken before this one is added."""
         return bool(self.batches) and (
             self._rows + batch.num_rows > self.rows_max or self._bytes + batch.nbytes > _BATCH_BYTES_MAX
         )
 
     def add(self, batch: pa.RecordBatch) -> bool:
-        """Add one; whether it is enough now."""
+        """Add a batch. ``True`` if there is enough to take."""
         self.batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
         return self._rows * _LARGE_SHARE >= self.rows_max or self._bytes * _LARGE_SHARE >= _BATCH_BYTES_MAX
 
     def take(self) -> pa.RecordBatch:
-        """All of them as one, of which there must be some; there are none then."""
+        """The gathered batches as one. There must be at least one, and none is left."""
         batches, self.batches = self.batches, []
         self._rows = self._bytes = 0
         return concatenated(batches)
 
     def cut(self) -> Iterator[pa.RecordBatch]:
-        """All of them, if there are any, as batches of at most ``rows_max`` rows."""
+        """The gathered batches as batches of at most ``rows_max`` rows."""
         if self.batches:
             yield from cut(self.take(), self.rows_max)
 
 
 def cut(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """A batch in equal parts of at most so many rows, without a copy."""
+    """A batch in equal parts of at most ``rows_max`` rows, without a copy."""
     count = -(-batch.num_rows // rows_max)
     if count == 1:
         yield batch
@@ -157,7 +156,7 @@ def cut(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches of one schema as one; the one itself if there is one."""
+    """Batches of one schema as one batch, without a copy if there is only one."""
     if len(batches) == 1:
         return batches[0]
     if not batches[0].num_columns:

@@ -1,4 +1,4 @@
-"""Items read into batches of one schema: the window over files, what becomes of failures, and what is put together."""
+"""Items read into batches of one schema: ahead in a window, with policies for failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aioprefetch.source.reading.output import Output
 from aioprefetch.source.reading.task import ReadTask
 from aioprefetch.source.reading.window import ItemWindow
 
-# So much of small files is parsed at once, which takes some milliseconds.
+# The text of small files that is parsed at once, which takes some milliseconds.
 TOGETHER_BYTES = 256 << 10
 
 
@@ -29,14 +29,15 @@ async def read_items(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """The records of the items in their order, in batches of exactly ``task.schema``, at most ``batch_rows`` each.
 
-    While one item's records are taken, later items are fetched and decoded: see ``ItemWindow``. Each is read at the
-    version that it names. An item whose file is missing, changed or corrupt fails the batch with an error that names
-    it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is decoded. Of an item
-    that decodes to more than half of ``bytes_in_flight`` they are let go before, and if it turns out corrupt then,
-    the batch fails under every policy. What was quarantined is handed to ``task.quarantine`` after the last batch.
+    While the records of one item are consumed, later items are fetched and decoded (``ItemWindow``). Each is read at
+    the version that it names. An item whose file is missing, changed or corrupt fails the batch with an error that
+    names it, or by ``task.failures`` is left out as a whole: its rows are held back until all of it is decoded. The
+    rows of an item that decodes to more than half of ``bytes_in_flight`` are released earlier; if it turns out to be
+    corrupt after that, the batch fails under each policy. The lines of quarantined files go to ``task.quarantine``
+    after the last batch.
 
-    Closed early, or cancelled, everything under way is broken off, and all memory comes back. ``InvalidArgument`` for
-    filters that do not go with the schema comes before anything is requested.
+    An early close or a cancellation stops all work and returns all memory. ``InvalidArgument`` for filters that do not
+    fit the schema is raised before the first request.
     """
     row_filter = _row_filter(task)
     failures, output = Failures(task), Output(task, row_filter)
@@ -77,7 +78,7 @@ class _Reading:
         self._gathered_bytes = 0
 
     async def read(self, item: FetchItem) -> AsyncGenerator[Records | SmallText, None]:
-        """The records of an item, or all of it as it is if it is a small file that is parsed with others."""
+        """The records of an item, or the whole text of a small file that is parsed together with others."""
         if not self._layouts.may_match(item.file.key):
             return
         layout = self._layouts.of(item.file.key)
@@ -97,7 +98,7 @@ class _Reading:
         return format_of(item.file.key, self._format).read(self._operator, item, layout.want)
 
     def decoded(self, item: FetchItem, piece: Records | SmallText) -> Iterator[Records]:
-        """The records that are there with this piece, in the order of the pieces."""
+        """The records that are complete with this piece, in the order of the pieces."""
         if isinstance(piece, Records):
             yield from self.rest()
             yield piece
@@ -110,7 +111,7 @@ class _Reading:
             yield from self.rest()
 
     def rest(self) -> Iterator[Records]:
-        """The records of the small files that were gathered: of all of them together, otherwise one by one."""
+        """The records of the gathered small files, parsed together if possible, otherwise one by one."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         together = self._together(gathered)
         if together is not None:
@@ -142,7 +143,7 @@ class _Reading:
         try:
             return layout.joined(files, joined)
         except (Error, *UNDECODABLE):
-            return None  # One by one it is found out whose fault it is.
+            return None  # Parsed one by one, the file at fault is found.
 
     def _alone(self, item: FetchItem, text: SmallText) -> Records | None:
         layout = self._layouts.of(item.file.key)

@@ -1,4 +1,4 @@
-"""What the reading of some items is to give, in one value: schema, options and what becomes of files that fail."""
+"""The task of reading items: the schema of the output, options, and policies for files that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioprefetch.source.options import (
     ReadOptions,
 )
 
-# Takes the lines of all files that were given up, each a JSON text: called once, after the last item, if there are any.
+# Takes the lines of all quarantined files, each a JSON text: called once, after the last item, if there are any.
 Quarantine = Callable[[Sequence[str]], Awaitable[None]]
 
 
@@ -31,17 +31,17 @@ class ReadTask:
         each record's file, and ``_rescued``, under ``unknown_fields="rescue"``, the JSON text of its unknown fields,
         whatever columns of these names the files have.
     url
-        That of the root of the operator, for ``_file`` and for messages.
+        The URL of the root of the operator, for ``_file`` and for messages.
     filter_schema
-        Fields that ``read.filters`` name and ``schema`` does not have: they are read, and not given.
+        Fields that ``read.filters`` name and ``schema`` lacks: they are read for the filter alone.
     known_schema
-        All fields that the files are known to have, in their order, where ``schema`` is only some of them: none of
-        these is an unknown one, and those of CSV without a header are counted.
+        All fields of the files, in their order, where ``schema`` has only some of them: these are not unknown
+        fields, and they give the positions of columns in CSV without a header.
     directory_columns
-        Fields that are told by directories: in a file whose columns have no names of their own, and which is in no such
-        directory, they are null.
+        Fields whose values stand in directories. They are null in a file outside of such directories whose format
+        does not name columns.
     quarantine
-        Where files are written down that were given up; see ``quarantine_to``.
+        Writes down which files were left out; see ``quarantine_to``.
     """
 
     schema: pa.Schema
@@ -65,7 +65,7 @@ class ReadTask:
 
     @property
     def data_schema(self) -> pa.Schema:
-        """What is read of the files, filter columns included: the rest of the schema is not theirs."""
+        """The fields that come from files and their paths, filter columns included."""
         fields = [one for one in self.schema if not self._is_added(one.name)]
         names = {one.name for one in fields}
         more = [one for one in self.filter_schema or () if one.name not in names and not self._is_added(one.name)]
@@ -73,7 +73,7 @@ class ReadTask:
 
     @property
     def known_data_schema(self) -> pa.Schema | None:
-        """The same of ``known_schema``: what the files themselves have."""
+        """Those fields of ``known_schema`` that come from files and their paths."""
         if self.known_schema is None:
             return None
         return pa.schema([one for one in self.known_schema if not self._is_added(one.name)])

@@ -1,9 +1,8 @@
 """A window over items: several are read at once, and their records come in the order of the items.
 
-While the records of one item are taken, later ones are fetched and decoded ahead, as many as ``files_in_flight``, as
-long as what they hold fits in ``bytes_in_flight`` and in the runtime's budget. The first item always gets on, whatever
-the limits say. Items that are done wait for their turn without counting as in flight: one slow file holds back rows,
-not requests.
+While the records of one item are consumed, later items are fetched and decoded ahead, up to ``files_in_flight``, as
+long as their pieces fit in ``bytes_in_flight`` and in the runtime's budget. The first item always makes progress. An
+item that has ended and waits for its turn does not count as in flight: one slow file holds back rows, not requests.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import ReadOptions
 from aioprefetch.source.reading.failures import Failures
 
-# What an item that has begun is taken to need besides its bytes; and at most, since large ones come in pieces.
+# The estimated memory of an item beside its bytes, and its maximum, since large items come in pieces.
 _ITEM_BYTES_MIN = 16 << 10
 _ITEM_BYTES_MAX = 8 << 20
-# What a batch weighs beside its buffers: many small ones are not nothing.
+# The memory of a batch beside its buffers.
 _PIECE_BYTES_MIN = 4 << 10
-# Where files may be left out, the rows of one are held back up to this share of the window.
+# The rows of a file that may be left out are held back up to this share (1 / n) of the window.
 _HELD_SHARE = 2
 
 
@@ -38,7 +37,7 @@ class Piece(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Its bytes in memory."""
         ...
 
 
@@ -48,7 +47,7 @@ ReadPieces = Callable[[FetchItem], AsyncGenerator[P, None]]
 
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[P]):
-    """An item that has begun. ``is_let_go``: its records may be taken although it has not ended."""
+    """An item that has begun. ``is_let_go``: its records may be consumed before it has ended."""
 
     item: FetchItem
     reserved_bytes: int
@@ -65,7 +64,8 @@ class _Entry(Generic[P]):
 class ItemWindow(Generic[P]):
     """Reads ``items`` by ``read``, and gives their pieces. Belongs to the loop of ``runtime``; one consumer.
 
-    Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all is given back.
+    Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all memory is
+    returned.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ItemWindow(Generic[P]):
         self._failures = failures
         self._memory = ScanMemory(runtime.budget, options.bytes_in_flight, self._fill_soon)
         self._entries: deque[_Entry[P]] = deque()
-        # Entries that wait for room, in the order of their items: those that come first need it first.
+        # Entries that wait for room, in the order of their items.
         self._waiting: deque[_Entry[P]] = deque()
         self._workers: set[_Worker[P]] = set()
         self._active = 0
@@ -95,7 +95,7 @@ class ItemWindow(Generic[P]):
     async def next(self) -> tuple[FetchItem, P] | None:
         """The next piece, with its item; ``None`` after the last one.
 
-        Raises what an item failed with when its turn comes, unless it is left out.
+        Raises the error of an item at its turn, unless the item is left out.
         """
         while True:
             found = self._next_ready()
@@ -106,7 +106,7 @@ class ItemWindow(Generic[P]):
             await entry.changed
 
     def _next_ready(self) -> tuple[FetchItem, P] | None:
-        """The next piece if it is there. Items that are through are dropped: the first one left is awaited."""
+        """The next piece if there is one. Drops items that are consumed; the caller awaits the first one left."""
         while True:
             self._fill()
             if not self._entries:
@@ -122,7 +122,7 @@ class ItemWindow(Generic[P]):
             self._make_room()
 
     async def aclose(self) -> None:
-        """Break off what is under way and give its memory back."""
+        """Stop all work and return its memory."""
         self._closed = True
         self._memory.leave_queue()
         for worker in tuple(self._workers):
@@ -149,7 +149,7 @@ class ItemWindow(Generic[P]):
         entry.held_bytes = 0
 
     def _leave_out(self, entry: _Entry[P], error: BaseException) -> None:
-        """Drop all of an item that failed, as if it had never been. Raises its error where that must not be."""
+        """Drop all pieces of a failed item, or raise its error if it must not be left out."""
         if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
             self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
             raise error
@@ -159,7 +159,7 @@ class ItemWindow(Generic[P]):
     # --- what is read -------------------------------------------------------------------------------------------
 
     def _fill_soon(self) -> None:
-        # Memory is granted from within the budget, which must not be asked for more there.
+        # The budget calls this while it grants memory, and must not be asked for more meanwhile.
         self._runtime.loop.call_soon(self._fill)
 
     def _fill(self) -> None:
@@ -173,7 +173,7 @@ class ItemWindow(Generic[P]):
             )
 
     def _begin(self) -> _Entry[P] | None:
-        """The next item, if there is one and memory for it. The first one always begins."""
+        """The next item, if there is one and memory for it. The first item always begins."""
         item = self._next
         if item is None:
             return None
@@ -190,7 +190,7 @@ class ItemWindow(Generic[P]):
         return entry
 
     async def _run(self, worker: _Worker[P]) -> None:
-        """Reads one item after the other, as long as there is one that may begin."""
+        """Read one item after the other as long as another may begin."""
         entry: _Entry[P] | None = worker.entry
         while entry is not None:
             worker.entry = entry
@@ -199,7 +199,7 @@ class ItemWindow(Generic[P]):
                 async with aclosing(self._read(entry.item)) as pieces:
                     async for piece in pieces:
                         await self._put(entry, piece)
-            except Exception as caught:  # Whoever takes the item's records gets it.
+            except Exception as caught:  # Raised by ``next`` at the item's turn.
                 error = caught
             self._finish(entry, error)
             entry = None if self._closed else self._begin()
@@ -214,7 +214,7 @@ class ItemWindow(Generic[P]):
             _wake(self._ended)
 
     async def _put(self, entry: _Entry[P], piece: P) -> None:
-        """Hand over a piece once there is room for it: for the first item at once, if it has none waiting."""
+        """Add a piece when there is room for it; at once if it is the only piece of the first item."""
         size = piece.nbytes + _PIECE_BYTES_MIN
         while self._must_wait(entry, size):
             entry.room = self._runtime.loop.create_future()
@@ -241,7 +241,7 @@ class ItemWindow(Generic[P]):
         self._make_room()
 
     def _make_room(self) -> None:
-        """Let those look again that wait for room: the first item, and others if there is any."""
+        """Wake the entries that wait for room: the first item always, others if there is memory."""
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
             if self._memory.left_bytes > 0 or (self._entries and self._entries[0] is entry):
@@ -251,7 +251,7 @@ class ItemWindow(Generic[P]):
 
 
 class _Worker(Generic[P]):
-    """A piece of background work, and the item that it is at."""
+    """A background task, and the item that it reads."""
 
     __slots__ = ("entry", "work")
 

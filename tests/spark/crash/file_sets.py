@@ -40,7 +40,7 @@ def make_file_set(directory: Path, shape: str) -> FileSet:
 
 
 def add_late_files(files: FileSet, shape: str) -> FileSet:
-    """Two more files while nobody looks: one that sorts before all others, and one that sorts last."""
+    """Two more files while no pipeline runs: one that sorts before all others, and one that sorts last."""
     ids = list(files.ids)
     for name in ("a-early", "z-late"):
         ids += write_file(files.directory, name, shape, first_id=len(ids), rows=7)

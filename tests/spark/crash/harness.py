@@ -55,12 +55,12 @@ class Outcome:
 
     @property
     def doubled(self) -> list[int]:
-        """Rows that arrived more than once, or that nobody sent."""
+        """Rows that arrived more than once, or that were not in the files."""
         return sorted((self.arrived - self.expected).elements())
 
 
 def crash(row: Row, directory: Path, *, restarts: int = 1) -> Outcome:
-    """Run one row: kill, add files, restart. ``AssertionError`` when the kill did not happen as told."""
+    """Run one row: kill, add files, restart. ``AssertionError`` when the kill did not happen as planned."""
     files = make_file_set(directory / "in", row.shape)
     config = {
         "master": row.master,
@@ -73,7 +73,7 @@ def crash(row: Row, directory: Path, *, restarts: int = 1) -> Outcome:
     }
     (directory / "config.json").write_text(json.dumps(config))
     killed = run(directory, point=row.point)
-    assert (directory / "marker").with_suffix(KILLED).exists(), f"nobody was killed:\n{killed.stdout[-3000:]}"
+    assert (directory / "marker").with_suffix(KILLED).exists(), f"no process was killed:\n{killed.stdout[-3000:]}"
     assert (killed.returncode == 0) is row.query_survives, killed.stdout[-3000:]
     files = add_late_files(files, row.shape)
     for _ in range(restarts):

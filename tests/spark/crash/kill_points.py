@@ -13,7 +13,7 @@ from pathlib import Path
 
 # Variables that the harness sets for a pipeline and all processes it starts.
 POINT, MARKER, JVM = "CRASH_POINT", "CRASH_MARKER", "CRASH_JVM"
-# What the marker's name ends with once somebody is about to be killed.
+# What the marker's name ends with once a process is about to be killed.
 KILLED = ".killed"
 
 POINTS = (

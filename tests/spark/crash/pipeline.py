@@ -1,4 +1,4 @@
-"""A pipeline that dies where it is told to: started by the crash matrix as a process of its own.
+"""A pipeline that dies at a given point: started by the crash matrix as a process of its own.
 
 ``python pipeline.py config.json`` streams all that is there from a source into a sink and ends; with the same
 checkpoint it goes on.

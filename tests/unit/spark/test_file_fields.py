@@ -1,4 +1,4 @@
-"""What is told of the fields of files beside the schema of a reader: for filters, unknown fields, CSV without names."""
+"""The fields of files beside the schema of a reader: for filters, unknown fields, CSV without names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def struct(*names: str) -> StructType:
 
 
 def fields(schema: StructType, **options: str) -> FileFields:
-    """Those of a source that nobody can reach: nothing is inferred."""
+    """Those of a source that cannot be reached: nothing is inferred."""
     return file_fields_of_batch(parse_options({"path": "s3://none/d", **options}), schema)
 
 
@@ -27,8 +27,8 @@ def test_a_schema_of_the_user_is_all_that_is_known() -> None:
 
 def test_the_schema_of_the_files_has_what_is_known_and_what_filters_need() -> None:
     everything = struct("a", "b", "c")
-    told = fields(struct("b"), fileSchema=everything.json(), filters='[["c", ">", 1]]')
-    assert told == FileFields(struct("c"), everything)
+    found = fields(struct("b"), fileSchema=everything.json(), filters='[["c", ">", 1]]')
+    assert found == FileFields(struct("c"), everything)
     assert fields(struct("b", "a"), fileSchema=everything.json()) == FileFields(None, everything)
 
 

@@ -1,4 +1,4 @@
-"""A schema that nobody gave, through the data source as Spark drives it, without a JVM: nothing is lost silently."""
+"""A schema that the user did not give, through the data source as Spark drives it: nothing is lost silently."""
 
 import datetime as dt
 import json
@@ -99,7 +99,7 @@ def test_a_field_that_the_sample_has_not_ends_a_batch(
 
 
 @LATE
-def test_a_field_that_the_sample_has_not_is_told_once_for_each_file_of_a_stream(
+def test_an_unknown_field_is_warned_of_once_for_each_file_of_a_stream(
     tmp_path: Path, files: Mapping[str, str], options: dict[str, str], field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "in", files)
@@ -107,10 +107,10 @@ def test_a_field_that_the_sample_has_not_is_told_once_for_each_file_of_a_stream(
     with caplog.at_level(logging.WARNING, "aioprefetch"):
         rows = first_batch_of_a_stream(source(tmp_path / "in", inferSampleFiles="3", stateLocation=state, **options))
     assert len(rows) == 15
-    told = [one.getMessage() for one in caplog.records if "does not have" in one.getMessage()]
-    assert len(told) == 1
-    assert told[0].startswith("06.")
-    assert repr(field) in told[0]
+    warnings = [one.getMessage() for one in caplog.records if "does not have" in one.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("06.")
+    assert repr(field) in warnings[0]
 
 
 def test_a_schema_of_the_users_leaves_out_what_it_does_not_have(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from aioprefetch.spark.memory import (
     BUDGET_BYTES_MIN,
     assumed_cores,
     budget_bytes,
+    configured_cores,
     system_bytes,
-    told_cores,
 )
 
 MIB = 1 << 20
@@ -30,11 +30,11 @@ def machine(root: Path, **files: str) -> Path:
 
 def test_half_of_what_sparks_setting_leaves(tmp_path: Path) -> None:
     root = machine(tmp_path, proc__self__statm=f"{400 * MIB // PAGE_BYTES} 1 1")
-    told = {"spark.executor.cores": "2"}
-    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "1000"}, told, root=root) == 300 * MIB
+    properties = {"spark.executor.cores": "2"}
+    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "1000"}, properties, root=root) == 300 * MIB
 
 
-def test_spark_divides_by_the_cores_it_was_told_and_by_nothing_else(tmp_path: Path) -> None:
+def test_spark_divides_by_configured_cores_alone(tmp_path: Path) -> None:
     root = machine(tmp_path, proc__self__statm="0")
     setting = {"PYSPARK_EXECUTOR_MEMORY_MB": "1024"}
     cluster = {"spark.master": "local-cluster[1,4,1200]"}
@@ -45,8 +45,8 @@ def test_spark_divides_by_the_cores_it_was_told_and_by_nothing_else(tmp_path: Pa
 
 def test_a_worker_that_has_filled_its_share_still_gets_something(tmp_path: Path) -> None:
     root = machine(tmp_path, proc__self__statm=f"{4000 * MIB // PAGE_BYTES}")
-    told = {"spark.executor.cores": "1"}
-    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "1000"}, told, root=root) == 250 * MIB
+    properties = {"spark.executor.cores": "1"}
+    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "1000"}, properties, root=root) == 250 * MIB
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_without_any_limit_it_is_the_machines(tmp_path: Path) -> None:
 def test_the_bounds(tmp_path: Path) -> None:
     small = machine(tmp_path, sys__fs__cgroup__memory_dot_max=str(64 * MIB))
     assert budget_bytes({}, {"spark.executor.cores": "64"}, root=small) == BUDGET_BYTES_MIN
-    told = {"spark.executor.cores": "1"}
-    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "90000"}, told, root=small) == BUDGET_BYTES_MAX
-    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "-1"}, told, root=small) == BUDGET_BYTES_MIN
+    properties = {"spark.executor.cores": "1"}
+    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "90000"}, properties, root=small) == BUDGET_BYTES_MAX
+    assert budget_bytes({"PYSPARK_EXECUTOR_MEMORY_MB": "-1"}, properties, root=small) == BUDGET_BYTES_MIN
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_the_bounds(tmp_path: Path) -> None:
     ],
 )
 def test_cores_by_the_master(properties: dict[str, str], cores: int) -> None:
-    assert told_cores({}, properties) == 0
+    assert configured_cores({}, properties) == 0
     assert assumed_cores(properties) == cores
 
 
 def test_cores_by_a_setting() -> None:
-    assert told_cores({"SPARK_EXECUTOR_CORES": "7"}, {}) == 7
-    assert told_cores({"SPARK_EXECUTOR_CORES": "7"}, {"spark.executor.cores": "6"}) == 6
-    assert told_cores({}, {"resource.executor.cores": "5", "spark.executor.cores": "6"}) == 5
-    assert told_cores({}, {"spark.executor.cores": "nonsense"}) == 0
+    assert configured_cores({"SPARK_EXECUTOR_CORES": "7"}, {}) == 7
+    assert configured_cores({"SPARK_EXECUTOR_CORES": "7"}, {"spark.executor.cores": "6"}) == 6
+    assert configured_cores({}, {"resource.executor.cores": "5", "spark.executor.cores": "6"}) == 5
+    assert configured_cores({}, {"spark.executor.cores": "nonsense"}) == 0

@@ -50,7 +50,7 @@ def test_entry_points_without_pyspark_name_the_extra() -> None:
         assert "pip install 'aioprefetch[spark]'" in message
 
 
-def test_an_old_pyspark_is_told_of() -> None:
+def test_an_error_names_an_old_pyspark() -> None:
     found = json.loads(run_program(WITHOUT.format(hidden=["pyspark.sql.streaming.datasource"]) + ENTRY_POINTS))
     assert "needs pyspark.sql.streaming.datasource" in found["read"][1]
     assert "PySpark 4.2 or later" in found["read"][1]

@@ -26,7 +26,7 @@ from tests.tidy.source_tree import ROOT
         ("quxx", "like none of them"),
     ],
 )
-def test_an_unknown_option_is_told_with_what_to_use_and_where_all_are(name: str, named: str) -> None:
+def test_an_unknown_option_is_refused_with_a_replacement_and_the_page_of_all(name: str, named: str) -> None:
     with pytest.raises(ConfigInvalid, match=rf"there is no option '{name}'; .*{named}.*{PAGE}"):
         find_option(name)
 

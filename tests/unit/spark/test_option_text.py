@@ -197,7 +197,7 @@ def test_without_a_path() -> None:
         parse_options({"header": "true"})
 
 
-def test_a_table_of_the_catalog_is_told_by_the_properties_that_it_asks_with() -> None:
+def test_a_table_of_the_catalog_is_recognised_by_its_properties() -> None:
     # As Spark 4.3.0 asks for the schema of CREATE TABLE t USING aioprefetch OPTIONS (path '/x', header 'true').
     asked = {
         "location": "file:/x", "option.header": "true", "owner": "root", "header": "true", "path": "file:/x",
@@ -246,9 +246,7 @@ def test_a_state_in_the_source_is_found_under_another_spelling(path: str, state:
     ],
 )
 @pytest.mark.parametrize("mode", [{"cleanSource": "delete"}, {"cleanSource": "move", **MOVE}])
-def test_files_that_nobody_may_have_read_are_not_cleaned(
-    options: dict[str, str], named: str, mode: dict[str, str]
-) -> None:
+def test_files_that_may_be_unread_are_not_cleaned(options: dict[str, str], named: str, mode: dict[str, str]) -> None:
     with pytest.raises(ConfigInvalid, match=named):
         parsed(stateLocation="s3://bucket/state", **mode, **options)
     parsed(stateLocation="s3://bucket/state", onCorrupt="quarantine", onMissing="fail", **mode)

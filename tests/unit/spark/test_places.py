@@ -83,7 +83,7 @@ def test_keys_stay_with_their_endpoint_however_it_is_written() -> None:
     assert (settings.operator["access_key_id"], settings.left_out) == ("K", None)
 
 
-def test_keys_that_are_left_out_are_told_of() -> None:
+def test_keys_that_are_left_out_are_reported() -> None:
     settings = parsed("s3://b/x", endpointUrl="https://elsewhere")
     assert settings.operator == {"endpoint_url": "https://elsewhere"}
     assert settings.left_out is not None

@@ -64,7 +64,7 @@ def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch) -> No
         ("s3:user:pass@bucket/x", "user or a query"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text: str, named: str) -> None:
+def test_invalid_urls_are_refused(text: str, named: str) -> None:
     with pytest.raises(ConfigInvalid, match=named) as caught:
         source_url(text)
     assert "pass" not in str(caught.value)

@@ -86,7 +86,7 @@ def test_an_asynchronous_generator_is_refused_where_no_loop_runs(store: str) -> 
         parts(iter([1]))
 
 
-def test_one_that_a_function_closed_is_made_anew(store: str) -> None:
+def test_an_operator_that_a_function_closed_is_made_again(store: str) -> None:
     @with_operator(store, concurrency=9)
     def closing(operator: BlockingOperator) -> bytes:
         with operator:
@@ -160,7 +160,7 @@ def test_an_operator_may_be_given_whole(store: str) -> None:
     assert repr(recipe) == f"<WarmOperator {given.info.url}>"
 
 
-def test_no_secret_travels_and_the_driver_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_travels_and_the_driver_warns(caplog: pytest.LogCaptureFixture) -> None:
     options = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "do-not-tell", "session_token": "env:TOKEN"}
 
     @with_operator("s3://bucket", **options)
@@ -251,7 +251,7 @@ from aioprefetch.spark import worker
 worker.prepare()
 gc.collect()
 worker.prepare()
-assert gc.get_freeze_count() == 0, "it is none of Spark's"
+assert gc.get_freeze_count() == 0, "it is not a worker of Spark"
 os.environ["SPARK_PYTHON_RUNTIME"] = "PYTHON_WORKER"
 worker.prepare()
 worker.prepare()

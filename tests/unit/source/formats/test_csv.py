@@ -157,7 +157,7 @@ async def test_columns_are_found_by_name_and_unknown_ones_by_policy() -> None:
         assert (await read(operator, file, AB, unknown_fields="rescue", header=True)).unknown == [None]
 
 
-async def test_without_a_header_columns_are_told_by_place_or_number() -> None:
+async def test_without_a_header_columns_are_known_by_place_or_number() -> None:
     data = b"1,x,9\n2,y,8\n"
     assert await rows_of(data, AB, header=False) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
     assert await rows_of(data, pa.schema([("_c2", pa.int64())]), header=False) == [{"_c2": 9}, {"_c2": 8}]

@@ -153,7 +153,7 @@ async def test_other_encodings() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-async def test_the_order_of_bytes_is_told_by_a_mark_or_an_encoding(encoding: str) -> None:
+async def test_a_mark_or_an_encoding_gives_the_order_of_bytes(encoding: str) -> None:
     data = '{"a":1}\n'.encode(f"{encoding}-le")
     error = await failure(data, LONG, encoding=encoding)
     assert f"set the option encoding to {encoding}-le or {encoding}-be" in str(error)

@@ -37,7 +37,7 @@ _SNAPPY = pa.Codec("snappy")
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    """The least of some runs: the others shared their caches with somebody."""
+    """The least of some runs: the others shared their caches with other processes."""
     taken = []
     for _ in range(2):
         started = time.thread_time()
@@ -204,7 +204,7 @@ JSON_ENDS = {"none": b"", "a closing quote": b'"', "half of an escape": b"\\"}
     "text", [b'\\"', b"\\\\", b'"', b'[{"', b"x"], ids=["escaped", "escapes", "quotes", "deep", "text"]
 )
 def test_strings_in_json_that_is_nested_too_deep(text: bytes, end: str) -> None:
-    """How deep it is nested is told behind its strings, also where the last one has no end."""
+    """The depth of nesting is found outside of strings, also where the last string has no end."""
     want = Wanted(TEXT, FormatOptions(), ReadOptions())
 
     def run(count: int) -> None:

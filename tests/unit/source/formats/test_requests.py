@@ -170,7 +170,7 @@ async def test_a_sample_is_of_whole_records_alone() -> None:
         assert len(await sample(key, b"")) == 0
 
 
-def test_formats_are_told_by_option_or_suffix() -> None:
+def test_an_option_or_the_suffix_chooses_the_format() -> None:
     for key, name in (
         ("a.JSON.gz", "jsonl"),
         ("x/a.csv", "csv"),

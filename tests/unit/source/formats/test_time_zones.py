@@ -82,7 +82,7 @@ def test_names_of_zones() -> None:
             zone_of(FormatOptions(time_zone=name))
 
 
-async def test_an_unknown_zone_is_told_in_every_format_of_text() -> None:
+async def test_an_unknown_zone_is_refused_in_every_format_of_text() -> None:
     async with new_operator() as operator:
         for key in ("a.csv", "a.jsonl"):
             file = await put(operator, key, b'{"t":1}\n')
@@ -111,7 +111,7 @@ NESTED = pa.schema([("l", pa.list_(pa.struct([("ät", INSTANT)]))), ("s", pa.str
         ("a.json", NESTED, f'{{"l": [{{"ät": null}}], "s": "{LOCAL}"}}', False),
     ],
 )
-async def test_a_zone_that_nobody_gave_is_told_once(
+async def test_a_missing_zone_is_warned_of_once(
     name: str, schema: pa.Schema, text: str, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     warn_of_no_zone.cache_clear()

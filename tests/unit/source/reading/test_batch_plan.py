@@ -109,7 +109,7 @@ async def test_filters_leave_out_files_and_row_groups() -> None:
         assert await numbers_of(shelf, parts, filters) == list(range(1895, 2000))
 
 
-async def test_footers_are_not_read_where_they_help_nobody() -> None:
+async def test_footers_are_read_only_where_they_help() -> None:
     async with Shelf() as shelf:
         for number in range(20):
             await shelf.put(f"{number:02}.parquet", parquet(pa.table({"n": range(number * 10, number * 10 + 10)})))

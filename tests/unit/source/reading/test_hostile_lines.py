@@ -1,4 +1,4 @@
-"""Lines that nobody means well: whatever the bytes are, a file is read, or it is corrupt and its policy counts."""
+"""Hostile lines: whatever the bytes are, a file is read, or it is corrupt and its policy counts."""
 
 import json
 import logging
@@ -141,7 +141,7 @@ def depth_of(value: Any) -> int:
 @given(st.lists(RECORDS, min_size=1, max_size=4))
 @example([{"unknown": {"\ud800": 1}}])
 @example([{"n": 1}, {"m": {"\udfff": 1}}])
-async def test_trees_are_rescued_whole_or_told_with_their_place(records: list[dict[str, Any]]) -> None:
+async def test_trees_are_rescued_whole_or_refused_with_their_place(records: list[dict[str, Any]]) -> None:
     lines = [json.dumps(one).encode() + b"\n" for one in records]
     wrong = [place for place, one in enumerate(records) if not is_text(one) or depth_of(one) > DEPTH_MAX]
     async with Shelf() as shelf:
@@ -237,9 +237,7 @@ async def test_of_any_bytes_no_error_is_a_foreign_one_and_none_gets_past_the_pol
         ("a.jsonl", b'{"n":1}\n{"o":' + nested(250, "[", "]").encode() + b"}\n", "more than 200 deep"),
     ],
 )
-async def test_a_sample_of_which_no_schema_can_be_made_is_told_with_its_place(
-    key: str, data: bytes, message: str
-) -> None:
+async def test_a_sample_without_a_schema_is_refused_with_its_place(key: str, data: bytes, message: str) -> None:
     async with Shelf() as shelf:
         file = await shelf.put(key, data)
         with pytest.raises(UntrustedMetadata, match=message) as caught:

@@ -1,4 +1,4 @@
-"""The schema of a source that nobody told."""
+"""The schema of a source without a given one."""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +45,7 @@ async def test_small_files_are_sampled_in_larger_numbers(
     assert max(after - before for before, after in itertools.pairwise(places)) <= 2 * files // sampled
 
 
-async def test_of_a_stream_so_many_keys_are_listed_and_no_more() -> None:
+async def test_a_stream_lists_no_more_keys_than_the_limit() -> None:
     async with Shelf() as shelf:
         files = [await shelf.put(f"{n}.jsonl", jsonl([{f"c{n}": n}])) for n in range(5)]
         found = (await infer_schema(shelf.operator, given(files), FormatOptions(), keys_max=2)).schema
@@ -71,9 +71,9 @@ async def test_fields_of_all_samples_are_united() -> None:
 
 async def test_a_file_in_which_a_field_is_always_null_says_nothing_of_it() -> None:
     nothing: dict[str, Any] = {"n": None, "o": {}, "l": [], "s": {"x": None}, "z": None, "e": {}, "k": [None]}
-    told: dict[str, Any] = {"n": 1, "o": {"a": True}, "l": [1.5], "s": {"x": "y"}, "z": None, "e": {}, "k": []}
+    full: dict[str, Any] = {"n": 1, "o": {"a": True}, "l": [1.5], "s": {"x": "y"}, "z": None, "e": {}, "k": []}
     async with Shelf() as shelf:
-        files = [await shelf.put(f"{place}.jsonl", jsonl([row])) for place, row in enumerate((nothing, told, nothing))]
+        files = [await shelf.put(f"{place}.jsonl", jsonl([row])) for place, row in enumerate((nothing, full, nothing))]
         found = (await infer_schema(shelf.operator, given(files), FormatOptions())).schema
         kinds = {name: str(kind) for name, kind in zip(found.names, found.types, strict=True)}
         assert kinds == {

@@ -241,7 +241,7 @@ async def test_filters_on_columns_that_are_not_given_and_that_files_lack(kind: s
     assert found == [{"s": "0/2", "_offset": starts[0]}, {"s": "0/3", "_offset": starts[1]}]
 
 
-async def test_filters_that_cannot_be_meant_are_refused_before_any_request() -> None:
+async def test_invalid_filters_are_refused_before_any_request() -> None:
     async with Shelf() as shelf:
         file = await shelf.put("0.jsonl", data_of("jsonl", 0, 1))
         for filters in ([("nowhere", "=", 1)], [("n", "~", 1)], [("n", "=", "x")], "n = 1", [("s", ">", 1)]):
