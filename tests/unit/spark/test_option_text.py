@@ -14,7 +14,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
-from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
+from aioprefetch.spark.option_names import OPTIONS, SECRETS, option_name
 from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
 from aioprefetch.spark.settings import SourceSettings, parse_options
 
@@ -134,12 +134,13 @@ def test_a_wrong_option_is_named_with_what_would_be_right(name: str, value: str,
 NUMBERS = [option for option in OPTIONS.values() if option.parse in (count, count_or_zero, seconds, size_bytes)]
 
 
-@pytest.mark.parametrize("option", NUMBERS, ids=lambda option: option.name)
-def test_numbers_have_digits_of_ascii(option: Option) -> None:
-    assert option.parse(option.name, " 7 ") == 7
-    for wrong in ("²", "1²", "٣", "\uff11", "1_0", "+1", "-1", "1e999", "0x1", "9" * 5000, "inf", "nan", "7 7", ""):
-        with pytest.raises(ConfigInvalid, match=rf"the option {option.name}=.* is not a"):
-            option.parse(option.name, wrong)
+def test_numbers_have_digits_of_ascii() -> None:
+    wrong = ("²", "1²", "٣", "\uff11", "1_0", "+1", "-1", "1e999", "0x1", "9" * 5000, "inf", "nan", "7 7", "")
+    for option in NUMBERS:
+        assert option.parse(option.name, " 7 ") == 7, option.name
+        for text in wrong:
+            with pytest.raises(ConfigInvalid, match=rf"the option {option.name}=.* is not a"):
+                option.parse(option.name, text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0.0), (".5", 0.5), ("5.", 5.0), ("0.25", 0.25), ("1e-05", 1e-05)])
