@@ -154,7 +154,7 @@ T = TypeVar("T")
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The results in order. The first failure, or a cancellation, ends the others and is raised when they are gone."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -220,7 +220,7 @@ class TailMemory:
 
     @property
     def tail_bytes(self) -> int:
-        """What to ask for."""
+        """The size of the first request."""
         return min(TAIL_BYTES_MAX, max(TAIL_BYTES, *self._needed, 0))
 
     def note(self, needed: int) -> None:
@@ -292,7 +292,7 @@ class LanceFile:
     async def _read_blocks(self, indices: Sequence[int]) -> None:
         blocks = [self._blocks[index] for index in indices]
         requests = coalesce(blocks, gap_bytes=_METADATA_GAP_BYTES, request_bytes_max=_METADATA_REQUEST_BYTES_MAX)
-        views = await gather_all(self.pinned.read(one.start, one.end) for one in requests)
+        views = await gather_all(self.pinned.read(request.start, request.end) for request in requests)
         for request, view in zip(requests, views, strict=True):
             for member in request.members:
                 start, end = blocks[member]
@@ -363,7 +363,7 @@ async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> 
     memory.note(pinned.size - start)
     if metadata.start - start <= SECOND_READ_BYTES_MAX:
         await metadata.lengthen(start)
-    described, blocks = await gather_all(metadata.read(*one) for one in (global_buffers[0], footer.column_table))
+    described, blocks = await gather_all(metadata.read(*place) for place in (global_buffers[0], footer.column_table))
     if len(described) < _THREAD_BYTES_MIN:
         rows, fields, schema = _describe(described, footer, len(blocks) // 16, path)
     else:
@@ -402,7 +402,7 @@ class Footer:
 
     @classmethod
     def parse(cls, data: bytes | memoryview, size: int, path: str) -> Footer:
-        """Of the last bytes of a file of ``size`` bytes. ``Unsupported`` names another version of the format."""
+        """The footer in the last bytes of a file of ``size`` bytes. ``Unsupported`` names another version."""
         if len(data) < FOOTER.size:
             raise UntrustedMetadata(f"a file of {size} bytes is no Lance file", path=path)
         start, columns_at, buffers_at, buffers, columns, major, minor, magic = FOOTER.unpack(data[-FOOTER.size :])
@@ -421,8 +421,8 @@ class Footer:
 
 
 def _version_message(major: int, minor: int) -> str:
-    found = {(0, 2): "0.1 (the legacy format)", (2, 3): "2.3"}.get((major, minor), f"{major}.{minor}")
-    return f"Lance files of version {found} are not supported; 2.0, 2.1 and 2.2 are"
+    version = {(0, 2): "0.1 (the legacy format)", (2, 3): "2.3"}.get((major, minor), f"{major}.{minor}")
+    return f"Lance files of version {version} are not supported; 2.0, 2.1 and 2.2 are"
 
 
 def _table(data: memoryview, footer: Footer, path: str) -> list[Range]:

@@ -63,9 +63,9 @@ class TablePart:
         bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.missing.items()}
         decoders = {index: decoder for index, (_, decoder) in self.missing.items()}
         io: PageIo | None = None
-        for one in self.files:
-            io = service.file(one.file.pinned, rank=self.rank)
-            for index, (column, decoder) in one.columns.items():
+        for file in self.files:
+            io = service.file(file.file.pinned, rank=self.rank)
+            for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]
         root: RootDecoder[Any] = PartRoot(schema, [decoders[index] for index in sorted(bound)], self.on_close)
@@ -144,8 +144,8 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequenc
     await file.load_columns(needed_columns(fields, file.version))
     make_field = logical.make_field if file.version == (2, 0) else structural.make_field
     columns: list[Column] = []
-    for one in fields:
-        columns.append(make_field(file, one, ranges))
+    for top_field in fields:
+        columns.append(make_field(file, top_field, ranges))
         if not len(columns) % _FIELDS_IN_A_ROW:
             await asyncio.sleep(0)
     return columns
@@ -182,13 +182,13 @@ async def _reordered(table: TableScan, service: IoService) -> ScanPart:
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):
                 columns[index].append(column)
-    reordered = [ReorderedColumn(one, table.rows, rows) for one in columns]
+    reordered = [ReorderedColumn(column, table.rows, rows) for column in columns]
     return ScanPart(reordered, ReorderedRoot(roots, table.schema, table.rows, table.order), NoIo(), rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest:
-    """What a caller wants of a table, checked as far as it can be without the table.
+    """The arguments of a scan, checked as far as possible without the table.
 
     ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``limits`` are options of the I/O service.
     """

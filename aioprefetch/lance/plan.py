@@ -1,4 +1,4 @@
-"""What a scan would read, without reading it: pages, requests and bytes, known from metadata alone."""
+"""The plan of a scan: its pages, requests and bytes, from metadata alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a scan would read. Sizes in bytes."""
+    """The reads of a scan. Sizes are in bytes."""
 
     files: tuple[FilePlan, ...]
     gap_bytes: int
@@ -62,17 +62,17 @@ class Plan:
     @property
     def rows(self) -> int:
         """Distinct rows that are read."""
-        return sum(one.rows for one in self.files)
+        return sum(file.rows for file in self.files)
 
     @property
     def requests(self) -> tuple[tuple[str, int, int], ...]:
         """Every request as ``(path, start, end)``."""
-        return tuple((one.path, start, end) for one in self.files for start, end in one.requests)
+        return tuple((file.path, start, end) for file in self.files for start, end in file.requests)
 
     @property
     def projected_bytes(self) -> int:
         """Bytes of the pages' reads, each counted as often as it is read."""
-        return sum(end - start for one in self.files for page in one.pages for start, end in page.ranges)
+        return sum(end - start for file in self.files for page in file.pages for start, end in page.ranges)
 
     @property
     def requested_bytes(self) -> int:
@@ -82,7 +82,7 @@ class Plan:
     @property
     def indirect_pages(self) -> int:
         """Pages that will ask for more than is planned."""
-        return sum(page.is_indirect for one in self.files for page in one.pages)
+        return sum(page.is_indirect for file in self.files for page in file.pages)
 
 
 class PlanningIo:
@@ -96,7 +96,7 @@ class PlanningIo:
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PlannedRead:
         """Write the ranges down; ``UntrustedMetadata`` when one leaves the file."""
-        self.submitted.append((row, tuple(self._file.pinned.check_range(*one) for one in ranges)))
+        self.submitted.append((row, tuple(self._file.pinned.check_range(*pair) for pair in ranges)))
         return PlannedRead()
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
@@ -139,7 +139,7 @@ async def plan(
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
 ) -> Plan:
-    """What ``scan`` with the same arguments would read beyond metadata: to warm a cache, or to be shown.
+    """The reads beyond metadata of ``scan`` with the same arguments: to warm a cache, or to be shown.
 
     Reads the metadata of the file, or of every file of the dataset that holds wanted rows. Requests are those of a
     scan with memory for all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
@@ -153,7 +153,7 @@ async def plan(
         service = request.service(operator, table)
         async with aclosing(table.parts()) as parts:
             async for part in parts:
-                files += [_file_plan(part, one, table.schema.names, service) for one in part.files]
+                files += [_file_plan(part, file, table.schema.names, service) for file in part.files]
                 part.on_close()
     except Error as error:
         error.add_context(operation="plan", path=path)
@@ -194,6 +194,6 @@ class _Noting:
         submitted, spawned = len(self._io.submitted), self._io.spawned
         self._inner.schedule_next(self._io)
         made = self._io.submitted[submitted:]
-        ranges = tuple(one for _, several in made for one in several)
+        ranges = tuple(exception for _, several in made for exception in several)
         row = made[0][0] if made else before
         return PlannedPage(self._name, row, ranges, self._io.spawned > spawned)

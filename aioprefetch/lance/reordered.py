@@ -24,7 +24,7 @@ _PIECE_BYTES = 128 << 20
 
 
 class ReorderedColumn:
-    """One column in all parts of a scan. It covers none of the ``rows`` that come out until it is finished.
+    """One column in all parts of a scan. It covers no rows of the result until it is finished.
 
     Up to then it counts from below zero, so that pages are scheduled in row-major order. Its pages carry the
     number of their part.
@@ -92,17 +92,17 @@ class ReorderedRoot:
                 await root.wait(count)
 
     def loaded_rows(self, most: int) -> int:
-        """All or nothing: see ``wait``."""
+        """All rows or no row, since the first batch needs all of them."""
         if self._decoded is None and any(root.loaded_rows(count) < count for root, count in self._roots):
             return 0
         return most
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """All: see ``wait``."""
+        """All rows, since ``wait`` has them all decoded."""
         return rows
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """All of them, if all results together fit; as many as would fit of the largest ones otherwise; at least 1."""
+        """All rows if all results together fit; otherwise the number of the largest rows that would fit; at least 1."""
         if self._decoded is None:
             copies = -(-len(self._order) // self._distinct) * len(self._roots)
             fitting = [(root.fitting_rows(count, max(1, batch_bytes // copies)), count) for root, count in self._roots]
@@ -201,14 +201,19 @@ def with_one_dictionary(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
     if pa.types.is_dictionary(kind):
         return _renamed(kind, arrays)
     if pa.types.is_struct(kind):
-        columns = [with_one_dictionary([one.field(index) for one in arrays]) for index in range(kind.num_fields)]
-        return [_struct(one, children) for one, *children in zip(arrays, *columns, strict=True)]
-    items = with_one_dictionary([one.values for one in arrays])
+        columns = [with_one_dictionary([array.field(index) for array in arrays]) for index in range(kind.num_fields)]
+        return [_struct(array, children) for array, *children in zip(arrays, *columns, strict=True)]
+    items = with_one_dictionary([array.values for array in arrays])
     return [
         pa.Array.from_buffers(
-            kind, len(one), one.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2], -1, one.offset, [values]
+            kind,
+            len(array),
+            array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2],
+            -1,
+            array.offset,
+            [values],
         )
-        for one, values in zip(arrays, items, strict=True)
+        for array, values in zip(arrays, items, strict=True)
     ]
 
 
@@ -233,13 +238,13 @@ def _struct(array: pa.StructArray, children: Sequence[pa.Array]) -> pa.StructArr
 
 def _renamed(kind: pa.DataType, arrays: Sequence[pa.DictionaryArray]) -> Sequence[pa.Array]:
     first = arrays[0].dictionary
-    if all(one.dictionary.equals(first) for one in arrays[1:]):
+    if all(array.dictionary.equals(first) for array in arrays[1:]):
         return arrays
-    merged, renamings = merge_dictionaries(kind, [one.dictionary for one in arrays])
+    merged, renamings = merge_dictionaries(kind, [array.dictionary for array in arrays])
     width = fixed_width(kind.index_type)
     result = []
-    for one, renamed in zip(arrays, renamings, strict=True):
-        indices = one.indices
+    for array, renamed in zip(arrays, renamings, strict=True):
+        indices = array.indices
         numbers = np.asarray(indices.fill_null(0)).view(f"u{width}")
         # Where all rows are null there may be no values at all to point to.
         moved = renamed[numbers] if len(renamed) else np.zeros(len(numbers), renamed.dtype)

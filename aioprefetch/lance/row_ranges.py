@@ -20,7 +20,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class RowRanges:
-    """Half-open ranges of rows, ascending, disjoint, none of them empty. Immutable.
+    """Half-open ranges of rows, ascending, disjoint, not empty. Immutable.
 
     Positions count the rows of all ranges from 0, in order.
     """
@@ -75,7 +75,7 @@ class RowRanges:
         return int(self.starts[index] + position - self.positions[index])
 
     def within(self, start: int, end: int) -> RowRanges:
-        """What of them lies in ``[start, end)``, counted from ``start``."""
+        """The rows in ``[start, end)``, counted from ``start``."""
         if len(self.starts) == 1:
             return RowRanges.one(max(int(self.starts[0]), start) - start, min(int(self.ends[0]), end) - start)
         first = int(np.searchsorted(self.ends, start, side="right"))
@@ -88,7 +88,7 @@ class RowRanges:
         return RowRanges(self.starts * factor, self.ends * factor)
 
     def bytes_at(self, base: int, width: int) -> list[Range]:
-        """Where these rows of ``width`` bytes each lie, the first of all rows being at ``base``."""
+        """The byte ranges of these rows of ``width`` bytes, if row 0 lies at ``base``."""
         if len(self.starts) == 1:
             return [(base + int(self.starts[0]) * width, base + int(self.ends[0]) * width)]
         return list(zip((base + self.starts * width).tolist(), (base + self.ends * width).tolist(), strict=True))

@@ -90,7 +90,7 @@ async def prepare_scan(operator: Operator, path: str, request: ScanRequest) -> P
 
 
 async def find_table(operator: Operator, path: str, request: ScanRequest) -> TableScan:
-    """What ``request`` means of the file or dataset at ``path``."""
+    """The parts of the file or dataset at ``path`` that ``request`` selects."""
     if not path or path.endswith("/"):
         return await _dataset_table(operator, path, request)
     try:

@@ -55,7 +55,7 @@ _TYPE_DEPTH_MAX = 32
 
 
 def arrow_type(name: str, *, path: str = "", depth: int = 0) -> pa.DataType:
-    """The type that a name stands for by itself: none of ``list``, ``struct``, ``map``.
+    """The type that a name stands for by itself, which excludes ``list``, ``struct`` and ``map``.
 
     ``Unsupported`` for a type that is not known, ``UntrustedMetadata`` for parameters that cannot be.
     """
@@ -215,13 +215,13 @@ class Field:
 
 def walk(fields: Sequence[Field]) -> Iterator[Field]:
     """Every field, parents before their children."""
-    for one in fields:
-        yield one
-        yield from walk(one.children)
+    for member in fields:
+        yield member
+        yield from walk(member.children)
 
 
 def build_fields(rows: Sequence[Parsed], *, path: str = "") -> tuple[Field, ...]:
-    """The tree of a stored schema, without columns. ``UntrustedMetadata`` for one that is no tree."""
+    """The tree of a stored schema, without columns. ``UntrustedMetadata`` for rows that are not a tree."""
     children: dict[int, list[Parsed]] = {-1: []}
     for row in rows:
         parent, identity = row.get("parent_id", 0), row.get("id", 0)
@@ -287,21 +287,21 @@ def number_columns(fields: Sequence[Field], version: tuple[int, int], first: int
     """The fields with the columns that a file of ``version`` keeps them in, and the index behind the last one."""
     numbered: list[Field] = []
     column = first
-    for one in fields:
-        if one.is_one_column(version):
+    for member in fields:
+        if member.is_one_column(version):
             end = column + 1
-            children = one.children
+            children = member.children
         else:
             own = 1 if version == (2, 0) else 0
-            children, end = number_columns(one.children, version, column + own)
-        numbered.append(replace(one, children=children, columns=range(column, end)))
+            children, end = number_columns(member.children, version, column + own)
+        numbered.append(replace(member, children=children, columns=range(column, end)))
         column = end
     return tuple(numbered), column
 
 
 def arrow_schema(fields: Sequence[Field], metadata: Mapping[str, bytes] | None = None) -> pa.Schema:
     """The Arrow schema of top-level fields."""
-    return pa.schema([one.arrow for one in fields], metadata=dict(metadata) if metadata else None)
+    return pa.schema([field.arrow for field in fields], metadata=dict(metadata) if metadata else None)
 
 
 # --- projection -------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def project(fields: Sequence[Field], columns: object | None, *, path: str = "") 
     if columns is None:
         return tuple(fields)
     wanted: dict[str, set[tuple[str, ...]]] = {}
-    by_name = {one.name: one for one in fields}
+    by_name = {field.name: field for field in fields}
     for name in column_names(columns, path=path):
         top, inner = (name, ()) if name in by_name else _split(name)
         if top not in by_name:
@@ -331,20 +331,22 @@ def _split(name: str) -> tuple[str, tuple[str, ...]]:
     return top, tuple(inner)
 
 
-def _prune(one: Field, wanted: set[tuple[str, ...]], name: str, path: str) -> Field:
+def _prune(field: Field, wanted: set[tuple[str, ...]], name: str, path: str) -> Field:
     """A field with those of its descendants that are wanted; the empty path means all of it."""
     if () in wanted:
-        return one
-    children = {child.name: child for child in one.children} if one.is_struct else {}
+        return field
+    children = {child.name: child for child in field.children} if field.is_struct else {}
     below: dict[str, set[tuple[str, ...]]] = {}
     for inner in wanted:
         if inner[0] not in children:
             raise _unknown(".".join((name, *inner)), [f"{name}.{child}" for child in children], path)
         below.setdefault(inner[0], set()).add(inner[1:])
     kept = [
-        _prune(child, below[child.name], f"{name}.{child.name}", path) for child in one.children if child.name in below
+        _prune(child, below[child.name], f"{name}.{child.name}", path)
+        for child in field.children
+        if child.name in below
     ]
-    return one.with_children(kept)
+    return field.with_children(kept)
 
 
 def _unknown(name: str, known: Iterable[str], path: str) -> InvalidArgument:
@@ -355,10 +357,10 @@ def _unknown(name: str, known: Iterable[str], path: str) -> InvalidArgument:
 
 def needed_columns(fields: Sequence[Field], version: tuple[int, int]) -> Iterator[int]:
     """The indices of the file's columns that hold those fields, of a projection only what was left in it."""
-    for one in fields:
-        if one.is_one_column(version):
-            yield from one.columns
+    for member in fields:
+        if member.is_one_column(version):
+            yield from member.columns
             continue
         if version == (2, 0):
-            yield one.columns.start
-        yield from needed_columns(one.children, version)
+            yield member.columns.start
+        yield from needed_columns(member.children, version)

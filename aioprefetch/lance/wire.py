@@ -51,7 +51,7 @@ class FieldRule:
 
 @dataclass(slots=True, eq=False)
 class MessageTable:
-    """What the numbers of a message mean. ``rules`` may be filled later, for messages that hold themselves."""
+    """The fields of a message by number. ``rules`` may be filled later, for messages that hold themselves."""
 
     name: str
     rules: dict[int, FieldRule] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def _varint(table: MessageTable, data: bytes | memoryview, position: int, end: i
 def _span(
     table: MessageTable, data: bytes | memoryview, position: int, end: int, wire_type: int, path: str
 ) -> tuple[int, int]:
-    """Where the bytes of a field that is no varint start and end."""
+    """Start and end of the bytes of a field that is not a varint."""
     if wire_type == _LENGTH:
         size, position = _varint(table, data, position, end, path)
     elif wire_type == _FIXED64:
@@ -214,8 +214,8 @@ def one_of(parsed: Mapping[str, Any], table: MessageTable, *, path: str = "") ->
     Parse with ``strict``: an alternative that is not known here is ``Unsupported`` there already.
     """
     if len(parsed) != 1:
-        found = "none" if not parsed else " and ".join(parsed)
-        raise _broken(table, f"one alternative is needed, and it holds {found}", path)
+        members = "none" if not parsed else " and ".join(parsed)
+        raise _broken(table, f"one alternative is needed, and it holds {members}", path)
     return next(iter(parsed.items()))
 
 

@@ -45,7 +45,7 @@ PAGES_SHARE_MAX = 0.9
 
 
 class PlannedChunk(NamedTuple):
-    """What is read of one chunk: ``ranges`` of the file, and ``rows`` of the row group, from its first on.
+    """The reads of one chunk: ``ranges`` of the file, and ``rows`` of the row group, from its first on.
 
     ``pages`` are the numbers of the data pages in ``offset_index`` that hold these rows; the ranges are theirs and that
     of the dictionary page before them. ``None``: the whole chunk is read.
@@ -60,7 +60,7 @@ class PlannedChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a scan reads. Byte ranges and row ranges are half open; rows count from the file's first.
+    """The reads of a scan. Byte ranges and row ranges are half open; rows count from the file's first.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ class Plan:
         return (self.requested_bytes - wanted) / wanted if wanted else 0.0
 
     def wanted_ranges(self, tail_start: int) -> list[Range]:
-        """What is read of all chunks and is not in the file's tail, which begins there."""
-        return [one for planned in self.chunks for one in planned.ranges if one[0] < tail_start]
+        """The ranges of all chunks that lie before the file's tail, which begins at ``tail_start``."""
+        return [pair for planned in self.chunks for pair in planned.ranges if pair[0] < tail_start]
 
     def describe(self) -> str:
         """The plan for people: one line on what is read, and one for each request."""
@@ -139,7 +139,7 @@ class Plan:
 
 
 def planned_chunk(chunk: ColumnChunk, rows: Sequence[Range], index: OffsetIndex | None) -> PlannedChunk:
-    """What to read of a chunk for ``rows`` of its row group (sorted, disjoint): pages if it has an index and they pay.
+    """The reads of a chunk for ``rows`` of its row group (sorted, disjoint): pages if it has an index and they pay.
 
     Leaves within lists are read whole.
     """
@@ -158,7 +158,7 @@ def planned_chunk(chunk: ColumnChunk, rows: Sequence[Range], index: OffsetIndex 
 
 
 def pieces_of(chunks: Sequence[PlannedChunk], tail_start: int, request_bytes_max: int) -> list[Range]:
-    """What is to be asked for, in the order of the rows that need it: nothing that lies in the tail, cut to size."""
+    """The ranges to request, cut to size, in the order of the rows that need them, without those in the tail."""
     pieces: list[tuple[int, int, Range]] = []
     for number, planned in enumerate(chunks):
         chunk = planned.chunk
@@ -176,7 +176,7 @@ def pieces_of(chunks: Sequence[PlannedChunk], tail_start: int, request_bytes_max
 
 
 def request_price(slots: int) -> int:
-    """What a request costs in bytes, where ``slots`` of them run at once and share the bandwidth."""
+    """The price of a request in bytes, if ``slots`` of them run at once and share the bandwidth."""
     share = min(CONNECTION_BYTES_PER_SECOND, BYTES_PER_SECOND / max(slots, 1))
     return max(PRICE_BYTES_MIN, int(FIRST_BYTE_SECONDS * share))
 
@@ -206,7 +206,7 @@ def runs_of(pieces: Iterable[Range], *, gap_bytes: int, gaps_bytes_max: int | No
 def requests_of(
     runs: Sequence[Range], pieces: Sequence[Range], *, run_bytes_max: int, request_bytes_max: int
 ) -> tuple[Range, ...]:
-    """The requests for runs, in the order in which their ``pieces`` are needed; none of them is cut by a request.
+    """The requests for runs, in the order in which their ``pieces`` are needed. No request cuts a piece.
 
     A run of up to ``run_bytes_max`` is one of them, a larger one has some of ``request_bytes_max``.
     """
@@ -229,13 +229,13 @@ def requests_of(
 
 def joined_in_order(pieces: Sequence[Range]) -> list[Range]:
     """Pieces by position; those that overlap are one."""
-    found: list[Range] = []
+    union: list[Range] = []
     for start, end in sorted(pieces):
-        if found and start < found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if union and start < union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def _by_need(requests: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
@@ -246,14 +246,14 @@ def _by_need(requests: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
 
 
 def missing_pieces(pieces: Sequence[Range], held: Sequence[Range]) -> list[Range]:
-    """What of the pieces is not held (ordered, disjoint), in their order."""
+    """The parts of the pieces outside ``held`` (ordered, disjoint), in their order."""
     if not held:
         return list(pieces)
-    return [missing for one in pieces for missing in subtract(one, held)]
+    return [missing for piece in pieces for missing in subtract(piece, held)]
 
 
 def held_pieces(pieces: Sequence[Range], held: Sequence[Range], requests: Sequence[Range]) -> tuple[Range, ...]:
-    """What of the pieces is held, and comes with no request all the same."""
+    """The held parts of the pieces that lie in no request."""
     if not held:
         return ()
     wanted = intersected(joined(pieces), held)
@@ -263,7 +263,7 @@ def held_pieces(pieces: Sequence[Range], held: Sequence[Range], requests: Sequen
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """What of the runtime a plan depends on: the size of a block, how many requests run at once, what is ``held``.
+    """The properties of a runtime on which a plan depends: block size, concurrent requests, and ranges in memory.
 
     ``held`` are ranges of the file that are in memory, ordered and disjoint.
     """
@@ -274,7 +274,7 @@ class PlanLimits:
 
     @classmethod
     def of(cls, runtime: Runtime, footer: Footer, slots: int | None = None) -> PlanLimits:
-        """Those of a runtime, for a file; ``slots`` are those of the scan, if it has its own."""
+        """The limits of a runtime for a file; ``slots`` replaces the runtime's number of concurrent requests."""
         options = runtime.options
         return cls(options.block_bytes, slots or min(options.concurrency, SLOTS_MAX), footer.pinned.held_ranges())
 
@@ -291,7 +291,7 @@ def plan_reads(
     limits: PlanLimits,
 ) -> Plan:
     """The requests for chunks of a file. ``gap_bytes`` and ``request_bytes_max`` replace the automatic values."""
-    projected_bytes = sum(end - start for one in planned for start, end in one.ranges)
+    projected_bytes = sum(end - start for chunk in planned for start, end in chunk.ranges)
     is_automatic = request_bytes_max is None
     if request_bytes_max is None:
         request_bytes_max = request_bytes_for(projected_bytes)

@@ -64,7 +64,7 @@ class GroupRead:
 
     def submit(self, io: PageIo, count: int) -> None:
         if self._read is None and not self._is_there and count:
-            self._read = io.submit([(one.start, one.end) for one in self.chunks if one.size], self._first)
+            self._read = io.submit([(chunk.start, chunk.end) for chunk in self.chunks if chunk.size], self._first)
 
     def want(self, row: int) -> None:
         if self._read is not None:
@@ -83,9 +83,14 @@ class GroupRead:
         return self.rows if self._is_there else 0
 
     def check_pages(self) -> CheckedPages:
-        most = self._page_bytes_max
-        found = [check_pages(chunk, self._memory, self._path, page_bytes_max=most) for chunk in self.chunks]
-        return CheckedPages(all(one.is_exact for one in found), sum(one.large_page_bytes for one in found))
+        page_bytes_max = self._page_bytes_max
+        checked_chunks = [
+            check_pages(chunk, self._memory, self._path, page_bytes_max=page_bytes_max) for chunk in self.chunks
+        ]
+        return CheckedPages(
+            all(checked.is_exact for checked in checked_chunks),
+            sum(checked.large_page_bytes for checked in checked_chunks),
+        )
 
     def release(self, row: int) -> None:
         if row >= self.rows:
@@ -103,7 +108,7 @@ class GroupPart(Protocol):
 
     @property
     def chunks(self) -> Sequence[ColumnChunk]:
-        """Whose bytes they are."""
+        """The chunks of the unit."""
         ...
 
     @property
@@ -201,7 +206,7 @@ class ChunkColumns:
             await part.wait(row)
 
     def _parts_before(self, end: int) -> list[tuple[GroupPart, int]]:
-        """What may still be on its way of the rows before ``end``, and which rows of it these are."""
+        """The parts with rows before ``end`` that may not have arrived, and how far their rows are needed."""
         last = bisect_right(self._first_rows, end - 1) if end else 0
         return [
             (part, min(end, self._first_rows[number + 1]) - self._first_rows[number])
@@ -230,22 +235,22 @@ class ChunkColumns:
 
     def _check_group(self, number: int) -> bool:
         """Check the pages of a row group before any is decoded; whether they have exactly its rows."""
-        found = [part.check_pages() for part in self._groups[number]]
-        together = sum(one.large_page_bytes for one in found)
+        checked_chunks = [part.check_pages() for part in self._groups[number]]
+        together = sum(checked.large_page_bytes for checked in checked_chunks)
         large = LargePages(self._page_options.together_bytes_max, self._path)
         large.add(together, self._groups[number][0].chunks[0])
-        return all(one.is_exact for one in found)
+        return all(checked.is_exact for checked in checked_chunks)
 
     def _check_checksums(self) -> None:
         """Raise ``UntrustedMetadata`` for the page that is damaged, where its checksum tells it."""
         if not self._page_options.checksums:
             return
         try:
-            found = self._damaged_page()
+            damaged = self._damaged_page()
         except Exception:  # What cannot be looked at must not hide why decoding failed.
             return
-        if found is not None:
-            chunk, page = found
+        if damaged is not None:
+            chunk, page = damaged
             raise chunk_refused(chunk, f"the page at {page} does not have the checksum of its header", self._path)
 
     def _damaged_page(self) -> tuple[ColumnChunk, int] | None:

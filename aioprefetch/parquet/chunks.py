@@ -93,11 +93,11 @@ def resolve_columns(footer: Footer, columns: Iterable[str] | None, *, operation:
 
 
 def _leaves_by_name(paths: Sequence[tuple[str, ...]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    leaves: dict[str, list[int]] = {}
     for leaf, path in enumerate(paths):
         for depth in range(1, len(path) + 1):
-            found.setdefault(".".join(path[:depth]), []).append(leaf)
-    return found
+            leaves.setdefault(".".join(path[:depth]), []).append(leaf)
+    return leaves
 
 
 def _unknown(name: str, footer: Footer, operation: str) -> InvalidArgument:
@@ -164,7 +164,7 @@ def column_chunks(
                 )
             )
     _check_disjoint(footer, chunks)
-    return [_padded(one, padding, footer.start) for one in chunks] if padding else chunks
+    return [_padded(chunk, padding, footer.start) for chunk in chunks] if padding else chunks
 
 
 def _checked(footer: Footer, number: int, leaf: int, said: ChunkNumbers) -> Range:
@@ -194,11 +194,13 @@ def _checked(footer: Footer, number: int, leaf: int, said: ChunkNumbers) -> Rang
 
 def _check_disjoint(footer: Footer, chunks: Sequence[ColumnChunk]) -> None:
     position, before = 0, None
-    for one in sorted((one for one in chunks if one.start < one.end), key=_start_of):
-        if one.start < position and before is not None:
+    for chunk in sorted((chunk for chunk in chunks if chunk.start < chunk.end), key=_start_of):
+        if chunk.start < position and before is not None:
             other = f"that of row group {before.row_group}, column {_name(footer, before.column)}"
-            _refuse(footer, one.row_group, one.column, f"overlaps {other}: it begins at {one.start} before {position}")
-        position, before = one.end, one
+            _refuse(
+                footer, chunk.row_group, chunk.column, f"overlaps {other}: it begins at {chunk.start} before {position}"
+            )
+        position, before = chunk.end, chunk
 
 
 def _start_of(chunk: ColumnChunk) -> int:
@@ -220,7 +222,7 @@ def _refuse(footer: Footer, number: int, leaf: int, what: str) -> NoReturn:
 
 
 def _located(footer: Footer, number: int, leaf: int, offset: int, length: int) -> Range | None:
-    """Where a page index lies, checked against the file; ``None`` if there is none."""
+    """The range of a page index, checked against the file; ``None`` if there is none."""
     if offset <= 0 and length <= 0:
         return None
     if offset < DATA_START or length < 0 or offset + length > footer.start:

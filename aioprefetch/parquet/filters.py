@@ -60,7 +60,7 @@ def _clause(clause: Any, path: str) -> Clause:
 
 
 def filter_expression(filters: Any, *, path: str = "") -> pc.Expression | None:
-    """Normalized filters as an expression. ``InvalidArgument`` where pyarrow makes none of them."""
+    """Normalized filters as an expression. ``InvalidArgument`` if pyarrow cannot make an expression."""
     if filters is None or isinstance(filters, pc.Expression):
         return filters
     try:

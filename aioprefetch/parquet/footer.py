@@ -188,15 +188,15 @@ async def footer(
     accessor, runtime = operator.accessor(), operator.runtime()
     cache: FooterCache = runtime.shared(_CACHE, FooterCache)
     place = (accessor.info.namespace, path)
-    known = cache.find(place, version=version, etag=if_match)
-    if known is not None and (version is not None or if_match is not None):
-        return known.held_by(_repinned(known.pinned, operator))
+    cached = cache.find(place, version=version, etag=if_match)
+    if cached is not None and (version is not None or if_match is not None):
+        return cached.held_by(_repinned(cached.pinned, operator))
     tail = tail_bytes or cache.tail_bytes(place, everything=everything)
     whole = size if size is not None and tail_bytes is None and size <= runtime.options.block_bytes else 0
     if whole > tail and runtime.budget.room(whole, "prefetch") < whole:
         whole = 0  # The data come piece by piece, as memory comes back.
-    condition = known.etag if known is not None and operator.capability.read_if_none_match else None
-    if known is not None and tail < whole and known.pinned.tail_start > 0:
+    condition = cached.etag if cached is not None and operator.capability.read_if_none_match else None
+    if cached is not None and tail < whole and cached.pinned.tail_start > 0:
         condition = None  # The data are wanted as well, and come with the same request.
     try:
         pinned = await PinnedFile.open(
@@ -209,24 +209,24 @@ async def footer(
             if_none_match=condition,
         )
     except ConditionNotMatch:
-        if condition is None or known is None:
+        if condition is None or cached is None:
             raise
-        return known.held_by(_repinned(known.pinned, operator))
-    if known is not None and pinned.etag == known.etag and pinned.size == known.size:
-        found = known.held_by(pinned if pinned.tail_start <= known.start else _repinned(known.pinned, operator))
+        return cached.held_by(_repinned(cached.pinned, operator))
+    if cached is not None and pinned.etag == cached.etag and pinned.size == cached.size:
+        current = cached.held_by(pinned if pinned.tail_start <= cached.start else _repinned(cached.pinned, operator))
     else:
-        found = await read_footer(pinned, runtime)
-    cache.add(place, found if len(pinned.tail) <= TAIL_BYTES_EVERYTHING else _without_data(found, operator))
-    return found
+        current = await read_footer(pinned, runtime)
+    cache.add(place, current if len(pinned.tail) <= TAIL_BYTES_EVERYTHING else _without_data(current, operator))
+    return current
 
 
 def seen_size(operator: Operator, path: str) -> int | None:
     """How many bytes an object had when its footer or any block of it was read last; ``None`` if it never was."""
     runtime, place = operator.runtime(), (operator.accessor().info.namespace, path)
     cache: FooterCache = runtime.shared(_CACHE, FooterCache)
-    known = cache.find(place)
-    if known is not None:
-        return known.size
+    cached = cache.find(place)
+    if cached is not None:
+        return cached.size
     store = runtime.peek("block_store")
     file = None if store is None else store.newest(place, runtime.options.block_bytes)
     return None if file is None else int(file.size)
@@ -272,7 +272,7 @@ async def read_footer(pinned: PinnedFile, runtime: Runtime) -> Footer:
 
 
 def footer_start(pinned: PinnedFile) -> int:
-    """Where the footer begins, by the last eight bytes, which are in the tail. Raises as ``footer`` does."""
+    """The start of the footer, from the last eight bytes, which are in the tail. Raises as ``footer`` does."""
     size, path = pinned.size, pinned.path
     if size < _FILE_BYTES_MIN:
         raise _untrusted(f"{size} bytes are no Parquet file", path)
@@ -293,7 +293,7 @@ def footer_start(pinned: PinnedFile) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a footer's bytes say: see ``Footer``."""
+    """The content of a footer; ``Footer`` explains it."""
 
     outline: Outline
     metadata: Any
@@ -358,11 +358,11 @@ class FooterCache:
     def find(self, place: Place, *, version: str | None = None, etag: str | None = None) -> Footer | None:
         """The footer of that version or ETag, without either the one that was read last; ``None`` if not kept."""
         wanted = etag or self._latest.get(place)
-        found = self._footers.get((place, wanted)) if wanted is not None else None
-        if found is None or (version is not None and found.version != version):
+        footer = self._footers.get((place, wanted)) if wanted is not None else None
+        if footer is None or (version is not None and footer.version != version):
             return None
-        self._footers.move_to_end((place, found.etag or ""))
-        return found
+        self._footers.move_to_end((place, footer.etag or ""))
+        return footer
 
     def add(self, place: Place, footer: Footer) -> None:
         """Keep a footer if its ETag tells one version from another; those that make the cache too large are dropped."""

@@ -35,9 +35,9 @@ _UNSIGNED = {"INT32": "<I", "INT64": "<Q"}
 
 
 def bound_order(column: Any) -> Callable[[bytes], Any]:
-    """What makes of a bound of a column (one of pyarrow's ``ParquetSchema``) a value that compares as bounds do.
+    """A function from a bound of a column (of pyarrow's ``ParquetSchema``) to a value that compares as bounds do.
 
-    It gives ``None`` for bytes that are no value of the column: of another width, NaN, a boolean that is neither.
+    It returns ``None`` for bytes that cannot be a value of the column: another width, NaN, a boolean beyond 0 and 1.
     """
     physical: str = column.physical_type
     logical: dict[str, Any] = json.loads(column.logical_type.to_json())
@@ -123,7 +123,7 @@ class BoundsReader:
         """
         if self._is_bytes:
             # Cut strings may end within a character. Bytes compare as the strings do.
-            values = [None if null else bytes(one) for one, null in zip(bounds, null_pages, strict=True)]
+            values = [None if null else bytes(bound) for bound, null in zip(bounds, null_pages, strict=True)]
             return pa.array(values, pa.large_binary())
         if pa.types.is_decimal(self.type):
             return self._decimals(bounds, null_pages)
@@ -131,7 +131,7 @@ class BoundsReader:
         if width is None:
             return None
         blank = bytes(width)
-        raw = b"".join(blank if null else bytes(one) for one, null in zip(bounds, null_pages, strict=True))
+        raw = b"".join(blank if null else bytes(bound) for bound, null in zip(bounds, null_pages, strict=True))
         return self._typed(np.frombuffer(raw, _DTYPES[self._physical]), np.array(null_pages, bool))
 
     def _typed(self, numbers: Any, nulls: Any) -> pa.Array | None:
@@ -161,11 +161,11 @@ class BoundsReader:
             return None
         order: Literal["little", "big"] = "little" if self._physical.startswith("INT") else "big"
         values: list[Decimal | None] = []
-        for one, null in zip(bounds, null_pages, strict=True):
+        for bound, null in zip(bounds, null_pages, strict=True):
             if null:
                 values.append(None)
                 continue
-            number = int.from_bytes(one, order, signed=True)
+            number = int.from_bytes(bound, order, signed=True)
             digits = tuple(int(digit) for digit in str(abs(number)))
             values.append(Decimal((int(number < 0), digits, -self.type.scale)))
         return pa.array(values, self.type)
@@ -267,7 +267,7 @@ def _row_group(footer: Footer, number: int, columns: Sequence[_Column]) -> thrif
 
 
 def _statistics(footer: Footer, number: int, leaf: int) -> thrift.Struct:
-    """What the footer says of a chunk's values; nothing where it says it in another type."""
+    """The footer's statistics of a chunk's values; empty if they are of an unexpected type."""
     group = footer.chunks[number]
     if leaf >= len(group) or group[leaf].physical_type != footer.shape.physical_types[leaf]:
         return {}

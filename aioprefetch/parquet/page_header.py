@@ -131,11 +131,11 @@ def first_page_values(view: memoryview, start: int) -> int | None:
 
     Only the numbers that a header begins with are looked at, in a tenth of the time.
     """
-    found = _DATA_PAGE.match(view, start)
-    if found is None:
+    header = _DATA_PAGE.match(view, start)
+    if header is None:
         return None
     number = 0
-    for digit in reversed(found[1]):
+    for digit in reversed(header[1]):
         number = number << 7 | digit & 0x7F
     return number >> 1
 
@@ -187,9 +187,10 @@ _CHECKSUM_FIELD = 4
 
 
 class CheckedPages(NamedTuple):
-    """What the headers of a chunk's pages tell: whether they are known to have exactly the rows of the footer.
+    """The result of a check of a chunk's pages. ``is_exact``: their headers have exactly the rows of the footer.
 
-    They never are within lists. ``large_page_bytes`` is what the largest page becomes, 0 where none is large.
+    This cannot be seen within lists. ``large_page_bytes`` is the decompressed size of the largest page, 0 if no page is
+    large.
     """
 
     is_exact: bool
@@ -226,7 +227,7 @@ def check_pages(
 
 
 class LargePages:
-    """What the large pages of a row group become that are in memory together. Columns come to it from any thread."""
+    """The memory of the large pages of a row group that are decoded together. Columns use it from any thread."""
 
     def __init__(self, bytes_max: int, path: str) -> None:
         self._bytes_max = bytes_max
@@ -261,9 +262,9 @@ def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetad
 
 
 def damaged_page(chunk: ColumnChunk, view: memoryview, *, page_bytes_max: int) -> int | None:
-    """Where the first page begins whose bytes do not have the checksum of its header; ``None`` if none is found.
+    """The start of the first page whose bytes differ from the checksum of its header; ``None`` if there is none.
 
-    ``view`` holds the chunk. pyarrow finds such a page too, and does not say in which column.
+    ``view`` holds the chunk. pyarrow finds such a page too, but does not name the column.
     """
     position = 0
     try:

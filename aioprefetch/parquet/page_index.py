@@ -45,29 +45,29 @@ class OffsetIndex:
         return self.first_rows[page], self.rows if last else self.first_rows[page + 1]
 
     def page_bytes(self, page: int) -> Range:
-        """Where a page lies in the file."""
+        """The range of a page in the file."""
         return self.starts[page], self.starts[page] + self.sizes[page]
 
     def pages_of(self, rows: Sequence[Range]) -> list[int]:
         """The pages that hold any of ``rows``: sorted, disjoint ranges of the row group's rows."""
-        found: list[int] = []
+        pages: list[int] = []
         for start, stop in rows:
             first = max(0, bisect_right(self.first_rows, start) - 1)
             last = bisect_left(self.first_rows, stop)
             for page in range(first, last):
                 low, high = self.page_rows(page)
-                if low < high and start < high and low < stop and (not found or found[-1] < page):
-                    found.append(page)
-        return found
+                if low < high and start < high and low < stop and (not pages or pages[-1] < page):
+                    pages.append(page)
+        return pages
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnIndex:
-    """What the values of each page of a chunk lie between, as bytes in Parquet's PLAIN encoding.
+    """Lower and upper bounds of the values of each page of a chunk, as bytes in Parquet's PLAIN encoding.
 
-    They are bounds: strings may be cut. A page in ``null_pages`` has nulls alone, and its bounds mean nothing.
-    ``null_counts`` is ``None`` where the writer did not count. What is said of a page in ``unknown_pages`` cannot be
-    true, and says nothing; ``None`` if there are none.
+    Bounds of strings may be shortened. A page in ``null_pages`` has only nulls, and no bounds. ``null_counts`` is
+    ``None`` if the writer did not count. The statements on a page in ``unknown_pages`` cannot be true, and are ignored;
+    ``None`` if there is no such page.
     """
 
     null_pages: list[bool]
@@ -137,7 +137,7 @@ def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, offsets: Off
 
 
 def _can_be_true(chunk: ColumnChunk, is_null_page: bool, null_count: int | None, rows: Range) -> bool:
-    """Whether what is said of a page's nulls can be. Negative counts are those of writers that did not count."""
+    """Whether the null count of a page is possible. Writers that did not count have negative counts."""
     if chunk.max_repetition:
         return True  # Nulls are counted in items.
     count = rows[1] - rows[0]
@@ -174,21 +174,21 @@ async def load_page_indexes(
 
 
 async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, memoryview]:
-    found: dict[Range, memoryview] = {}
+    views: dict[Range, memoryview] = {}
     missing: list[Range] = []
     for one in ranges:
         view = pinned.resident(*one)
         if view is None:
             missing.append(one)
         else:
-            found[one] = view
+            views[one] = view
     pieces = coalesce(missing, gap_bytes=INDEX_GAP_BYTES, request_bytes_max=INDEX_REQUEST_BYTES_MAX)
 
     async def read(start: int, end: int, members: Sequence[int]) -> None:
         view = await pinned.read(start, end)
         for member in members:
             low, high = missing[member]
-            found[low, high] = view[low - start : high - start]
+            views[low, high] = view[low - start : high - start]
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -196,7 +196,7 @@ async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, 
                 group.create_task(read(piece.start, piece.end, piece.members))
     except* Exception as failures:
         raise failures.exceptions[0] from failures.exceptions[0].__cause__
-    return found
+    return views
 
 
 def _read(raw: bytes | memoryview, what: str, chunk: ColumnChunk, path: str) -> thrift.Struct:

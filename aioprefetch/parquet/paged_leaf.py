@@ -157,7 +157,7 @@ class PagedLeaf:
         return self._parts[self._arrived : end]
 
     def drain(self, first: int, last: int) -> Callable[[], pa.Array]:
-        """What decodes rows ``[first, last)``, which are ready, on any thread."""
+        """A function that decodes the rows ``[first, last)``, which are ready; it runs on any thread."""
         start, end = bisect_right(self._lasts, first), bisect_left(self._lasts, last) + 1
         parts = self._parts[start:end]
 
@@ -229,15 +229,15 @@ class PagedLeaf:
 
     def _pages(self, part: _Part, read: PendingRead) -> list[memoryview]:
         """The bytes of each page; those that lie back to back were submitted as one range."""
-        found: list[memoryview] = []
+        pages: list[memoryview] = []
         views = iter(read.views)
         ranges = iter(joined(self._index.page_bytes(page) for page in part.pages))
         (start, end), view = next(ranges), next(views)
         for low, high in map(self._index.page_bytes, part.pages):
             if low >= end:
                 (start, end), view = next(ranges), next(views)
-            found.append(view[low - start : high - start])
-        return found
+            pages.append(view[low - start : high - start])
+        return pages
 
     def _checked_dictionary(self) -> memoryview:
         read = self._dictionary_read
@@ -258,7 +258,7 @@ class PagedLeaf:
             part.large_bytes = large_bytes
 
     def _checked_page(self, page: int, view: memoryview) -> int:
-        """What the page becomes. It must be what the offset index tells: one page, of these rows.
+        """The decompressed size of a page, which must be the page of the offset index, with its rows.
 
         Leaves of lists are never paged.
         """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """What a caller wants of a file, checked as far as it can be without the file. ``None`` is all of it."""
+    """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all."""
 
     columns: list[str] | None
     row_groups: list[int] | None
@@ -60,7 +60,7 @@ def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
     """Numbers of row groups from outside, ascending, each once; negative ones do not count from the end."""
     if isinstance(row_groups, str | bytes) or not isinstance(row_groups, Iterable):
         raise InvalidType(f"row_groups must be a list of numbers, not {row_groups!r}", operation="scan", path=path)
-    numbers = sorted({checked_int(one, "row group", operation="scan", path=path) for one in row_groups})
+    numbers = sorted({checked_int(number, "row group", operation="scan", path=path) for number in row_groups})
     if numbers and numbers[0] < 0:
         raise InvalidArgument(f"there is no row group {numbers[0]}", operation="scan", path=path)
     return numbers
@@ -85,7 +85,7 @@ async def plan(
     version: str | None = None,
     if_match: str | None = None,
 ) -> Plan:
-    """What ``scan`` with the same arguments would read. Reads the footer, and page indexes where they pay.
+    """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes where they pay.
 
     The requests are those of a scan that has memory for all of them. One whose budget is shorter asks for the same
     bytes in more and smaller requests, as memory comes back, and may leave gaps out.
@@ -95,16 +95,16 @@ async def plan(
     request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
     if slots is not None:
         slots = at_least(1, slots, "slots", operation="plan", path=path)
-    found = await footer(operator, path, version=version, if_match=if_match, everything=True)
+    current = await footer(operator, path, version=version, if_match=if_match, everything=True)
     return await plan_scan(
-        found,
+        current,
         columns=request.columns,
         row_groups=request.row_groups,
         rows=request.rows,
         filters=request.filters,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
-        limits=PlanLimits.of(operator.runtime(), found, slots),
+        limits=PlanLimits.of(operator.runtime(), current, slots),
     )
 
 
@@ -173,7 +173,7 @@ def chosen_row_groups(footer: Footer, row_groups: Iterable[int] | None, rows: Se
     else:
         chosen = group_numbers(row_groups, path=footer.path)
         if chosen and chosen[-1] >= footer.row_groups:
-            number = next(one for one in chosen if one >= footer.row_groups)
+            number = next(number for number in chosen if number >= footer.row_groups)
             raise InvalidArgument(
                 f"there is no row group {number}; the file has {footer.row_groups}", operation="scan", path=footer.path
             )
@@ -214,15 +214,15 @@ async def _page_indexes(
     if not groups or not _has_indexes(footer, groups, leaves):
         return {}
     chunks = column_chunks(footer, groups, leaves, with_indexes=True)
-    ranges = [one for chunk in chunks for one in (chunk.offset_index, chunk.column_index) if one is not None]
+    ranges = [index for chunk in chunks for index in (chunk.offset_index, chunk.column_index) if index is not None]
     tail_start = footer.pinned.tail_start
     if any(start < tail_start for start, _ in ranges):
         unwanted = sum(chunk.size * _share_unwanted(chunk, rows_of, by_bounds) for chunk in chunks)
         if unwanted < INDEXED_BYTES_MIN:
             return {}
-    plain = await load_page_indexes(footer.pinned, (one for one in chunks if one.column not in by_bounds))
+    plain = await load_page_indexes(footer.pinned, (chunk for chunk in chunks if chunk.column not in by_bounds))
     bounded = await load_page_indexes(
-        footer.pinned, (one for one in chunks if one.column in by_bounds), with_columns=True
+        footer.pinned, (chunk for chunk in chunks if chunk.column in by_bounds), with_columns=True
     )
     return plain | bounded
 

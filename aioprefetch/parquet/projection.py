@@ -54,7 +54,7 @@ class Projection:
             self._outputs = [_output(name, place_of, self.read) for name in columns]
         fields = [output.field for output in self._outputs]
         self.schema = pa.schema(fields, metadata=self.read.metadata)
-        self.is_identity = [(one.place, one.path) for one in self._outputs] == [
+        self.is_identity = [(output.place, output.path) for output in self._outputs] == [
             (place, ()) for place in range(len(self.read))
         ]
 

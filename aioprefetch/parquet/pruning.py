@@ -54,20 +54,20 @@ def filter_columns(footer: Footer, filters: Filters) -> list[str]:
         named = {clause[0] for clauses in filters for clause in clauses}
         return [name for name in footer.schema.names if name in named]
     # pyarrow does not tell which columns an expression has, only which one is missing.
-    found: set[int] = set()
+    names: set[int] = set()
     while True:
-        fields = [field for number, field in enumerate(footer.schema) if number in found]
+        fields = [field for number, field in enumerate(footer.schema) if number in names]
         try:
             pa.schema(fields).empty_table().filter(filters)
             return [field.name for field in fields]
         except (pa.ArrowException, ValueError, TypeError) as error:
-            if "FieldRef.FieldPath(" in str(error) and len(found) < len(footer.schema):
-                found.update(range(len(footer.schema)))  # By position: it counts in all columns.
+            if "FieldRef.FieldPath(" in str(error) and len(names) < len(footer.schema):
+                names.update(range(len(footer.schema)))  # By position: it counts in all columns.
                 continue
-            more = {number for number, field in enumerate(footer.schema) if _is_missed(field.name, str(error))} - found
+            more = {number for number, field in enumerate(footer.schema) if _is_missed(field.name, str(error))} - names
             if not more:
                 raise InvalidArgument(f"filters={filters}: {error}", operation="scan", path=footer.path) from error
-            found |= more
+            names |= more
 
 
 def _is_missed(name: str, message: str) -> bool:
@@ -80,7 +80,7 @@ def _is_missed(name: str, message: str) -> bool:
 
 
 def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]) -> list[int]:
-    """Those of ``row_groups`` that may hold rows that ``filters`` (normalized) match, in the same order.
+    """The row groups of ``row_groups`` with rows that ``filters`` (normalized) may match, in the same order.
 
     Filters whose values do not go with the types of their columns drop nothing, and neither do damaged statistics.
     """
@@ -111,7 +111,7 @@ def _plain_leaves(footer: Footer, names: Iterable[str]) -> tuple[int, ...]:
 
 
 def _safe_expression(footer: Footer, filters: Filters) -> pc.Expression | None:
-    """What of the filters statistics can decide; ``None`` if nothing."""
+    """The part of the filters that statistics can decide; ``None`` if there is no such part."""
     if filters is None:
         return None
     floats = [field.name for field in footer.schema if _has_floats(field.type)]
@@ -119,7 +119,8 @@ def _safe_expression(footer: Footer, filters: Filters) -> pc.Expression | None:
         unsafe = _MAY_MATCH_NAN.search(str(filters)) and not set(floats).isdisjoint(filter_columns(footer, filters))
         return None if unsafe else filters
     safe = [
-        [one for one in clauses if not (one[0] in floats and one[1] in ("!=", "in", "not in"))] for clauses in filters
+        [clause for clause in clauses if not (clause[0] in floats and clause[1] in ("!=", "in", "not in"))]
+        for clauses in filters
     ]
     try:
         return pq.filters_to_expression(safe) if all(safe) else None
@@ -206,16 +207,16 @@ def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str
         return np.ones(len(low), bool)
     scalar = reader.scalar(value)
     if operator in ("=", "=="):
-        found = pc.and_(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
+        matches = pc.and_(pc.less_equal(low, scalar), pc.greater_equal(high, scalar))
     elif operator == "!=":
-        found = pc.invert(pc.and_(pc.equal(low, scalar), pc.equal(high, scalar)))
+        matches = pc.invert(pc.and_(pc.equal(low, scalar), pc.equal(high, scalar)))
     elif operator == "<":
-        found = pc.less(low, scalar)
+        matches = pc.less(low, scalar)
     elif operator == "<=":
-        found = pc.less_equal(low, scalar)
+        matches = pc.less_equal(low, scalar)
     elif operator == ">":
-        found = pc.greater(high, scalar)
+        matches = pc.greater(high, scalar)
     else:
-        found = pc.greater_equal(high, scalar)
+        matches = pc.greater_equal(high, scalar)
     # Pages without bounds compare as null, and match nothing.
-    return found.fill_null(False).to_numpy(zero_copy_only=False)
+    return matches.fill_null(False).to_numpy(zero_copy_only=False)

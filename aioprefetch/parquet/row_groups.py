@@ -22,7 +22,7 @@ Columns = list[tuple[int, pa.Array]]
 
 
 class Unit(Protocol):
-    """What is scheduled part by part: a chunk, pages of one, or all chunks of a small row group."""
+    """A unit of scheduling, in parts: a chunk, pages of a chunk, or all chunks of a small row group."""
 
     @property
     def parts(self) -> int:
@@ -81,7 +81,7 @@ class ColumnSource(Protocol):
         ...
 
     def drain(self, first: int, last: int) -> Callable[[], Columns]:
-        """What decodes rows ``[first, last)``, which are ready and follow those that were drained before."""
+        """A function that decodes the rows ``[first, last)``, which are ready and follow the drained rows."""
         ...
 
     def row_bytes(self) -> float:
@@ -191,7 +191,9 @@ class WindowsDecoder:
         self._draining.append(drained)
 
         def decode() -> pa.RecordBatch:
-            batch = concatenated([_batch(count, [one() for one in columns], schema) for count, columns in decodes])
+            batch = concatenated(
+                [_batch(count, [column() for column in columns], schema) for count, columns in decodes]
+            )
             drained.is_decoded = True
             self._on_loop(self._release_decoded)
             return batch
@@ -199,7 +201,7 @@ class WindowsDecoder:
         return DecodeTask(rows, decode, self._put_down)
 
     def _put_down(self) -> None:
-        """Return the memory of a batch that its consumer dropped, which the allocator would keep for the next one."""
+        """Release the pages of a delivered batch, and the allocator's unused memory if memory is short."""
         self._release_decoded()
         if self._is_memory_short:
             decode_pool().release_unused()
@@ -220,13 +222,13 @@ class WindowsDecoder:
     def _parts(self, rows: int) -> list[tuple[Window, int, int]]:
         """The windows that the next ``rows`` rows lie in, and which of their rows these are."""
         end = min(self._drained + rows, self._firsts[-1])
-        found: list[tuple[Window, int, int]] = []
+        parts: list[tuple[Window, int, int]] = []
         index = bisect_right(self._firsts, self._drained) - 1
         while index < len(self._windows) and self._firsts[index] < end:
             window, first = self._windows[index], self._firsts[index]
-            found.append((window, max(self._drained - first, 0), min(end - first, window.rows)))
+            parts.append((window, max(self._drained - first, 0), min(end - first, window.rows)))
             index += 1
-        return found
+        return parts
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:

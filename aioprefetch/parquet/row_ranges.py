@@ -15,7 +15,7 @@ class RowRanges:
     __slots__ = ("_before", "_ends", "_starts", "count", "ranges")
 
     def __init__(self, ranges: Iterable[Range]) -> None:
-        self.ranges = tuple(one for one in ranges if one[0] < one[1])
+        self.ranges = tuple(pair for pair in ranges if pair[0] < pair[1])
         self._starts = [start for start, _ in self.ranges]
         self._ends = [end for _, end in self.ranges]
         self._before = list(accumulate((end - start for start, end in self.ranges), initial=0))
@@ -47,16 +47,16 @@ class RowRanges:
 
     def cut(self, first: int, last: int) -> list[Range]:
         """The rows that the wanted ones from the ``first`` to before the ``last`` are."""
-        found: list[Range] = []
+        ranges: list[Range] = []
         index = max(bisect_right(self._before, first) - 1, 0)
         while index < len(self.ranges) and self._before[index] < last:
             start, before = self._starts[index], self._before[index]
             low = start + max(first - before, 0)
             high = min(start + last - before, self._ends[index])
             if low < high:
-                found.append((low, high))
+                ranges.append((low, high))
             index += 1
-        return found
+        return ranges
 
     def within(self, start: int, end: int) -> RowRanges:
         """The wanted rows of ``[start, end)``, counted from ``start`` on."""

@@ -153,20 +153,20 @@ class RowReader:
         self.row_bytes = max(self.row_bytes, batch.nbytes / max(batch.num_rows, 1))
         piece.batch = batch
 
-    def _take(self, most: int) -> pa.RecordBatch:
+    def _take(self, rows_max: int) -> pa.RecordBatch:
         """At least one and at most ``most`` of the next rows."""
-        batch, self._rest = self._pull(most) if self._rest is None else self._rest, None
-        if batch.num_rows > most:
-            batch, self._rest = batch.slice(0, most), batch.slice(most)
+        batch, self._rest = self._pull(rows_max) if self._rest is None else self._rest, None
+        if batch.num_rows > rows_max:
+            batch, self._rest = batch.slice(0, rows_max), batch.slice(rows_max)
         self._position += batch.num_rows
         return batch
 
-    def _pull(self, most: int) -> pa.RecordBatch:
+    def _pull(self, rows_max: int) -> pa.RecordBatch:
         group = min(bisect_right(self._first_rows, self._pulled), len(self._row_groups)) - 1
         is_exact = self._is_exact(group)
         if self._pulled == self._border or (not is_exact and self._pulled == self._first_rows[group]):
             self._batches = None
-        rows = self._together(group, self._pulled + most) - self._pulled
+        rows = self._together(group, self._pulled + rows_max) - self._pulled
         if self._batches is None:
             self._reader = self._reader or open_reader(
                 self._open_source(), self._metadata, self._int96_unit, page_checksums=self._page_checksums

@@ -124,9 +124,9 @@ def scan(
         _check_footer(footer, path)
 
     async def prepare() -> PreparedScan:
-        found = footer
-        if found is None:
-            found = await read_footer(
+        current = footer
+        if current is None:
+            current = await read_footer(
                 operator,
                 path,
                 version=version,
@@ -135,9 +135,9 @@ def scan(
                 size=seen_size(operator, path) if size is None else size,
             )
         memory_bytes = operator.runtime().options.memory_bytes
-        most = page_bytes_max or min(PAGE_BYTES_DEFAULT, memory_bytes)
-        pages = PageOptions(page_checksums, most, max(most, memory_bytes))
-        return await _prepared(operator, found, request, limits, options.rows, pages)
+        page_bytes = page_bytes_max or min(PAGE_BYTES_DEFAULT, memory_bytes)
+        pages = PageOptions(page_checksums, page_bytes, max(page_bytes, memory_bytes))
+        return await _prepared(operator, current, request, limits, options.rows, pages)
 
     return BatchScan(operator, prepare, path=path, options=options)
 
@@ -209,7 +209,7 @@ def prepared_scan(
         batch_rows
     )
     part = ScanPart(
-        columns=[LeafScheduler(one, plan.row_count) for one in units],
+        columns=[LeafScheduler(unit, plan.row_count) for unit in units],
         root=WindowsDecoder(
             windows,
             projection.read,

@@ -66,7 +66,7 @@ def read_struct(buffer: bytes | memoryview, position: int = 0) -> tuple[Struct, 
 
 
 def skip_value(buffer: bytes | memoryview, position: int, kind: int) -> int:
-    """Where the value of type ``kind`` ends that begins at ``position``. Raises as ``read_struct`` does."""
+    """The end of the value of type ``kind`` that begins at ``position``. Raises as ``read_struct`` does."""
     try:
         return _skip(buffer, position, kind, DEPTH_MAX)
     except IndexError:

@@ -37,7 +37,7 @@ _USUAL_COMPRESSION = 4
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What is read of one row group: of its ``wanted`` rows the first is row ``first`` of the scan."""
+    """The reads of one row group: the first of its ``wanted`` rows is row ``first`` of the scan."""
 
     chunks: Sequence[PlannedChunk]
     wanted: RowRanges
@@ -114,7 +114,7 @@ class WindowMaker:
             ranges += [(position + low, position + high) for low, high in group.wanted.ranges]
             position += group.rows
         wanted = RowRanges(joined(ranges))
-        return Window(wanted.count, [self._whole_columns([self._parts(one) for one in groups], wanted, groups[0])])
+        return Window(wanted.count, [self._whole_columns([self._parts(group) for group in groups], wanted, groups[0])])
 
     def _whole_columns(self, parts: Sequence[Sequence[GroupPart]], wanted: RowRanges, group: _Group) -> ChunkColumns:
         """The source of columns whose chunks are read whole; ``group`` is the first row group."""
@@ -190,10 +190,10 @@ class WindowMaker:
 
     def _parts(self, group: _Group) -> list[GroupPart]:
         parts: list[GroupPart] = []
-        most = min(self._small_group_bytes, self._segment_bytes)
-        for first, last in _runs([planned.chunk.size for planned in group.chunks], most):
+        bytes_max = min(self._small_group_bytes, self._segment_bytes)
+        for first, last in _runs([planned.chunk.size for planned in group.chunks], bytes_max):
             chunks = [planned.chunk for planned in group.chunks[first:last]]
-            if sum(chunk.size for chunk in chunks) <= most:
+            if sum(chunk.size for chunk in chunks) <= bytes_max:
                 read: GroupRead | ChunkRead = self._group_read(chunks, group)
             else:
                 read = self._chunk_read(chunks[0], group)
@@ -235,7 +235,7 @@ class WindowMaker:
         return True
 
     def _row_bytes(self, group: _Group, leaves: Collection[int]) -> float:
-        """What a row of these leaves takes in memory. A guess where values differ in size: batches tell it better."""
+        """The memory of a row of these leaves: a guess if values differ in size, which the first batches correct."""
         total = 0.0
         for planned in group.chunks:
             chunk = planned.chunk
@@ -247,12 +247,12 @@ class WindowMaker:
         return total
 
     def _value_bytes(self, leaf: int) -> float:
-        """What a value of a leaf takes; 0 where they differ."""
-        found = self._value_sizes.get(leaf)
-        if found is None:
+        """The memory of a value of a leaf; 0 if values differ in size."""
+        size = self._value_sizes.get(leaf)
+        if size is None:
             physical: str = self._footer.metadata.schema.column(leaf).physical_type
-            found = self._value_sizes[leaf] = _VALUE_BYTES.get(physical, 0.0)
-        return found
+            size = self._value_sizes[leaf] = _VALUE_BYTES.get(physical, 0.0)
+        return size
 
 
 def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
@@ -271,12 +271,12 @@ def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
     return grouped
 
 
-def _runs(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:
+def _runs(sizes: Sequence[int], bytes_max: int) -> list[tuple[int, int]]:
     """Numbers in runs of neighbours that have ``most`` bytes together at most; what is larger is alone."""
     runs: list[tuple[int, int]] = []
     first = taken = 0
     for number, size in enumerate(sizes):
-        if number > first and taken + size > most:
+        if number > first and taken + size > bytes_max:
             runs.append((first, number))
             first, taken = number, 0
         taken += size

@@ -147,23 +147,23 @@ async def open_dataset(operator: Operator, path: str, version: int | None = None
         else:
             manifest = await _manifest_of(operator, base, version)
         room = asyncio.Semaphore(_DELETION_READS)
-        living = await gather_all(_living_rows(operator, one, room) for one in manifest.fragments)
+        living = await gather_all(_living_rows(operator, fragment, room) for fragment in manifest.fragments)
     except Error as error:
         error.add_context(operation="open", path=path)
         raise
     return LanceDataset(operator, path, manifest, living)
 
 
-async def _read_manifest(operator: Operator, base: str, found: DatasetVersion) -> Manifest:
-    pinned = await PinnedFile.open(operator.accessor(), operator.runtime(), found.path, known_size=found.size)
+async def _read_manifest(operator: Operator, base: str, listed: DatasetVersion) -> Manifest:
+    pinned = await PinnedFile.open(operator.accessor(), operator.runtime(), listed.path, known_size=listed.size)
     metadata = MetadataBytes(pinned)
     trailer = await metadata.read(max(0, pinned.size - TRAILER.size), pinned.size)
-    start, end = manifest_range(trailer, pinned.size, found.path)
-    manifest = parse_manifest(await metadata.read(start, end), base, found.path)
-    if manifest.version != found.version:
+    start, end = manifest_range(trailer, pinned.size, listed.path)
+    manifest = parse_manifest(await metadata.read(start, end), base, listed.path)
+    if manifest.version != listed.version:
         raise UntrustedMetadata(
-            f"the manifest is of version {manifest.version}, its name of {found.version}",
-            path=found.path,
+            f"the manifest is of version {manifest.version}, its name of {listed.version}",
+            path=listed.path,
         )
     return manifest
 

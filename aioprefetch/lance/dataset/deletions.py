@@ -127,8 +127,8 @@ async def read_deletions(operator: Operator, fragment: Fragment) -> RowNumbers:
 
 
 def _parsed(data: bytes, *, is_bitmap: bool, path: str) -> RowNumbers:
-    found = parse_roaring(data, path=path) if is_bitmap else parse_arrow(data, path=path)
-    return np.unique(found).astype(np.int64)
+    numbers = parse_roaring(data, path=path) if is_bitmap else parse_arrow(data, path=path)
+    return np.unique(numbers).astype(np.int64)
 
 
 def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:
@@ -148,7 +148,7 @@ def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:
 
 
 def physical_ranges(living: Sequence[Range], deleted: RowNumbers) -> tuple[Range, ...]:
-    """Where rows lie that are counted without the deleted ones: sorted disjoint ranges in, the same out."""
+    """The physical ranges of rows that are counted without deleted rows. Both are sorted and disjoint."""
     if not deleted.size or not living:
         return tuple(living)
     before = deleted - np.arange(len(deleted))  # How many living rows lie before each deleted one.
@@ -158,10 +158,10 @@ def physical_ranges(living: Sequence[Range], deleted: RowNumbers) -> tuple[Range
     holes = np.asarray(runs(deleted), np.int64)
     first = np.searchsorted(holes[:, 0], starts, "left")
     last = np.searchsorted(holes[:, 0], stops, "left")
-    found: list[Range] = []
+    places: list[Range] = []
     for start, stop, low, high in zip(starts.tolist(), stops.tolist(), first.tolist(), last.tolist(), strict=True):
         for hole_start, hole_stop in holes[low:high].tolist():
-            found.append((start, hole_start))
+            places.append((start, hole_start))
             start = hole_stop
-        found.append((start, stop))
-    return tuple(found)
+        places.append((start, stop))
+    return tuple(places)

@@ -59,18 +59,18 @@ class OpenFiles:
         owner, files = self._files
         if owner is not runtime:
             self._files = runtime, files = runtime, OrderedDict()
-        if (found := files.get(wanted.path)) is None:
-            found = await open_file(self._operator, wanted.path, size=wanted.size)
-        _keep(files, wanted.path, found)
-        return found
+        if (held := files.get(wanted.path)) is None:
+            held = await open_file(self._operator, wanted.path, size=wanted.size)
+        _keep(files, wanted.path, held)
+        return held
 
     async def deletions(self, fragment: Fragment) -> RowNumbers:
         """The deleted rows of a fragment, ascending; by one request unless there are none or they are kept."""
-        if (found := self._deletions.get(fragment.id)) is None:
-            found = await read_deletions(self._operator, fragment)
+        if (held := self._deletions.get(fragment.id)) is None:
+            held = await read_deletions(self._operator, fragment)
         if fragment.deletion_file is not None:
-            _keep(self._deletions, fragment.id, found)
-        return found
+            _keep(self._deletions, fragment.id, held)
+        return held
 
     async def run(self, work: Callable[[], T], *, rows: int) -> T:
         """The result of work on ``rows`` deleted rows, on another thread if these are many."""
@@ -105,7 +105,7 @@ def wanted_fragments(
     fragments: Sequence[Fragment], living_rows: Sequence[int], ranges: Sequence[Range]
 ) -> list[WantedFragment]:
     """The fragments that hold rows of ``ranges`` (sorted, disjoint, over the whole dataset), with their share."""
-    starts, stops = [one[0] for one in ranges], [one[1] for one in ranges]
+    starts, stops = [pair[0] for pair in ranges], [pair[1] for pair in ranges]
     wanted: list[WantedFragment] = []
     base = 0
     for rank, (fragment, rows) in enumerate(zip(fragments, living_rows, strict=True)):
@@ -160,7 +160,7 @@ class _Once:
 
 async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequence[Field]) -> TablePart:
     fragment = wanted.fragment
-    homes = [_home(one, fragment) for one in fields]
+    homes = [_home(field, fragment) for field in fields]
     files = list(dict.fromkeys(home for home in homes if home is not None))
     opening = gather_all(_open(open_files, fragment.files[index], fragment) for index in files)
     deletions = asyncio.create_task(open_files.deletions(fragment))
@@ -187,7 +187,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
 
 
 def _living(ranges: Sequence[Range], deleted: RowNumbers) -> tuple[tuple[Range, ...], RowNumbers]:
-    """What is read for living rows, and which of it are not wanted."""
+    """The rows that are read for living rows, and the positions of the unwanted among them."""
     return read_through(physical_ranges(ranges, deleted), ranges)
 
 
@@ -201,34 +201,34 @@ async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) 
     return file
 
 
-def _home(one: Field, fragment: Fragment) -> int | None:
+def _home(field: Field, fragment: Fragment) -> int | None:
     """Which file of a fragment holds a field with its children; ``None`` when none does."""
-    wanted = {inner.id for inner in walk([one])}
+    wanted = {inner.id for inner in walk([field])}
     homes = [index for index, file in enumerate(fragment.files) if not wanted.isdisjoint(file.columns)]
     if len(homes) > 1:
         raise Unsupported(
-            f"field {one.name!r} lies in {len(homes)} files of fragment {fragment.id}, which is not supported",
+            f"field {field.name!r} lies in {len(homes)} files of fragment {fragment.id}, which is not supported",
         )
     return homes[0] if homes else None
 
 
-def placed(one: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
+def placed(field: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
     """A field of the dataset with the columns that a file keeps it and its children in."""
-    if one.is_one_column(file.version):
-        index = _column(one, columns, file)
-        return replace(one, columns=range(index, index + 1))
-    children = tuple(placed(child, columns, file) for child in one.children)
-    first = _column(one, columns, file) if file.version == (2, 0) else children[0].columns.start
-    return replace(one, children=children, columns=range(first, max(first + 1, children[-1].columns.stop)))
+    if field.is_one_column(file.version):
+        index = _column(field, columns, file)
+        return replace(field, columns=range(index, index + 1))
+    children = tuple(placed(child, columns, file) for child in field.children)
+    first = _column(field, columns, file) if file.version == (2, 0) else children[0].columns.start
+    return replace(field, children=children, columns=range(first, max(first + 1, children[-1].columns.stop)))
 
 
-def _column(one: Field, columns: Mapping[int, int], file: LanceFile) -> int:
-    index = columns.get(one.id)
+def _column(field: Field, columns: Mapping[int, int], file: LanceFile) -> int:
+    index = columns.get(field.id)
     if index is None:
-        raise Unsupported(f"a part of field {one.name!r} is not in the file that holds the rest", path=file.path)
+        raise Unsupported(f"a part of field {field.name!r} is not in the file that holds the rest", path=file.path)
     if index >= file.column_count:
         raise UntrustedMetadata(
-            f"field {one.name!r} is said to be column {index} of {file.column_count}", path=file.path
+            f"field {field.name!r} is said to be column {index} of {file.column_count}", path=file.path
         )
     return index
 
@@ -266,8 +266,8 @@ class MissingField:
     async def wait(self, rows: int) -> None:
         """Do nothing: there are no reads."""
 
-    def loaded_rows(self, most: int) -> int:
-        return most
+    def loaded_rows(self, rows: int) -> int:
+        return rows
 
     def size_bytes(self, rows: int) -> int:
         return (rows * self._row_bits + 7) // 8

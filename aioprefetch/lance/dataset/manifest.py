@@ -101,7 +101,7 @@ class Manifest:
 
 
 def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
-    """Where the manifest, with its length before it, begins and ends in its file of ``size`` bytes."""
+    """Start and end of the manifest, with its length in front, in its file of ``size`` bytes."""
     if len(trailer) < TRAILER.size:
         raise UntrustedMetadata(f"a file of {size} bytes is no manifest", path=path)
     position, _, _, magic = TRAILER.unpack(trailer[-TRAILER.size :])
@@ -126,7 +126,7 @@ def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
     if unknown:
         raise Unsupported(f"the dataset asks readers for features with the flags {unknown:#x}", path=path)
     _check_format(parsed.get("data_format", {}), path)
-    fragments = tuple(_fragment(one, base, path) for one in parsed.get("fragments", ()))
+    fragments = tuple(_fragment(fragment, base, path) for fragment in parsed.get("fragments", ()))
     stamp = parsed.get("timestamp")
     return Manifest(
         version=parsed.get("version", 0),
@@ -147,7 +147,7 @@ def _check_format(data_format: Parsed, path: str) -> None:
 
 def _fragment(parsed: Parsed, base: str, path: str) -> Fragment:
     identity, rows = parsed.get("id", 0), parsed.get("rows", 0)
-    files = tuple(_data_file(one, base, path) for one in parsed.get("files", ()))
+    files = tuple(_data_file(file, base, path) for file in parsed.get("files", ()))
     if rows > OFFSET_MAX:
         raise UntrustedMetadata(f"fragment {identity} claims {rows} rows", path=path)
     if files and not rows:
@@ -167,7 +167,7 @@ def _data_file(parsed: Parsed, base: str, path: str) -> DataFile:
     if len(fields) != len(indices):
         raise UntrustedMetadata(f"{name} has {len(fields)} fields and {len(indices)} column indices", path=path)
     # Negative ids stand for fields that another file of the fragment holds by now; a negative index is no column.
-    columns = {one: index for one, index in zip(fields, indices, strict=True) if one >= 0 and index >= 0}
+    columns = {field_id: index for field_id, index in zip(fields, indices, strict=True) if field_id >= 0 and index >= 0}
     return DataFile(f"{base}data/{name}", columns, parsed.get("size") or None)
 
 

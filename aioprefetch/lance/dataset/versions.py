@@ -61,7 +61,7 @@ async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
     """All versions, oldest first, by one listing."""
     async with list_literally(operator, f"{base}_versions/") as entries:
         found = [version_of(entry, base) async for entry in entries]
-    return sorted((one[0] for one in found if one is not None), key=lambda one: one.version)
+    return sorted((listed[0] for listed in found if listed is not None), key=lambda listed: listed.version)
 
 
 async def latest_version(operator: Operator, base: str) -> DatasetVersion:
@@ -71,12 +71,12 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
     latest: DatasetVersion | None = None
     async with list_literally(operator, f"{base}_versions/") as entries:
         async for entry in entries:
-            one = version_of(entry, base)
-            if one is None:
+            listed = version_of(entry, base)
+            if listed is None:
                 continue
-            if latest is None or one[0].version > latest.version:
-                latest = one[0]
-            if one[1]:
+            if latest is None or listed[0].version > latest.version:
+                latest = listed[0]
+            if listed[1]:
                 break
     if latest is None:
         raise NotFound("there is no version of a Lance dataset", operation="open", path=base)
@@ -95,7 +95,7 @@ async def _probe(operator: Operator, base: str, version: int) -> DatasetVersion:
 
 
 async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
-    """Where nothing can be listed: the version that the dataset's hint names, or the last one that follows it."""
+    """The latest version in a store without listing: the one in the dataset's hint, or the last that follows it."""
     path = f"{base}_versions/latest_version_hint.json"
     try:
         hint = json.loads(await operator.read(path, size=_HINT_BYTES_MAX))["version"]

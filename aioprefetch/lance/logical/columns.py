@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ColumnPages:
-    """The pages of a column in row order; empty ones are left out. Shared by all who schedule from it."""
+    """The pages of a column in row order; empty ones are left out. All schedulers of the column share them."""
 
     def __init__(self, file: LanceFile, index: int, kind: pa.DataType) -> None:
         self.kind = kind
@@ -50,7 +50,7 @@ class ColumnPages:
         return bisect_right(self._starts, row) - 1
 
     def wanted(self, page: int, ranges: RowRanges) -> RowRanges:
-        """What of ``ranges`` lies in a page, counted from its first row."""
+        """The part of ``ranges`` in a page, counted from its first row."""
         start = self._starts[page]
         return ranges.within(start, start + self._pages[page].rows)
 
@@ -63,7 +63,7 @@ class ColumnPages:
         return enc.parse_encoding(self._pages[page].encoding, self._pages[page].type_url)
 
     def scheduler(self, page: int) -> PageScheduler | BlobDescriptors:
-        """Of a page of values. ``UntrustedMetadata`` or ``Unsupported`` by what the page says of itself."""
+        """The scheduler of a page of values. ``UntrustedMetadata`` or ``Unsupported`` by its encoding."""
         known = self._built.get(page)
         if known is None:
             encoding, buffers, rows = self.encoding(page), self._buffers(page), self._pages[page].rows
@@ -75,7 +75,7 @@ class ColumnPages:
         return known
 
     def list_scheduler(self, page: int) -> StoredEnds:
-        """Of a page of lists."""
+        """The scheduler of the ends of a page of lists."""
         known = self._lists.get(page)
         if known is None:
             known = list_scheduler(self.encoding(page), self._buffers(page), self._pages[page].rows)

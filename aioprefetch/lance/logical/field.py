@@ -53,7 +53,7 @@ class FieldDecoder(Protocol[PageT_contra]):
         """
         ...
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows: int) -> int:
         """How many of the next rows, up to ``most``, could be drained at once without waiting."""
         ...
 
@@ -100,13 +100,13 @@ class RecordRoot:
         """How many rows may fit, by the types alone: strings and lists are counted without what is in them."""
         return max(1, min(rows, batch_bytes * 8 // max(self._row_bits, 1)))
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows: int) -> int:
         """How many of the next rows, up to ``most``, could be drained at once without waiting."""
         for field in self._fields:
-            if not most:
+            if not rows:
                 break
-            most = min(most, field.loaded_rows(most))
-        return most
+            rows = min(rows, field.loaded_rows(rows))
+        return rows
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
         """How many of the next ``rows`` rows, which are loaded, stay within ``batch_bytes``; at least 1.

@@ -81,7 +81,6 @@ class ListPage:
 
     @property
     def reads(self) -> list[PendingRead]:
-        """Of the ends."""
         return self._ends.reads
 
     @property
@@ -113,16 +112,16 @@ class ListPage:
         start, end = self.ends.bounds(skip, rows)
         return end - start
 
-    def loaded_rows(self, skip: int, most: int) -> int:
+    def loaded_rows(self, skip: int, rows: int) -> int:
         """How many of the next lists have come with all their items."""
         if not self.has_ends:
             return 0
         assert self.items is not None
-        count = self.item_count(skip, most)
+        count = self.item_count(skip, rows)
         loaded = self.items.loaded_rows(count)
         if loaded >= count:
-            return most
-        fits, exceeds = 0, most
+            return rows
+        fits, exceeds = 0, rows
         while exceeds - fits > 1:
             middle = (fits + exceeds) // 2
             if self.item_count(skip, middle) <= loaded:
@@ -224,10 +223,10 @@ class ListDecoder:
         for page, skip, count in list(self._spans(rows)):
             await page.wait(skip, count)
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows: int) -> int:
         """Up to the first list of which something has not come."""
         loaded = 0
-        available = min(most, sum(page.rows for page in self._pages) - self._taken)
+        available = min(rows, sum(page.rows for page in self._pages) - self._taken)
         for page, skip, count in self._spans(available):
             ready = page.loaded_rows(skip, count)
             loaded += ready

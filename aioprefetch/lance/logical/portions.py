@@ -32,7 +32,7 @@ class Portion(Protocol):
         ...
 
     def reads(self) -> list[PendingRead]:
-        """Of the pages that ended with these rows."""
+        """The reads of the pages that end with these rows."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class Portion(Protocol):
 
 
 def task_of(portion: Portion) -> ArrayTask:
-    """What the decode loop gets of it."""
+    """The task of these rows for the decode loop."""
     return ArrayTask(portion.decode, portion.reads(), portion.is_cheap)
 
 
@@ -67,7 +67,6 @@ class PrimitivePortion:
         return dictionary(self._kind, self._pieces, dictionaries)
 
     def reads(self) -> list[PendingRead]:
-        """Of the pages that ended with these rows."""
         return self._reads
 
     @property
@@ -113,7 +112,6 @@ class ListPortion:
         return pa.Array.from_buffers(self._kind, rows, buffers, children=[self.items.decode()])
 
     def reads(self) -> list[PendingRead]:
-        """Of the pages that ended with these rows, and of their items."""
         return [*self._reads, *self.items.reads()]
 
     @property
@@ -136,10 +134,8 @@ class StructPortion:
         return pa.Array.from_buffers(self._kind, self.rows, [None], children=arrays)
 
     def reads(self) -> list[PendingRead]:
-        """Of the children."""
         return [read for child in self.children for read in child.reads()]
 
     @property
     def is_cheap(self) -> bool:
-        """If all children are."""
         return all(child.is_cheap for child in self.children)

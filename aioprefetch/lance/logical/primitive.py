@@ -145,10 +145,10 @@ class PrimitiveDecoder:
                 covered += page.rows
                 index += 1
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows: int) -> int:
         """Up to the first page that has not come."""
         index, covered = 0, -self._taken
-        while covered < most and index < len(self._pages):
+        while covered < rows and index < len(self._pages):
             page = self._pages[index]
             if isinstance(page, BlobPage):
                 if not self._open(index):
@@ -158,7 +158,7 @@ class PrimitiveDecoder:
                 index += 1
             else:
                 break
-        return max(0, min(covered, most))
+        return max(0, min(covered, rows))
 
     def size_bytes(self, rows: int) -> int:
         """The sum over the pages."""

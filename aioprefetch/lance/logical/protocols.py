@@ -32,7 +32,7 @@ class LogicalDecoder(Protocol):
         """Wait until that many rows can be taken."""
         ...
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows: int) -> int:
         """How many could be taken without waiting."""
         ...
 
@@ -62,11 +62,11 @@ class LogicalField(Protocol):
         ...
 
     def decoder(self) -> LogicalDecoder:
-        """What accepts the pages of one scheduler."""
+        """A decoder that accepts the pages of one scheduler."""
         ...
 
     def portion(self) -> Portion:
-        """What the decoders of this field may move their rows to."""
+        """A portion to which the decoders of this field move their rows."""
         ...
 
 

@@ -78,34 +78,28 @@ class StructDecoder:
             self._children[index].accept(part)
 
     def want(self, rows: int) -> None:
-        """Of every child."""
         for child in self._children:
             child.want(rows)
 
     async def wait(self, rows: int) -> None:
-        """For every child."""
         self.want(rows)
         for child in self._children:
             await child.wait(rows)
 
-    def loaded_rows(self, most: int) -> int:
-        """The fewest of all children."""
+    def loaded_rows(self, rows: int) -> int:
         for child in self._children:
-            most = min(most, child.loaded_rows(most))
-        return most
+            rows = min(rows, child.loaded_rows(rows))
+        return rows
 
     def size_bytes(self, rows: int) -> int:
-        """Of all children."""
         return sum(child.size_bytes(rows) for child in self._children)
 
     def take(self, rows: int, portion: StructPortion) -> None:
-        """Move the next rows of every child."""
         for child, part in zip(self._children, portion.children, strict=True):
             child.take(rows, part)
         portion.rows += rows
 
     def close(self) -> None:
-        """Of every child."""
         for child in self._children:
             child.close()
 
@@ -180,10 +174,10 @@ class TopDecoder:
         with blamed_on(self._name, self._path):
             await self._decoder.wait(rows)
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows: int) -> int:
         """How many of the next rows could be drained at once."""
         with blamed_on(self._name, self._path):
-            return self._decoder.loaded_rows(most)
+            return self._decoder.loaded_rows(rows)
 
     def size_bytes(self, rows: int) -> int:
         """About the Arrow memory of the next rows."""

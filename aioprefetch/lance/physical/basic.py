@@ -75,7 +75,7 @@ class BasicRows:
         self.values.update_capacity(skip, rows, capacities[1:])
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Where another page has nulls and this one has none, its validity is filled in."""
+        """Write the rows. A page without nulls fills in validity if another page of the batch has nulls."""
         if self.validity is not None:
             self.validity.decode_into(skip, rows, targets)
         elif (target := targets[0]) is not None:
@@ -83,7 +83,7 @@ class BasicRows:
         self.values.decode_into(skip, rows, targets[1:])
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """Both, where the values can be sliced."""
+        """Validity and values, if the values can be sliced."""
         values = self.values.slice(skip, rows)
         if values is None:
             return None
@@ -117,11 +117,9 @@ class FixedSizeListRows:
     size: int
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """That of the items."""
         return self.items.size_bytes(skip * self.size, rows * self.size)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """That of the items."""
         self.items.update_capacity(skip * self.size, rows * self.size, capacities)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:

@@ -83,7 +83,7 @@ class BlobGroup(Direct):
         return len(self.sizes)
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """Where the values lie."""
+        """The byte ranges of the values."""
         kept = self.sizes > 0
         starts, ends = self.positions[kept], (self.positions + self.sizes)[kept]
         return list(zip(starts.tolist(), ends.tolist(), strict=True))

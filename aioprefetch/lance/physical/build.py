@@ -93,7 +93,7 @@ def list_scheduler(encoding: enc.Encoding, buffers: PageBuffers, rows: int) -> S
 
 
 def null_slots(kind: pa.DataType, factor: int = 1) -> tuple[NullSlot, ...]:
-    """What nulls of a type are made of. ``Unsupported`` for types whose pages cannot be all null."""
+    """The buffers of a page of nulls. ``Unsupported`` for types whose pages cannot be all null."""
     if pa.types.is_null(kind):
         return ()
     if pa.types.is_dictionary(kind) or pa.types.is_struct(kind) or (offset_bytes(kind) and factor > 1):

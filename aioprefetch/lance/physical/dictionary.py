@@ -48,11 +48,11 @@ class Items:
 
 
 class ItemScheduler(Protocol):
-    """What a dictionary needs of the scheduler of its items, all of which are wanted."""
+    """The scheduler of the items of a dictionary, all of which are wanted."""
 
     @property
     def rows(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:

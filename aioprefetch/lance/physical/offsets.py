@@ -1,4 +1,4 @@
-"""Where the contents of rows end: what strings and lists keep for each row, as unsigned 64-bit numbers.
+"""The ends of the contents of rows, which strings and lists keep as unsigned 64-bit numbers.
 
 The first row starts at 0. A row that is null adds an adjustment, larger than any end, to its own: ``v >= adjustment``
 means null, and ``v - adjustment`` is the end, which is that of the row before.
@@ -98,7 +98,7 @@ class Ends:
         return len(self.values)
 
     def bounds(self, skip: int, rows: int) -> Range:
-        """Where the contents of ``rows`` rows behind the first ``skip`` lie. ``UntrustedMetadata`` if nowhere."""
+        """Content ranges of ``rows`` rows behind the first ``skip``. ``UntrustedMetadata`` for impossible ends."""
         start = self._end(skip - 1) if skip else self.start
         end = self._end(skip + rows - 1) if rows else start
         if not start <= end <= self.content_size:

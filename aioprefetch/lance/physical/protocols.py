@@ -27,7 +27,7 @@ DecodedT_co = TypeVar("DecodedT_co", covariant=True)
 
 @dataclass(slots=True)
 class Capacity:
-    """What the rows of a batch need of one output buffer: bytes, bits of a bitmap, or offsets.
+    """The size of one output buffer of a batch: bytes, bits of a bitmap, or offsets.
 
     ``is_needed``: a validity bitmap is needed only when a page of the batch may hold nulls. ``null_size``: how much of
     ``size`` is for nulls that no byte of the file stands behind.

@@ -43,7 +43,7 @@ class Gathered(Sequence[memoryview]):
     def __getitem__(self, index: slice) -> Sequence[memoryview]: ...
     def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.data.data[self.bounds[index] : self.bounds[index + 1]]
@@ -74,10 +74,10 @@ class Answers(Iterator[memoryview]):
             self._plan, self._index = self._plan + 1, 0
         if self._plan == len(self._plans):
             return None
-        found, end = self._plans[self._plan], self._index + count
-        if not isinstance(found, Gathered) or end > len(found):
+        plan, end = self._plans[self._plan], self._index + count
+        if not isinstance(plan, Gathered) or end > len(plan):
             return None
-        data = found.data[found.bounds[self._index] : found.bounds[end]]
+        data = plan.data[plan.bounds[self._index] : plan.bounds[end]]
         self._index = end
         return data
 
@@ -109,9 +109,9 @@ def _copied(starts: Sequence[int], ends: Sequence[int], base: int, view: memoryv
 
 def joined(reads: Iterator[memoryview], count: int) -> Bytes:
     """The next ``count`` answers as one array: no copy of a single one."""
-    found = reads.gathered(count) if isinstance(reads, Answers) else None
-    if found is not None:
-        return found
+    together = reads.gathered(count) if isinstance(reads, Answers) else None
+    if together is not None:
+        return together
     if count == 1:
         return np.frombuffer(next(reads), np.uint8)
     return np.frombuffer(b"".join(islice(reads, count)), np.uint8)
@@ -224,7 +224,7 @@ class LoadingPage(Generic[DecodedT]):
 
     @property
     def reads(self) -> list[PendingRead]:
-        """What is to be released when the page is drained."""
+        """The reads to release when the page is drained."""
         return [read.pending for read in self._reads if read.pending is not None]
 
     @property

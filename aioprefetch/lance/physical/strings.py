@@ -59,7 +59,7 @@ class Binary:
         return [*ends, self.content] if self._takes_all(ranges) else ends
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """Where some rows are wanted and some are not."""
+        """True if only some rows are wanted: their offsets come first, then their bytes."""
         return not self._takes_all(ranges)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:

@@ -118,18 +118,18 @@ class BitmapRows:
         return (rows + 7) // 8
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """The bits; unlike other values they may begin at any position of a byte."""
+        """Add the bits. The buffer is needed as soon as one page of the batch has bits."""
         capacities[0].size += rows
         capacities[0].is_needed = True
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Copy them to whichever bit comes next."""
+        """Copy the bits to the next bit position of the target."""
         target = targets[0]
         assert target is not None
         target.put_bits(self.bits, self.offset + skip, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """The memory they were received into, where the first one is the lowest bit of a byte; else a copy."""
+        """The received memory if the first bit is the lowest of its byte; otherwise a copy."""
         return [aligned(self.bits, self.offset + skip, rows)]
 
 

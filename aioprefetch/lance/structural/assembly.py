@@ -54,7 +54,7 @@ def assemble_field(field: Field, rows: int, segments: Iterator[Iterable[Segment]
     array, unravelers = _assemble(field, segments, rows)
     if len(array) != rows:
         raise damaged(f"{rows} rows of field {field.name!r} give {len(array)} values")
-    if any(one.has_more for one in unravelers):
+    if any(unraveler.has_more for unraveler in unravelers):
         raise damaged(f"a page has more layers than field {field.name!r}")
     return array
 
@@ -179,7 +179,7 @@ def _struct(field: Field, segments: Iterator[Iterable[Segment]], wanted: int) ->
 
 def _list(field: Field, segments: Iterator[Iterable[Segment]], rows: int) -> tuple[pa.Array, list[Unraveler]]:
     items, unravelers = _assemble(field.children[0], segments, rows)
-    parts = [one.lists() for one in unravelers]
+    parts = [unraveler.lists() for unraveler in unravelers]
     counts = [offsets.size - 1 for offsets, _ in parts]
     validity = concatenated([flags for _, flags in parts], counts)
     kind = field.arrow.type

@@ -142,11 +142,11 @@ class ChunkParts:
         """The same of some of the chunks."""
         rep = None if self.rep is None else self.rep.picked(pick)
         definition = None if self.definition is None else self.definition.picked(pick)
-        return ChunkParts(self.level_counts[pick], rep, definition, tuple(one.picked(pick) for one in self.values))
+        return ChunkParts(self.level_counts[pick], rep, definition, tuple(part.picked(pick) for part in self.values))
 
 
 def parse_headers(layout: MiniBlock, data: Bytes, starts: Positions, ends: Positions) -> ChunkParts:
-    """What the chunks ``data[start:end]`` consist of. ``UntrustedMetadata`` when their sizes leave them."""
+    """The parts of the chunks ``data[start:end]``. ``UntrustedMetadata`` if their sizes exceed the chunks."""
     has_levels = [layout.rep is not None, layout.definition is not None]
     value_word = 4 if layout.has_large_chunks else 2
     header = 2 + 2 * sum(has_levels) + value_word * layout.value_buffers

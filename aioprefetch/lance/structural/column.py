@@ -252,7 +252,7 @@ class StructuralField:
     def _decode(self, rows: int, taken: Sequence[Sequence[_Taken]]) -> pa.Array:
         """On any thread: touches the pages alone, which do not change."""
         try:
-            segments = ((segment for one in leaf for segment in one.segments()) for leaf in taken)
+            segments = ((segment for part in leaf for segment in part.segments()) for leaf in taken)
             return assemble_field(self._field, rows, segments)
         except Error as error:
             raise self._explained(error) from error.__cause__

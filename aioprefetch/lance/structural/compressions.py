@@ -78,7 +78,7 @@ class General:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Every value has the bytes ``value``, and none is stored; without bytes there is no value, all are null."""
+    """Every value has the bytes ``value``, and no value is stored; without bytes all are null."""
 
     value: bytes
 

@@ -41,7 +41,7 @@ _TOGETHER_MIN = 32
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """Control words and where the bytes behind them start, of items in order."""
+    """Control words of items in order, and the start of the bytes behind each."""
 
     rep: Levels | None
     definition: Levels | None
@@ -49,7 +49,7 @@ class _Items:
 
 
 class Zip:
-    """How items are zipped, by their layout; ``stride`` bytes for one with a value of fixed width."""
+    """The form of zipped items, from their layout; ``stride`` is the size of an item with a fixed-width value."""
 
     def __init__(self, layout: FullZip) -> None:
         self.layout = layout
@@ -122,7 +122,7 @@ class Zip:
     # --- where items start ------------------------------------------------------------------------------------------
 
     def _item_starts(self, data: Bytes, offsets: Positions) -> Positions:
-        """Of rows that are lists: from item to item, in all rows at once, then one row after the other."""
+        """The item starts of rows that are lists: item by item, in all rows at once, then one row after the other."""
         found: list[Positions] = []
         at, ends = offsets[:-1], offsets[1:]
         if bool(np.any(at >= ends)):
@@ -156,11 +156,11 @@ class Zip:
         raw = data.tobytes()
         control, word = self.control_bytes, self.layout.bits // 8
         mask, visible, fixed = (1 << self.layout.bits_def) - 1, self._visible, not self.layout.is_variable
-        found: list[int] = []
+        starts: list[int] = []
         for start, end in zip(at.tolist(), ends.tolist(), strict=True):
             position = start
             while position < end:
-                found.append(position)
+                starts.append(position)
                 level = int.from_bytes(raw[position : position + control], "little") & mask
                 position += control
                 if fixed:
@@ -169,7 +169,7 @@ class Zip:
                     position += word + int.from_bytes(raw[position : position + word], "little")
             if position != end:
                 raise damaged("an item of a full-zip page leaves its row")
-        return np.array(found, np.int64)
+        return np.array(starts, np.int64)
 
     # --- values of any length ---------------------------------------------------------------------------------------
 

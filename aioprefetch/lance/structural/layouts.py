@@ -22,7 +22,7 @@ VALUE_BUFFERS_MAX = 64
 
 
 class Layer(IntEnum):
-    """What one level of nesting may hold, by the numbers of the format. Layers are listed inner-most first."""
+    """The content of one level of nesting, by the numbers of the format. Layers are listed inner-most first."""
 
     ALL_VALID_ITEM = 1
     ALL_VALID_LIST = 2

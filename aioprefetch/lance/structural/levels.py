@@ -34,9 +34,9 @@ LEVEL_BITS = 16
 def decode_levels(encoding: Encoding, pieces: Pieces, counts: Positions) -> Levels:
     """The levels of all chunks, one after the other; chunk i has ``counts[i]``. ``UntrustedMetadata`` if it has not."""
     if isinstance(encoding, General):
-        most = int(counts.max(initial=0)) * 3 + 4096  # Runs of one are the largest form that levels take.
+        bytes_max = int(counts.max(initial=0)) * 3 + 4096  # Runs of one are the largest form that levels take.
         contents = [
-            decompress_within(encoding.scheme, pieces.data[start : start + size], most)
+            decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
             for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
         ]
         sizes = np.array([content.size for content in contents], np.int64)
@@ -94,7 +94,7 @@ class Unraveler:
         return visible.size, None if layer is Layer.ALL_VALID_ITEM else visible <= level
 
     def lists(self) -> tuple[Positions, Flags | None]:
-        """Where the items of each list start, and where the last ends (``n + 1``), and which lists are valid."""
+        """Offsets of the items of each list (``n + 1``), and flags of the valid lists."""
         layer, level = self.layer, self._code
         if not layer.is_list or self.rep is None:
             raise damaged("a page has no layer of lists where its field has one")

@@ -127,13 +127,13 @@ class MiniBlockPage:
 
     def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
         """See ``Page``. Between chunks, so that few are decoded twice."""
-        most = max(1, rows * int(self.chunks.items[-1]) // max(1, int(self.chunks.rows[-1])))
+        rows_max = max(1, rows * int(self.chunks.items[-1]) // max(1, int(self.chunks.rows[-1])))
         wanted = self.chunks.wanted(ranges)
         before = exclusive_sum(self.chunks.items[wanted + 1] - self.chunks.items[wanted])[:-1]
-        group = before // most
+        group = before // rows_max
         first = np.flatnonzero(np.diff(group)) + 1
-        found: list[int] = np.unique(self.chunks.rows[wanted[first]]).tolist()
-        return found
+        breaks: list[int] = np.unique(self.chunks.rows[wanted[first]]).tolist()
+        return breaks
 
     def decode(self, ranges: Sequence[Range]) -> Segment:
         """The rows of ``ranges``: ascending, disjoint, not empty, and loaded."""
@@ -204,7 +204,7 @@ class MiniBlockPage:
     def _row_positions(
         self, rep: Levels, level_counts: Positions, ids: Positions, ranges: Sequence[Range]
     ) -> list[Range]:
-        """Where the rows of each range lie among the levels of the chunks ``ids``."""
+        """The positions of the rows of each range among the levels of the chunks ``ids``."""
         starts = row_starts(rep, self.layout.layers)
         rows_in = self.chunks.rows[ids + 1] - self.chunks.rows[ids]
         rows_before = exclusive_sum(rows_in)
@@ -240,10 +240,10 @@ DICTIONARY_BYTES_MAX = 256 << 20
 def decode_dictionary(encoding: Encoding, data: Bytes, count: int) -> Fixed | Texts:
     """The ``count`` items of a dictionary, which ``data`` holds. ``UntrustedMetadata`` if it does not."""
     if isinstance(encoding, General):
-        most = DICTIONARY_BYTES_MAX
+        bytes_max = DICTIONARY_BYTES_MAX
         if isinstance(encoding.values, Flat):
-            most = min(most, (count * encoding.values.bits + 7) // 8)
-        return decode_dictionary(encoding.values, decompress_within(encoding.scheme, data, most), count)
+            bytes_max = min(bytes_max, (count * encoding.values.bits + 7) // 8)
+        return decode_dictionary(encoding.values, decompress_within(encoding.scheme, data, bytes_max), count)
     if isinstance(encoding, Variable):
         return _texts(data, count)
     if isinstance(encoding, Fsst):
@@ -253,10 +253,10 @@ def decode_dictionary(encoding: Encoding, data: Bytes, count: int) -> Fixed | Te
         # Few bytes can stand for many items: what they become is bounded, not what they are.
         if count * encoding.bits > 8 * DICTIONARY_BYTES_MAX:
             raise damaged(f"a dictionary of {count} items of {encoding.bits} bits")
-        one = np.array([0, data.size, count], np.int64)
-        whole = Pieces(data, one[:1], one[1:2])
+        bounds = np.array([0, data.size, count], np.int64)
+        whole = Pieces(data, bounds[:1], bounds[1:2])
         buffers = split_runs(whole) if isinstance(encoding, Rle) else [whole]
-        values = chunk_values.decode(encoding, buffers, one[2:])
+        values = chunk_values.decode(encoding, buffers, bounds[2:])
         assert isinstance(values, Fixed)
         return values
     if isinstance(encoding, Same) and encoding.value:

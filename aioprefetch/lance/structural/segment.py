@@ -1,4 +1,4 @@
-"""What a page gives for some of its rows: levels of all their entries and values of the visible ones.
+"""Segments: some rows of a page, as the levels of all their entries and the values of the visible ones.
 
 Also where rows lie among levels: the arithmetic that all layouts share.
 """
@@ -117,8 +117,8 @@ def equal_breaks(ranges: Sequence[Range], rows: int) -> list[int]:
     before = exclusive_sum(bounds[:, 1] - bounds[:, 0])
     counts = np.arange(max(1, rows), before[-1], max(1, rows))
     owners = before.searchsorted(counts, side="right") - 1
-    found: list[int] = (bounds[owners, 0] + counts - before[owners]).tolist()
-    return found
+    breaks: list[int] = (bounds[owners, 0] + counts - before[owners]).tolist()
+    return breaks
 
 
 def _cut(levels: Levels | None, ranges: Sequence[Range]) -> Levels | None:

@@ -141,7 +141,7 @@ def take_texts(values: Texts, indices: Positions) -> Texts:
 
 
 def expand(values: Coded) -> Fixed | Texts:
-    """What the codes stand for. ``Unsupported`` for more than one column of a batch may take."""
+    """The values of the codes. ``Unsupported`` for more bytes than a column of a batch may take."""
     check_size(expanded_bytes(values))
     if isinstance(values.dictionary, Fixed):
         return take_fixed(values.dictionary, values.indices)
