@@ -30,17 +30,16 @@ if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer
     from aioprefetch.runtime.runtime import Runtime
 
-# How long a request waits for its first byte, and what one connection brings meanwhile; and what all of them bring
-# together, however many there are: 10 Gbit/s.
+# The latency of a first byte, the throughput of one connection, and that of all connections together: 10 Gbit/s.
 FIRST_BYTE_SECONDS = 0.025
 CONNECTION_BYTES_PER_SECOND = 90e6
 BYTES_PER_SECOND = 1.25e9
 PRICE_BYTES_MIN = 128 << 10
 
-# Gaps up to here are worth no request, whatever is wanted: the hole that pyarrow reads through.
+# Gaps up to this size are always read through, as pyarrow does.
 SMALL_GAP_BYTES = 8 << 10
 
-# A chunk of which pages make more than this share is read whole.
+# If the wanted pages are more than this share of a chunk, it is read whole.
 PAGES_SHARE_MAX = 0.9
 
 
@@ -106,12 +105,12 @@ class Plan:
 
     @property
     def row_count(self) -> int:
-        """How many rows are read, before filters."""
+        """The number of rows that are read, before filters."""
         return total_length(self.rows)
 
     @property
     def overhead(self) -> float:
-        """Bytes of gaps as a share of what is wanted of the store."""
+        """Bytes of gaps as a share of the wanted bytes of the requests."""
         wanted = self.projected_bytes - self.resident_bytes
         return (self.requested_bytes - wanted) / wanted if wanted else 0.0
 
@@ -120,7 +119,7 @@ class Plan:
         return [pair for planned in self.chunks for pair in planned.ranges if pair[0] < tail_start]
 
     def describe(self) -> str:
-        """The plan for people: one line on what is read, and one for each request."""
+        """The plan as text: a line on the columns and rows, and a line for each request."""
         lines = [
             f"{self.path}: {self.row_count} rows of {len(self.columns)} columns in {len(self.row_groups)} row groups,"
             f" {self.projected_bytes} bytes, of which {self.resident_bytes} are there already;"
@@ -182,9 +181,9 @@ def request_price(slots: int) -> int:
 
 
 def runs_of(pieces: Iterable[Range], *, gap_bytes: int, gaps_bytes_max: int | None) -> list[Range]:
-    """Pieces with the gaps between them that are asked for along with them: the smallest first, ``gap_bytes`` at most.
+    """Pieces, joined over gaps of at most ``gap_bytes``, smallest gaps first.
 
-    Together they have at most ``gaps_bytes_max`` bytes (``None``: any number), but for those of ``SMALL_GAP_BYTES``.
+    All gaps above ``SMALL_GAP_BYTES`` have at most ``gaps_bytes_max`` bytes together (``None``: any number).
     """
     wanted = joined(pieces)
     gaps = sorted((after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(wanted), 1))
@@ -208,7 +207,7 @@ def requests_of(
 ) -> tuple[Range, ...]:
     """The requests for runs, in the order in which their ``pieces`` are needed. No request cuts a piece.
 
-    A run of up to ``run_bytes_max`` is one of them, a larger one has some of ``request_bytes_max``.
+    A run of up to ``run_bytes_max`` is one request, a larger run several of ``request_bytes_max``.
     """
     ordered = joined_in_order(pieces)
     requests: list[Range] = []
@@ -228,7 +227,7 @@ def requests_of(
 
 
 def joined_in_order(pieces: Sequence[Range]) -> list[Range]:
-    """Pieces by position; those that overlap are one."""
+    """The union of the pieces, by position. Pieces that only touch stay apart."""
     union: list[Range] = []
     for start, end in sorted(pieces):
         if union and start < union[-1][1]:
@@ -239,7 +238,7 @@ def joined_in_order(pieces: Sequence[Range]) -> list[Range]:
 
 
 def _by_need(requests: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
-    """Requests, given by position, in the order of the first piece that each of them has."""
+    """Requests, sorted by position, in the order of the first piece in each."""
     starts = [start for start, _ in requests]
     found = dict.fromkeys(bisect_right(starts, start) - 1 for start, _ in pieces)
     return [requests[number] for number in found]

@@ -125,7 +125,7 @@ class GroupPart(Protocol):
         ...
 
     def rows_ready(self) -> int:
-        """How many rows can be decoded."""
+        """The number of rows that can be decoded."""
         ...
 
     def check_pages(self) -> CheckedPages:
@@ -133,11 +133,11 @@ class GroupPart(Protocol):
         ...
 
     def release(self, row: int) -> None:
-        """The rows before ``row`` were decoded: what no later row needs goes back."""
+        """Release the memory that only rows before ``row`` need, which are decoded."""
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         ...
 
 
@@ -145,7 +145,7 @@ class ChunkColumns:
     """A ``ColumnSource``. ``wanted`` are rows of its row groups, counted through.
 
     ``groups`` has the parts of each row group, which together have the chunks of the same leaves; ``places`` are the
-    columns' places in the scan's schema. ``row_bytes`` is what a row takes in memory, as far as the footer tells.
+    columns' places in the scan's schema. ``row_bytes`` is the memory of a row, estimated from the footer.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class ChunkColumns:
         self._first_rows = [0]
         for parts in groups:
             self._first_rows.append(self._first_rows[-1] + parts[0].rows)
-        # The first row group that has not come, and the first that was not given back.
+        # The first row group that has not arrived, and the first that was not released.
         self._coming = 0
         self._released = 0
         numbers = [parts[0].chunks[0].row_group for parts in groups]
@@ -234,7 +234,7 @@ class ChunkColumns:
         return decode
 
     def _check_group(self, number: int) -> bool:
-        """Check the pages of a row group before any is decoded; whether they have exactly its rows."""
+        """Check the pages of a row group before decoding. Returns whether they have exactly its rows."""
         checked_chunks = [part.check_pages() for part in self._groups[number]]
         together = sum(checked.large_page_bytes for checked in checked_chunks)
         large = LargePages(self._page_options.together_bytes_max, self._path)
@@ -242,19 +242,19 @@ class ChunkColumns:
         return all(checked.is_exact for checked in checked_chunks)
 
     def _check_checksums(self) -> None:
-        """Raise ``UntrustedMetadata`` for the page that is damaged, where its checksum tells it."""
+        """Raise ``UntrustedMetadata`` for a page whose checksum shows that it is damaged."""
         if not self._page_options.checksums:
             return
         try:
             damaged = self._damaged_page()
-        except Exception:  # What cannot be looked at must not hide why decoding failed.
+        except Exception:  # A failure of this check must not hide the reason why decoding failed.
             return
         if damaged is not None:
             chunk, page = damaged
             raise chunk_refused(chunk, f"the page at {page} does not have the checksum of its header", self._path)
 
     def _damaged_page(self) -> tuple[ColumnChunk, int] | None:
-        """The first page that does not have its checksum, and of which chunk it is."""
+        """The chunk and the start of the first page with a wrong checksum."""
         source = self._open_source()
         for chunk in (chunk for parts in self._groups for part in parts for chunk in part.chunks):
             source.seek(chunk.start)

@@ -37,10 +37,10 @@ from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 
 class PageWalk:
-    """The pages of one chunk ``[start, end)`` of ``rows`` rows, as far as they were seen. Pure.
+    """The pages of one chunk ``[start, end)`` of ``rows`` rows, as far as they have arrived. Pure.
 
-    ``is_repeated``: a list contains the leaf. ``codec`` is the name that the footer gives its compression. No page may
-    become larger than ``page_bytes_max``.
+    ``is_repeated``: a list contains the leaf. ``codec`` is the footer's compression. No page may decompress to more
+    than ``page_bytes_max``.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class PageWalk:
         self._page_bytes_max = page_bytes_max
         self._position = start
         self._rows_seen = 0
-        # Whether a page did not tell its rows, so that nothing is known before all of the chunk has come.
+        # Whether a page has no number of rows, so that the chunk cannot be decoded before all of it has arrived.
         self.is_blind = False
-        # What the largest compressed page becomes of those that were seen, 0 where none is large.
+        # The decompressed size of the largest page so far, 0 if no page is large.
         self.large_page_bytes = 0
-        # Data pages with rows, in order: where each begins and ends, and the rows before it.
+        # Data pages with rows, in order: start, end, and the number of rows before.
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._first_rows: list[int] = []
 
     def advance(self, view: memoryview, base: int, arrived_end: int) -> None:
-        """Read the headers that have come: ``view`` holds the file from ``base`` on, good up to ``arrived_end``.
+        """Read the headers that have arrived: ``view`` holds the file from ``base`` on, valid up to ``arrived_end``.
 
-        Raises ``BadPage``, and when the pages of a chunk that has come do not have its rows.
+        Raises ``BadPage``, also if the pages of a complete chunk have another number of rows than the chunk.
         """
         limit = min(arrived_end, self.end)
         while not self.is_blind and self._position < limit and self._rows_seen < self.rows:
@@ -111,7 +111,7 @@ class PageWalk:
         self._rows_seen += rows
 
     def rows_ready(self, arrived_end: int) -> int:
-        """How many rows of the chunk can be decoded when its bytes up to ``arrived_end`` have come."""
+        """The number of rows of the chunk that its bytes up to ``arrived_end`` suffice to decode."""
         if arrived_end >= self.end:
             return self.rows
         if self.is_blind:
@@ -122,7 +122,7 @@ class PageWalk:
         return self._first_rows[complete] if complete < len(self._first_rows) else self._rows_seen
 
     def needed_from(self, row: int) -> int:
-        """The first byte that decoding ``row`` and those after it may touch, once all rows before it were decoded."""
+        """The first byte that the decoding of ``row`` and later rows may touch, once all rows before it are decoded."""
         if row >= self.rows:
             return self.end
         if self.is_blind or not self._first_rows or row <= 0:
@@ -177,11 +177,11 @@ class ChunkRead:
 
     @property
     def parts(self) -> int:
-        """How many segments it has."""
+        """The number of segments."""
         return len(self.segments)
 
     def scan_row(self, segment: int) -> int:
-        """The first row of the scan that a segment is needed for, estimated; behind the last one, where it ends."""
+        """The estimated row of the scan at which a segment begins; for the index behind the last segment, its end."""
         if segment >= len(self.segments):
             return self._first + self._wanted.count
         position = self.segments[segment][0] - self.chunk.start
@@ -190,21 +190,21 @@ class ChunkRead:
     # --- submitting ---------------------------------------------------------------------------------------------
 
     def submit(self, io: PageIo, count: int) -> None:
-        """Have at least the first ``count`` segments submitted."""
+        """Submit the first ``count`` segments, if they are not yet."""
         self._io = io
         while len(self._reads) < min(count, len(self.segments)):
             segment = len(self._reads)
             self._reads.append(io.submit([self.segments[segment]], self.scan_row(segment)))
 
     def want(self, row: int) -> None:
-        """Tell that the rows of the row group before ``row`` are needed: reads that hold them, as far as is known."""
+        """Promote the reads with rows of the row group before ``row``, as far as their segments are known."""
         for segment in range(self._arrived, self._segments_for(row)):
             read = self._submitted(segment)
             if read is not None:
                 read.want()
 
     async def wait(self, row: int) -> None:
-        """Wait until the rows before ``row`` can be decoded. Raises what a read failed with, and for bad headers."""
+        """Wait until the rows before ``row`` can be decoded. Raises the error of a failed read, and for bad headers."""
         self.want(row)
         while self.rows_ready() < row:
             read = self._submitted(self._arrived)
@@ -218,7 +218,7 @@ class ChunkRead:
         return self._reads[segment]
 
     def _segments_for(self, row: int) -> int:
-        """How many segments the rows before ``row`` take, as far as is known."""
+        """The number of segments of the rows before ``row``, as far as it is known."""
         if row >= self.chunk.rows or self._walk is None:
             return len(self.segments)
         estimate = -(-row * len(self.segments) // max(self.chunk.rows, 1))
@@ -227,7 +227,7 @@ class ChunkRead:
     # --- arriving -----------------------------------------------------------------------------------------------
 
     def rows_ready(self) -> int:
-        """How many rows of the row group can be decoded now. ``UntrustedMetadata`` for a page that cannot be."""
+        """The number of rows of the row group that can be decoded. ``UntrustedMetadata`` for an impossible page."""
         before = self._arrived
         while self._arrived < len(self._reads) and _has_come(self._reads[self._arrived]):
             self._arrived += 1
@@ -243,11 +243,11 @@ class ChunkRead:
         return self.chunk.rows if is_complete else self._walk.rows_ready(arrived_end)
 
     def check_pages(self) -> CheckedPages:
-        """Check what the headers of all pages claim, and whether they have exactly the rows. From any thread.
+        """Check the headers of all pages, and whether they have exactly the rows. From any thread.
 
-        The whole chunk has come, unless its headers are checked as they come.
+        The whole chunk has arrived, unless its headers are checked as they arrive.
         """
-        # What was walked was checked; segments that were given back meanwhile could not be any more.
+        # The walk has checked its pages; segments that are released already cannot be checked again.
         if self._walk is None or self._walk.is_blind:
             return check_pages(self.chunk, self._memory, self._path, page_bytes_max=self._page_bytes_max)
         return CheckedPages(self.chunk.max_repetition == 0, self._walk.large_page_bytes)
@@ -255,7 +255,7 @@ class ChunkRead:
     # --- giving back --------------------------------------------------------------------------------------------
 
     def release(self, row: int) -> None:
-        """The rows before ``row`` were decoded: give back the segments that nothing needs any more."""
+        """Release the segments that only rows before ``row`` need, which are decoded."""
         if row >= self.chunk.rows:
             self.close()
             return
@@ -266,7 +266,7 @@ class ChunkRead:
             self._release_next()
 
     def close(self) -> None:
-        """Give back every segment."""
+        """Release every segment."""
         while self._released < len(self._reads):
             self._release_next()
 

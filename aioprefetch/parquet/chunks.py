@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 # The magic bytes come first; no chunk begins before them.
 DATA_START = 4
 
-# A dictionary page of parquet-mr before 1.2.9 may be this much longer than its chunk claims (PARQUET-816). The first
-# ones do not tell their version.
+# A dictionary page of parquet-mr before 1.2.9 may be longer than its chunk claims, by at most this size (PARQUET-816).
+# The first releases do not state their version.
 _UNCOUNTED_BYTES = 100
 _MISCOUNTING_WRITER = re.compile(r"parquet-mr(?: version (?:0|1\.(?:[01]\.|2\.[0-8](?!\d)))|(?! version))")
 
-# How many names of columns a message lists.
+# The maximum number of column names in a message.
 _NAMES_MAX = 30
 
 # Parquet's numbers for codecs, by the names that pyarrow gives them.
@@ -74,7 +74,7 @@ def resolve_columns(footer: Footer, columns: Iterable[str] | None, *, operation:
     """The leaves that ``columns`` name, ascending; all without ``columns``.
 
     A name is that of a top-level column or a dotted path below one, as in ``pyarrow.parquet``; a parent means all its
-    leaves. ``InvalidArgument`` for a name that is in the file nowhere, with the names that are.
+    leaves. ``InvalidArgument`` for an unknown name, with the names in the file.
     """
     paths = leaf_paths(footer)
     if columns is None:
@@ -118,9 +118,9 @@ def column_chunks(
 ) -> list[ColumnChunk]:
     """The chunks of ``leaves`` in ``row_groups``, row group by row group, each in the order of ``leaves``.
 
-    ``with_indexes``: with where their page indexes lie. ``UntrustedMetadata`` for chunks that leave the file's data or
-    overlap, and for counts and types that contradict each other; ``Unsupported`` for encrypted columns, unknown codecs
-    and chunks that lie in another file.
+    ``with_indexes``: with the ranges of their page indexes. ``UntrustedMetadata`` for chunks that leave the file's data
+    or overlap, and for counts and types that contradict each other; ``Unsupported`` for encrypted columns, unknown
+    codecs and chunks that lie in another file.
     """
     padding = _UNCOUNTED_BYTES if _MISCOUNTING_WRITER.match(footer.created_by) else 0
     repetitions = [footer.shape.max_repetitions[leaf] for leaf in leaves]
@@ -184,7 +184,7 @@ def _checked(footer: Footer, number: int, leaf: int, said: ChunkNumbers) -> Rang
         wanted = footer.shape.physical_types[leaf]
         _refuse(footer, number, leaf, f"is of type {said.physical_type} where the schema says {wanted}")
     start = said.data_page
-    if 0 < said.dictionary_page < start:  # Some old writers put 0 there, others anything.
+    if 0 < said.dictionary_page < start:  # Old writers wrote 0 here, or arbitrary numbers.
         start = said.dictionary_page
     end = start + said.compressed_bytes
     if not DATA_START <= start <= end <= footer.start:

@@ -23,8 +23,8 @@ Filters: TypeAlias = Any
 def checked_filters(filters: Any, *, path: str = "") -> Filters:
     """Filters in one of two forms, alternatives of clauses or an expression as it is, checked without the file.
 
-    A list of ``(column, operator, value)`` is one alternative. Nothing of the caller's is read again: lists of values
-    are copied. ``InvalidArgument`` for unknown operators, ``InvalidType`` for what is no list of clauses.
+    A list of ``(column, operator, value)`` is one alternative. Lists of values are copied, since a scan may begin
+    long after the call. ``InvalidArgument`` for unknown operators, ``InvalidType`` for other than a list of clauses.
     """
     if filters is None or isinstance(filters, pc.Expression):
         return filters
@@ -72,8 +72,8 @@ def filter_expression(filters: Any, *, path: str = "") -> pc.Expression | None:
 def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence[str], *, path: str) -> pa.RecordBatch:
     """The rows of a batch that match, in order; ``columns`` are those that the expression reads.
 
-    ``InvalidArgument`` where it does not go with the types of the columns, ``Unsupported`` for columns (any of the
-    batch) of which pyarrow picks no rows.
+    ``InvalidArgument`` if it does not fit the types of the columns, ``Unsupported`` if the batch has a column of a type
+    that pyarrow cannot filter.
     """
     places = [batch.schema.get_field_index(name) for name in columns]
     # The expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
@@ -94,13 +94,13 @@ def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence
 
 
 def check_expression(schema: pa.Schema, expression: pc.Expression, columns: Sequence[str], *, path: str) -> None:
-    """Raises what ``filtered`` raises for batches of ``schema`` with which the expression does not go."""
+    """Raise the error of ``filtered`` if the expression does not fit batches of ``schema``."""
     fields = [schema.field(schema.get_field_index(name)) for name in columns]
     _mask(pa.schema([*fields, pa.field(_rows_name(columns), pa.null())]).empty_table(), expression, path)
 
 
 def _mask(seen: pa.Table, expression: pc.Expression, path: str) -> pa.BooleanArray:
-    import pyarrow.dataset as ds  # It takes pandas along where that is installed: a third of a second.
+    import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
     try:
         # A dataset keeps the order of rows; the filter of a table is not documented to.

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
     from aioprefetch.runtime.runtime import Runtime
 
-# The tail of a file of which the footer alone is read, that of a thousand column chunks. It takes 1.5 ms at 90 MB/s,
-# where the second request for a larger footer takes 20 to 50. (polars asks for twice as much.)
+# The tail if only the footer is read: it holds a footer of a thousand column chunks. It takes 1.5 ms at 90 MB/s, and a
+# second request, for a larger footer, 20 to 50 ms. (polars requests twice this size.)
 TAIL_BYTES = 128 << 10
-# The tail of a file of which data are going to be read: a file of up to this size is one request, and what it takes
-# longer to come, 10 ms at 90 MB/s, is less than another request does.
+# The tail if data will be read too: a file of up to this size is one request. Its additional time, 10 ms at 90 MB/s, is
+# less than that of another request.
 TAIL_BYTES_EVERYTHING = 1 << 20
-# No tail grows beyond this by what was remembered.
+# The maximum tail, however large remembered footers are.
 TAIL_BYTES_MAX = 16 << 20
 
 # A footer larger than this is refused. Those of a hundred thousand column chunks have some 10 MiB.
@@ -44,9 +44,9 @@ FOOTER_BYTES_MAX = 64 << 20
 # The maximum memory of parsed footers and their tails together, estimated, in each runtime.
 CACHE_BYTES_MAX = 64 << 20
 
-# A parsed footer takes several times the memory of its bytes: pyarrow's metadata, and what we keep of each chunk.
+# A parsed footer takes several times the memory of its bytes: pyarrow's metadata, and our numbers of each chunk.
 _PARSED_SHARE = 10
-# Footers from here on are parsed on another thread: pyarrow takes about 8 ms for 1 MiB.
+# Footers of at least this size are parsed on another thread: pyarrow takes about 8 ms for 1 MiB.
 _THREAD_BYTES_MIN = 256 << 10
 # The number of footer sizes that are remembered of a directory, and the number of directories.
 _SIZES_MAX = 8
@@ -102,7 +102,7 @@ class Footer:
 
     @property
     def etag(self) -> str | None:
-        """The ETag that every read of the file is held to."""
+        """The ETag that every read of the file must match."""
         return self.pinned.etag
 
     @property
@@ -117,12 +117,12 @@ class Footer:
 
     @property
     def row_groups(self) -> int:
-        """How many row groups the file has."""
+        """The number of row groups."""
         return len(self.first_rows) - 1
 
     @property
     def created_by(self) -> str:
-        """The program that wrote the file, by its own words."""
+        """The name of the program that wrote the file, from the file."""
         try:
             return self.metadata.created_by or ""
         except UnicodeDecodeError:
@@ -194,10 +194,10 @@ async def footer(
     tail = tail_bytes or cache.tail_bytes(place, everything=everything)
     whole = size if size is not None and tail_bytes is None and size <= runtime.options.block_bytes else 0
     if whole > tail and runtime.budget.room(whole, "prefetch") < whole:
-        whole = 0  # The data come piece by piece, as memory comes back.
+        whole = 0  # The data are read in pieces, as memory becomes free.
     condition = cached.etag if cached is not None and operator.capability.read_if_none_match else None
     if cached is not None and tail < whole and cached.pinned.tail_start > 0:
-        condition = None  # The data are wanted as well, and come with the same request.
+        condition = None  # The data are wanted too, and arrive with the same request.
     try:
         pinned = await PinnedFile.open(
             accessor,
@@ -221,7 +221,7 @@ async def footer(
 
 
 def seen_size(operator: Operator, path: str) -> int | None:
-    """How many bytes an object had when its footer or any block of it was read last; ``None`` if it never was."""
+    """The size of an object when its footer or a block was last read; ``None`` if it was never read."""
     runtime, place = operator.runtime(), (operator.accessor().info.namespace, path)
     cache: FooterCache = runtime.shared(_CACHE, FooterCache)
     cached = cache.find(place)
@@ -233,13 +233,13 @@ def seen_size(operator: Operator, path: str) -> int | None:
 
 
 def _without_data(footer: Footer, operator: Operator) -> Footer:
-    """The same footer with its own bytes alone: what is kept for long does not keep the data."""
+    """A copy that holds only the footer's own bytes, so that the cache does not hold data."""
     end = memoryview(bytes(footer.pinned.tail[footer.start - footer.pinned.tail_start :]))
     return footer.held_by(_repinned(footer.pinned, operator, end))
 
 
 def _repinned(pinned: PinnedFile, operator: Operator, tail: memoryview | None = None) -> PinnedFile:
-    """The same file through this operator's own layers, which may be others than those that read the footer."""
+    """The same file, read through the layers of this operator, which may differ from those that read the footer."""
     return PinnedFile(
         operator.accessor(),
         operator.runtime(),
@@ -255,7 +255,7 @@ def _repinned(pinned: PinnedFile, operator: Operator, tail: memoryview | None = 
 
 
 async def read_footer(pinned: PinnedFile, runtime: Runtime) -> Footer:
-    """The footer of an open file, whose tail has been read; one request for what of it is not in the tail."""
+    """The footer of an open file, whose tail has been read; one request for the part before the tail."""
     start = footer_start(pinned)
     if start < pinned.tail_start:
         before = await pinned.read(start, pinned.tail_start)
@@ -346,7 +346,7 @@ Place = tuple[tuple[str, ...], str]
 
 
 class FooterCache:
-    """Footers of a runtime by store, path and ETag, the least recently used one first; and how large footers are."""
+    """Footers of a runtime by store, path and ETag, least recently used first; and recent footer sizes."""
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
@@ -356,7 +356,7 @@ class FooterCache:
         self._sizes: OrderedDict[Place, deque[int]] = OrderedDict()
 
     def find(self, place: Place, *, version: str | None = None, etag: str | None = None) -> Footer | None:
-        """The footer of that version or ETag, without either the one that was read last; ``None`` if not kept."""
+        """The footer of a version or an ETag, or the last one that was read; ``None`` if it is not in the cache."""
         wanted = etag or self._latest.get(place)
         footer = self._footers.get((place, wanted)) if wanted is not None else None
         if footer is None or (version is not None and footer.version != version):
@@ -365,7 +365,7 @@ class FooterCache:
         return footer
 
     def add(self, place: Place, footer: Footer) -> None:
-        """Keep a footer if its ETag tells one version from another; those that make the cache too large are dropped."""
+        """Keep a footer if its ETag is strong; drop the least recently used ones if the cache is too large."""
         self._remember(place, footer.size - footer.start)
         if not footer.etag or is_weak(footer.etag):
             return

@@ -99,7 +99,7 @@ class BoundsReader:
         )
 
     def scalar(self, value: Any) -> pa.Scalar:
-        """The value of a filter, to compare bounds with. Raises what pyarrow does for one that is none."""
+        """The value of a filter as a scalar that compares with bounds. Raises pyarrow's error for other values."""
         if isinstance(value, pa.Scalar):
             value = value.as_py() if self._is_bytes else value
         if self._is_bytes:
@@ -117,12 +117,12 @@ class BoundsReader:
         return can_be_bounds(self._order, low, high)
 
     def read(self, bounds: Sequence[bytes], null_pages: Sequence[bool]) -> pa.Array | None:
-        """Bounds as an array, null for pages that have none; ``None`` where this type's bounds are not read.
+        """Bounds as an array, null for pages without bounds; ``None`` for a type whose bounds are not read.
 
-        Raises ``ValueError`` or an error of pyarrow's for bytes that are no such values.
+        Raises ``ValueError`` or an error of pyarrow for bytes that are not values of the type.
         """
         if self._is_bytes:
-            # Cut strings may end within a character. Bytes compare as the strings do.
+            # Shortened strings may end within a character. Bytes compare as the strings do.
             values = [None if null else bytes(bound) for bound, null in zip(bounds, null_pages, strict=True)]
             return pa.array(values, pa.large_binary())
         if pa.types.is_decimal(self.type):
@@ -184,7 +184,7 @@ _ORDERS_FIELD = 7
 def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequence[int]) -> bytes:
     """A file without data: ``leaves`` (top-level columns without lists), and ``row_groups``, counted from 0.
 
-    The bytes are good to be parsed whatever the footer holds.
+    The bytes can be parsed safely, whatever the footer holds.
     """
     elements = [thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0] for leaf in leaves]
     root = {4: (thrift.BINARY, b"schema"), 5: (thrift.I32, len(leaves))}
@@ -206,7 +206,7 @@ def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequenc
 
 
 class _Column:
-    """A leaf of the footer that is made: its ``element`` of the schema, and what its statistics can be."""
+    """A leaf of the new footer: its ``element`` of the schema, and the check of its statistics."""
 
     def __init__(self, footer: Footer, leaf: int, element: thrift.Struct) -> None:
         self.leaf = leaf
@@ -215,7 +215,7 @@ class _Column:
         self._order = bound_order(footer.metadata.schema.column(leaf))
 
     def checked(self, statistics: thrift.Struct, rows: int) -> thrift.Struct:
-        """The statistics of a chunk of ``rows`` values that pyarrow can decode, none where they cannot be true.
+        """The statistics of a chunk of ``rows`` values that pyarrow can decode, empty if they cannot be true.
 
         A negative count of nulls is that of a writer that did not count.
         """
@@ -276,21 +276,21 @@ def _statistics(footer: Footer, number: int, leaf: int) -> thrift.Struct:
 
 
 def _struct_in(fields: thrift.Struct, number: int) -> thrift.Struct:
-    """The struct in a field, an empty one where there is none."""
+    """The struct in a field; empty if there is no such field."""
     kind, value = fields.get(number, (0, None))
     found: thrift.Struct = value if kind == thrift.STRUCT else {}
     return found
 
 
 def _arrow_schema(footer: Footer, leaves: Sequence[int]) -> thrift.Struct:
-    """The key-value pair by which the columns get the types that they have in the whole file."""
+    """The key-value pair of the Arrow schema, from which the columns get their types in the whole file."""
     schema = pa.schema([footer.schema.field(footer.shape.paths[leaf][0]) for leaf in leaves])
     serialized = base64.b64encode(schema.serialize().to_pybytes())
     return {1: (thrift.BINARY, b"ARROW:schema"), 2: (thrift.BINARY, serialized)}
 
 
 def _column_orders(footer: Footer) -> list[Any] | None:
-    """How the values of each leaf are ordered in bounds; ``None`` where the writer does not say."""
+    """The order of each leaf's values in bounds; ``None`` if the writer did not state it."""
     position, before = footer.row_groups_end, 4
     while True:
         kind, before, position = thrift.read_field_header(footer.raw, position, before)

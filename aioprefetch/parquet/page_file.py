@@ -32,13 +32,13 @@ _CHILDREN = 5
 # The pair whose value is the Arrow schema of the columns, by which they get their types.
 _ARROW_SCHEMA = b"ARROW:schema"
 
-# What is described of a chunk: type, encodings, path, codec, sizes. Statistics and what lies elsewhere is left out.
+# The fields of a chunk's description: type, encodings, path, codec, sizes. Statistics and other places are left out.
 _KEPT_OF_CHUNK = (2, _META_DATA)
 _KEPT_OF_META_DATA = (1, 2, 3, 4, _VALUES, 6, _COMPRESSED_SIZE, _DATA_OFFSET)
 
 
 class FooterParts:
-    """The bytes of a footer, taken apart once: from it footers are made that know one column alone.
+    """The parts of a footer, split once, from which footers of one column are made.
 
     A footer with all columns would be copied, and parsed, for every leaf: time quadratic in the number of columns.
     """
@@ -52,7 +52,7 @@ class FooterParts:
             kind, number, position = thrift.read_field_header(self._raw, position, number)
             if kind == 0:
                 break
-            # The row groups were walked before: there may be very many.
+            # The row groups were walked already; skip them, since there may be very many.
             is_walked = number == _ROW_GROUPS and position < footer.row_groups_end
             end = footer.row_groups_end if is_walked else thrift.skip_value(self._raw, position, kind)
             self._fields[number] = (kind, (position, end))
@@ -85,7 +85,7 @@ class FooterParts:
         return bisect_right(self._leaves, leaf) - 1
 
     def _columns(self) -> tuple[thrift.Struct, list[tuple[int, Range]]]:
-        """The root of the schema, and how many elements each column has, and where they lie."""
+        """The root of the schema, and the number of elements and the range of each column."""
         _, count, position = thrift.read_list_header(self._raw, self._fields[_SCHEMA][1][0])
         root, position = thrift.read_struct(self._raw, position)
         columns: list[tuple[int, Range]] = []
@@ -109,7 +109,7 @@ class FooterParts:
         return [bisect_left(positions, start) for _, (start, _) in self._elements]
 
     def _stored_schema(self) -> pa.Schema | None:
-        """The Arrow schema that the writer stored; ``None`` if there is none, and what was made of one that is odd."""
+        """The Arrow schema that the writer stored; ``None`` if there is none. pyarrow's own if it is damaged."""
         stored = (self._footer.metadata.metadata or {}).get(_ARROW_SCHEMA)
         if stored is None:
             return None
@@ -156,7 +156,7 @@ class FooterParts:
                 out.append(_described(self._raw, position, rows, dictionary_bytes, data_bytes))
             else:
                 out.append(self._raw[position : thrift.skip_value(self._raw, position, thrift.STRUCT)])
-        # The number of bytes is nothing that decides anything.
+        # No reader depends on the number of bytes.
         out.append(_field_header(_GROUP_BYTES, thrift.I64, _COLUMNS) + _integer(dictionary_bytes + data_bytes))
         out.append(_field_header(_GROUP_ROWS, thrift.I64, _GROUP_BYTES) + _integer(rows) + b"\x00")
         return b"".join(out)

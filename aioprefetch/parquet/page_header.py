@@ -21,7 +21,7 @@ DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 
 UNCOMPRESSED = "UNCOMPRESSED"
 
-# pyarrow reads headers up to this size; statistics within them are what makes them long.
+# pyarrow reads headers up to this size. Long headers contain statistics.
 HEADER_BYTES_MAX = 16 << 20
 
 # The maximum expansion of each codec. LZ4 and Snappy: by the shortest form of a copy. GZIP: 258 bytes from two bits.
@@ -38,14 +38,14 @@ _EXPANSION = {
 }
 _EXPANSION_MAX = max(_EXPANSION.values())
 
-# What frames, checksums and empty blocks add, whatever the codec.
+# The overhead of frames, checksums and empty blocks, for any codec.
 _SLACK_BYTES = 1024
 
 # A page is decompressed as a whole; the format holds its size in 32 bits, writers aim at a MiB.
 PAGE_BYTES_MAX = (1 << 31) - 1
 
 
-# A page that claims to become larger is refused, unless the caller says so: a file of some KB could take all memory.
+# A page that claims a larger size is refused by default: a file of some KB could otherwise take all memory.
 PAGE_BYTES_DEFAULT = 256 << 20
 # Writers aim at a MiB. Pages above this are added up: a decoder has one of each column in memory.
 LARGE_PAGE_BYTES = 16 << 20
@@ -53,11 +53,10 @@ LARGE_PAGE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """How a scan takes pages: whether checksums are verified where headers have them, and how large pages may become.
+    """Options for pages: whether checksums in headers are verified, and the maximum decompressed sizes.
 
-    ``bytes_max`` holds for each page that is compressed; others have no more bytes than were read. The largest pages of
-    the columns that are decoded together may have ``together_bytes_max``, as far as they are larger than writers make
-    them (``LARGE_PAGE_BYTES``).
+    ``bytes_max`` limits each compressed page; other pages have only the bytes that were read. ``together_bytes_max``
+    limits the largest pages of the columns that are decoded together, counting pages above ``LARGE_PAGE_BYTES``.
     """
 
     checksums: bool = True
@@ -92,7 +91,7 @@ class PageHeader:
 
     @property
     def is_data(self) -> bool:
-        """Whether it holds rows: not a dictionary, nor an index."""
+        """Whether it holds rows, and is neither a dictionary nor an index."""
         return self.kind in (DATA, DATA_V2)
 
 
@@ -101,8 +100,8 @@ def read_page_header(
 ) -> PageHeader | None:
     """The header that begins at ``start``, ``None`` when ``view`` (whose first byte is at ``base``) ends within it.
 
-    Raises ``BadPage`` when it is no header, when the page leaves its chunk, and when it claims to become larger than
-    its codec can make it, or than ``bytes_max``.
+    Raises ``BadPage`` for bytes that are not a header, for a page that exceeds its chunk, and for one that claims a
+    larger size than its codec or ``bytes_max`` allows.
     """
     try:
         fields, after = thrift.read_struct(view, start - base)
@@ -127,9 +126,9 @@ def read_page_header(
 
 
 def first_page_values(view: memoryview, start: int) -> int | None:
-    """The number of values of the data page at ``start``, ``None`` if it is another page or not written as usual.
+    """The number of values of the data page at ``start``, ``None`` if it is another page or in an unusual form.
 
-    Only the numbers that a header begins with are looked at, in a tenth of the time.
+    Only the first numbers of the header are read, which takes a tenth of the time.
     """
     header = _DATA_PAGE.match(view, start)
     if header is None:
@@ -179,7 +178,7 @@ def _number(fields: thrift.Struct, number: int, what: str) -> int:
     return int(value)
 
 
-# Chunks below this size are too many for all their headers to be read, unless they must be.
+# Chunks below this size are too numerous for reading all their headers, unless it is necessary.
 _SMALL_CHUNK_BYTES = 64 << 10
 
 # Of a PageHeader: the CRC-32 of all bytes of the page behind it.
@@ -200,10 +199,9 @@ class CheckedPages(NamedTuple):
 def check_pages(
     chunk: ColumnChunk, memory: SparseFile, path: str, *, page_bytes_max: int = PAGE_BYTES_DEFAULT
 ) -> CheckedPages:
-    """Check what the headers of all pages of a chunk claim, which has come as a whole. From any thread.
+    """Check the headers of all pages of a chunk, which has arrived as a whole. From any thread.
 
-    ``UntrustedMetadata`` for pages that claim to become larger than they can, or than ``page_bytes_max``; those that
-    are not compressed cannot.
+    ``UntrustedMetadata`` for compressed pages that claim a larger size than is possible, or than ``page_bytes_max``.
     """
     is_flat = chunk.max_repetition == 0
     view = memory.view(0, chunk.end)
@@ -236,7 +234,7 @@ class LargePages:
         self._lock = threading.Lock()
 
     def add(self, size_bytes: int, chunk: ColumnChunk) -> None:
-        """Count pages before they are decoded. ``BudgetExhausted`` where they are too much together."""
+        """Count pages before they are decoded. ``BudgetExhausted`` if all of them are too large together."""
         with self._lock:
             self._bytes += size_bytes
             together = self._bytes
@@ -250,13 +248,13 @@ class LargePages:
             )
 
     def remove(self, size_bytes: int) -> None:
-        """Pages were given back."""
+        """Count released pages."""
         with self._lock:
             self._bytes -= size_bytes
 
 
 def chunk_refused(chunk: ColumnChunk, what: object, path: str) -> UntrustedMetadata:
-    """The error for a chunk that cannot be what it claims."""
+    """The error for a chunk with impossible pages."""
     where = f"row group {chunk.row_group}, column {'.'.join(chunk.path)!r}"
     return UntrustedMetadata(f"{where}: {what}", operation="scan", path=path)
 
@@ -275,6 +273,6 @@ def damaged_page(chunk: ColumnChunk, view: memoryview, *, page_bytes_max: int) -
             if kind == thrift.I32 and zlib.crc32(view[header.data_start : header.end]) != checksum & 0xFFFFFFFF:
                 return chunk.start + position
             position = header.end
-    except BadPage:  # Also where the bytes were given back already.
+    except BadPage:  # Also if the bytes were released already.
         return None
     return None

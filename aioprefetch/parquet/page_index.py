@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aioprefetch.parquet.chunks import ColumnChunk
     from aioprefetch.scheduler.pinned_file import PinnedFile
 
-# Indexes of wanted columns lie among those of others: so far apart they still share a request.
+# Indexes of wanted columns lie among those of others: up to this gap they share a request.
 INDEX_GAP_BYTES = 256 << 10
 INDEX_REQUEST_BYTES_MAX = 8 << 20
 
@@ -113,8 +113,8 @@ def parse_offset_index(raw: bytes | memoryview, chunk: ColumnChunk, *, path: str
 def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, offsets: OffsetIndex, *, path: str) -> ColumnIndex:
     """The column index of a chunk with these pages. ``UntrustedMetadata`` if its lists are not as long.
 
-    Nulls are believed where they can be true: the column can hold some, and a page of nothing else has as many as rows,
-    if they were counted. (parquet-mr writes a page without statistics as one of nulls, of which it counted -1.)
+    Counts of nulls are used if they are possible: the column is nullable, and a page of nulls alone has one for each
+    row, if they were counted. (parquet-mr writes a page without statistics as one of nulls, of which it counted -1.)
     """
     pages = len(offsets)
     fields = _read(raw, "column index", chunk, path)
@@ -153,8 +153,8 @@ async def load_page_indexes(
 ) -> dict[tuple[int, int], Indexes]:
     """The indexes of chunks by row group and leaf, ``(None, None)`` for those that have none.
 
-    ``with_columns``: column indexes too. What lies in the tail costs nothing, the rest is merged into few requests.
-    Raises ``UntrustedMetadata`` and what reading raises; a cancelled call leaves nothing behind.
+    ``with_columns``: column indexes too. Indexes in the tail cost nothing, the others are merged into few requests.
+    Raises ``UntrustedMetadata`` and the errors of reads; a cancelled call leaves nothing behind.
     """
     wanted = list(chunks)
     ranges: list[Range] = []
@@ -207,7 +207,7 @@ def _read(raw: bytes | memoryview, what: str, chunk: ColumnChunk, path: str) -> 
 
 
 def _list_of(fields: thrift.Struct, number: int, element: int) -> list[Any] | None:
-    """The items of a list, ``None`` where the field is missing or of another type."""
+    """The items of a list, ``None`` if the field is missing or of another type."""
     kind, value = fields.get(number, (0, None))
     return value.items if kind == thrift.LIST and (value.element == element or not value.items) else None
 

@@ -38,11 +38,11 @@ _NOTHING = memoryview(b"")
 
 
 class _Part:
-    """Some pages, and the wanted rows ``[first, last)`` that they hold: counted over the row group's wanted ones."""
+    """Some pages, and their wanted rows ``[first, last)``, counted over the wanted rows of the row group."""
 
     def __init__(self, pages: Sequence[int], rows: Sequence[Range], first: int, last: int) -> None:
         self.pages = pages
-        # The wanted rows as rows of the pages, which are put together.
+        # The wanted rows, counted over the rows of the concatenated pages.
         self.rows = rows
         self.first = first
         self.last = last
@@ -149,7 +149,7 @@ class PagedLeaf:
                 await part.read.wait()
 
     def _before(self, rows: int) -> Sequence[_Part]:
-        """The parts that the first ``rows`` rows need, and that may still be on their way; all are submitted."""
+        """The parts of the first ``rows`` rows that may not have arrived; all are submitted."""
         end = bisect_left(self._lasts, rows) + 1
         if self._submitted < min(end, len(self._parts)):
             assert self._io is not None, "a leaf is scheduled before it is waited for"
@@ -336,12 +336,12 @@ class PagedField:
 
 
 def can_be_merged(kind: pa.DataType, leaves: int) -> bool:
-    """Whether ``leaves`` decoded apart can be put together: where they part there must be a struct."""
+    """Whether leaves that are decoded separately can be merged: their paths must part at a struct."""
     return leaves == 1 or pa.types.is_struct(kind)
 
 
 def merged(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """One column of what its leaves gave: the same rows, each with the fields of some leaves alone."""
+    """One column from the arrays of its leaves: the same rows, each with the fields of some leaves."""
     if len(arrays) == 1:
         return arrays[0]
     children: list[pa.Array] = []

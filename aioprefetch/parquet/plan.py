@@ -57,7 +57,7 @@ def scan_request(path: str, *, columns: object, row_groups: object, rows: Any, f
 
 
 def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
-    """Numbers of row groups from outside, ascending, each once; negative ones do not count from the end."""
+    """Numbers of row groups from a caller, ascending, each once; negative ones do not count from the end."""
     if isinstance(row_groups, str | bytes) or not isinstance(row_groups, Iterable):
         raise InvalidType(f"row_groups must be a list of numbers, not {row_groups!r}", operation="scan", path=path)
     numbers = sorted({checked_int(number, "row group", operation="scan", path=path) for number in row_groups})
@@ -66,8 +66,8 @@ def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
     return numbers
 
 
-# Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
-# this together may be left out.
+# Page indexes outside the tail cost an additional request, before all others. They pay if chunks of at least this size
+# together may be left out.
 INDEXED_BYTES_MIN = 4 << 20
 
 
@@ -87,10 +87,10 @@ async def plan(
 ) -> Plan:
     """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes where they pay.
 
-    The requests are those of a scan that has memory for all of them. One whose budget is shorter asks for the same
-    bytes in more and smaller requests, as memory comes back, and may leave gaps out.
+    The requests are those of a scan that has memory for all of them. A scan with a smaller budget reads the same
+    bytes in more and smaller requests, as memory becomes free, and may leave gaps out.
 
-    The arguments and what is raised for them: see ``scan``.
+    Arguments and errors are those of ``scan``. A cancelled call leaves nothing behind.
     """
     request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
     if slots is not None:
@@ -121,7 +121,7 @@ async def plan_scan(
 ) -> Plan:
     """The plan for a file whose footer is known. Reads page indexes where they pay.
 
-    ``InvalidArgument`` names columns that are not there, ``InvalidType`` and ``InvalidRange`` are raised for rows and
+    ``InvalidArgument`` names unknown columns, ``InvalidType`` and ``InvalidRange`` are raised for rows and
     row groups that are invalid, ``UntrustedMetadata`` for chunks and indexes that are damaged.
     """
     normalized = normalized_filters(filters, footer)
@@ -164,7 +164,7 @@ def checked_rows(rows: Any, footer: Footer) -> list[Range]:
 
 
 def chosen_row_groups(footer: Footer, row_groups: Iterable[int] | None, rows: Sequence[Range]) -> list[int]:
-    """Row groups by number (all without), of which any row is wanted: ascending, each once.
+    """The numbers of row groups with wanted rows, of ``row_groups`` (``None``: all): ascending, each once.
 
     ``InvalidArgument`` for a number that the file does not have; negative ones do not count from the end.
     """
@@ -203,9 +203,9 @@ def _rows_of_file(footer: Footer, rows_of: Mapping[int, Sequence[Range]], groups
 async def _page_indexes(
     footer: Footer, leaves: Sequence[int], rows_of: Mapping[int, Sequence[Range]], filters: Filters
 ) -> dict[tuple[int, int], Indexes]:
-    """Indexes of the row groups of which only some rows may be wanted, if they are at hand or much may be left out.
+    """Indexes of the row groups of which only some rows may be wanted, if they are in the tail or much may be left out.
 
-    Columns that are filtered by come with their bounds.
+    The indexes of columns in filters include bounds.
     """
     by_bounds = filter_leaves(footer, filters)
     groups = [
@@ -237,7 +237,7 @@ def _row_count(footer: Footer, number: int) -> int:
 
 
 def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Sequence[int]) -> float:
-    """How much of a chunk may be left out: what filters leave out is not known before, and taken for all of it."""
+    """The share of a chunk that may be left out. With filters it is unknown before, and taken to be all of it."""
     if by_bounds:
         return 1.0
     return 1.0 - total_length(rows_of[chunk.row_group]) / max(chunk.rows, 1)

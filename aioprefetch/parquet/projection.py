@@ -1,4 +1,4 @@
-"""From the columns that were asked for to the leaves that are read, and back. As ``pyarrow.parquet.read_table`` does.
+"""The leaves to read for the requested columns, and the result from them, as in ``pyarrow.parquet.read_table``.
 
 ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``, null where the struct is. Below a list or a map
 pyarrow's table reader has no names; there ``"l.list.element.b"`` gives the column ``l`` with the leaves that were named
@@ -20,7 +20,7 @@ from aioprefetch.parquet.row_reader import read_schema
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """A column of the result: the one at ``place`` of what is read, or the field at ``path`` of that struct."""
+    """A column of the result: the column at ``place`` of the batches that are read, or its field at ``path``."""
 
     place: int
     path: tuple[str, ...]
@@ -28,7 +28,7 @@ class _Output:
 
 
 class Projection:
-    """``read`` is the schema of the ``leaves`` that are read, ``schema`` that of what the caller gets.
+    """``read`` is the schema of the ``leaves`` that are read, ``schema`` that of the result.
 
     ``places`` has, for each leaf, the column of ``read`` that it is part of.
     """

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer
     from aioprefetch.parquet.page_index import ColumnIndex, Indexes, OffsetIndex
 
-# What a NaN may match, in the words of pyarrow's expressions: an inversion, a NaN that counts as null, any function but
-# these.
+# Parts of pyarrow's expressions that a NaN may match: an inversion, a NaN that counts as null, any function but these.
 _MAY_MATCH_NAN = re.compile(r"!=|nan_is_null=true|\b(?!and\b|or\b|is_valid\b|is_null\b)[a-z_]\w*\(")
 
 
@@ -53,7 +52,7 @@ def filter_columns(footer: Footer, filters: Filters) -> list[str]:
     if not isinstance(filters, pc.Expression):
         named = {clause[0] for clauses in filters for clause in clauses}
         return [name for name in footer.schema.names if name in named]
-    # pyarrow does not tell which columns an expression has, only which one is missing.
+    # pyarrow does not expose the columns of an expression; it only names one that is missing.
     names: set[int] = set()
     while True:
         fields = [field for number, field in enumerate(footer.schema) if number in names]
@@ -91,7 +90,7 @@ def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]
     leaves = _plain_leaves(footer, filter_columns(footer, filters))
     if not leaves:
         return kept
-    import pyarrow.dataset as ds  # It takes pandas along where that is installed: a third of a second.
+    import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
     try:
         source = pa.BufferReader(statistics_footer(footer, kept, leaves))
@@ -192,11 +191,11 @@ def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIn
             return mask
         return unknown | _compared(reader, low, high, operator, value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):
-        return everything  # A value that does not go with the column: the filter itself says so.
+        return everything  # The value does not fit the column: the filter itself raises the error.
 
 
 def _unknown_pages(reader: BoundsReader, bounds: ColumnIndex) -> Any:
-    """For each page whether nothing true is said of it: of its nulls, or by bounds that cannot be those of values."""
+    """For each page whether its null count or its bounds are impossible, so that it must be read."""
     known_not_to_be = bounds.unknown_pages or [False] * len(bounds)
     said = zip(known_not_to_be, bounds.null_pages, bounds.minima, bounds.maxima, strict=True)
     return np.array([unknown or not (null or reader.can_be(low, high)) for unknown, null, low, high in said], bool)

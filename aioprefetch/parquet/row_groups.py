@@ -26,15 +26,15 @@ class Unit(Protocol):
 
     @property
     def parts(self) -> int:
-        """How many parts it has."""
+        """The number of parts."""
         ...
 
     def scan_row(self, part: int) -> int:
-        """The row of the scan that a part begins with, or is thought to."""
+        """The row of the scan at which a part begins, exact or estimated."""
         ...
 
     def submit(self, io: PageIo, count: int) -> None:
-        """Have at least the first ``count`` parts submitted."""
+        """Submit the first ``count`` parts, if they are not yet."""
         ...
 
 
@@ -69,7 +69,7 @@ class ColumnSource(Protocol):
     """Some columns of a window; rows are the window's wanted ones, counted from 0."""
 
     def ready(self) -> int:
-        """How many rows can be decoded, from the window's first on."""
+        """The number of rows that can be decoded, from the window's first row on."""
         ...
 
     def want(self, rows: int) -> None:
@@ -85,7 +85,7 @@ class ColumnSource(Protocol):
         ...
 
     def row_bytes(self) -> float:
-        """How much Arrow memory a row takes, as far as is known."""
+        """The Arrow memory of a row, as far as it is known."""
         ...
 
     def release(self, rows: int) -> None:
@@ -93,7 +93,7 @@ class ColumnSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         ...
 
 
@@ -106,7 +106,7 @@ class Window:
 
 
 class _Drained:
-    """A batch on its way: up to which row of which windows it reaches."""
+    """A batch that is being decoded: its windows, and the last row in each."""
 
     __slots__ = ("is_decoded", "parts")
 
@@ -146,7 +146,7 @@ class WindowsDecoder:
         self._drained = 0
 
     def accept(self, column: int, page: Unit) -> None:
-        """See ``RootDecoder``. Pages are the units that the windows have already."""
+        """Do nothing: the pages are units, which the windows have already."""
 
     async def wait(self, rows: int) -> None:
         parts = self._parts(rows)
@@ -170,7 +170,7 @@ class WindowsDecoder:
         return self.fitting_rows(rows, batch_bytes)
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """See ``RootDecoder``. By the sizes that the footer tells, and by those that batches had so far."""
+        """As in ``RootDecoder``, by sizes in the footer and of the batches so far."""
         fitting, left = 0, float(batch_bytes)
         parts = self._parts(rows)
         for window, first, last in parts[:1] if self._ends_with_window else parts:

@@ -32,7 +32,7 @@ class RowRanges:
         return self._ends[-1] if self._ends else 0
 
     def before(self, row: int) -> int:
-        """How many wanted rows come before ``row``."""
+        """The number of wanted rows before ``row``."""
         index = bisect_right(self._starts, row) - 1
         if index < 0:
             return 0
@@ -46,7 +46,7 @@ class RowRanges:
         return self._starts[index] + min(wanted, self.count) - self._before[index]
 
     def cut(self, first: int, last: int) -> list[Range]:
-        """The rows that the wanted ones from the ``first`` to before the ``last`` are."""
+        """The rows of the wanted rows number ``first`` to ``last`` (excluded)."""
         ranges: list[Range] = []
         index = max(bisect_right(self._before, first) - 1, 0)
         while index < len(self.ranges) and self._before[index] < last:

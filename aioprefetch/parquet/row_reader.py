@@ -55,7 +55,7 @@ _THREADED_VALUES_MIN = 32_768
 
 
 class MissingRows(ValueError):
-    """The pages hold fewer rows than the footer tells."""
+    """The pages hold fewer rows than the footer claims."""
 
 
 @dataclass(slots=True)
@@ -107,11 +107,11 @@ class RowReader:
         # Rows up to here came from pyarrow; ``_rest`` are the last of them, which were not read yet.
         self._pulled = 0
         self._rest: pa.RecordBatch | None = None
-        # The row group at which a new reader of pyarrow begins.
+        # The row at which a new reader of pyarrow begins.
         self._border = -1
         self._position = 0
         self._error: Exception | None = None
-        # How much memory a row took so far, at most; 0 before the first batch.
+        # The maximum memory of a row so far; 0 before the first batch.
         self.row_bytes = 0.0
 
     def expect(self, ranges: Sequence[Range]) -> Piece:
@@ -121,7 +121,7 @@ class RowReader:
         return piece
 
     def read(self, piece: Piece) -> pa.RecordBatch:
-        """The rows of a piece. Raises what pyarrow raises for bad pages, and ``MissingRows``; so do all after it."""
+        """The rows of a piece. Raises pyarrow's error for bad pages, or ``MissingRows``, also for all later pieces."""
         with self._lock:
             while piece.batch is None:
                 if self._error is not None:
@@ -186,7 +186,7 @@ class RowReader:
         raise MissingRows(f"the pages end after {self._position} rows")
 
     def _together(self, group: int, end: int) -> int:
-        """Up to which row, ``end`` at most, rows from row group ``group`` on can be pulled together."""
+        """The row, at most ``end``, up to which rows from row group ``group`` on can be pulled together."""
         if not self._is_exact(group):
             self._border = self._first_rows[group + 1]
             return min(end, self._border)

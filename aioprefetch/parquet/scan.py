@@ -35,7 +35,7 @@ from aioprefetch.scheduler.pages import PreparedScan, ScanPart
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
 
-# What of a table is decoded at once, and becomes a chunk of each column.
+# The rows and bytes of a table that are decoded at once, and become a chunk of each column.
 TABLE_BATCH_ROWS = 131_072
 TABLE_BATCH_BYTES = 256 << 20
 
@@ -145,8 +145,8 @@ def scan(
 async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
     """All that ``scan`` gives with the same options, as one table, equal to ``pyarrow.parquet.read_table``'s.
 
-    The table is going to be in memory as a whole, so that its pages may take all that the runtime has, and its chunks
-    are larger than a scan's batches: 131,072 rows, or 256 MiB.
+    Since the whole table will be in memory, its pages may take all memory of the runtime, and its chunks are larger
+    than a scan's batches: 131,072 rows, or 256 MiB.
     """
     large = {
         "batch_rows": TABLE_BATCH_ROWS,
@@ -228,7 +228,7 @@ def prepared_scan(
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop was closed, and everything with it.
+    with contextlib.suppress(RuntimeError):  # The loop is closed, and with it the scan.
         loop.call_soon_threadsafe(work)
 
 
@@ -238,7 +238,7 @@ def _finish(projection: Projection, footer: Footer, filters: Filters) -> Finish 
     if expression is None:
         return None if projection.is_identity else projection.apply
     names = filter_columns(footer, normalized)
-    check_expression(projection.read, expression, names, path=footer.path)  # There may be no rows to find it out.
+    check_expression(projection.read, expression, names, path=footer.path)  # A file without rows would not show it.
     return partial(_filter_and_project, projection, expression, names, footer.path)
 
 
@@ -259,11 +259,11 @@ def _check_footer(footer: object, path: str) -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-# A scan that was given no budget takes this share of the runtime's memory: readers and another scan find some.
+# A scan without a budget takes 1/2 of the runtime's memory, so that readers and another scan have some.
 _BUDGET_SHARE = 2
 
-# Where a given budget is short, this share of it is for pages on their way. The rest is for what pyarrow takes to
-# decode them: a decompressed page of each column, and what its allocator keeps of batches that are gone.
+# If a scan's own budget is short, 1/2 of it is for received pages. The rest is for pyarrow's decoding: a decompressed
+# page of each column, and the memory of dropped batches that its allocator keeps.
 _PAGES_SHARE = 2
 
 # The number of row groups that must fit: the current one and the next. Larger ones stream through the memory in
@@ -294,9 +294,9 @@ class MemoryLimits:
 
 
 def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> MemoryLimits:
-    """The limits for a plan, with the budget that was given, if any, in a runtime of ``memory_bytes``."""
+    """The limits for a plan with the scan's own budget, if it has one, in a runtime of ``memory_bytes``."""
     segment_bytes = plan.request_bytes_max
-    # What is held is cut: it is copied on the loop, piece by piece, and may be as large as the runtime's memory.
+    # Held ranges are cut: they are copied on the loop in pieces, and may be as large as the runtime's memory.
     largest = max((end - start for start, end in plan.requests), default=0)
     largest = max(largest, segment_bytes)
     if budget_bytes == 0:

@@ -28,7 +28,7 @@ _NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if _IS_GENERIC else 0x40
 
 
 class Coverage:
-    """How often each byte of a line is needed: counts over half-open ranges. Pure.
+    """The number of users of each byte: counts over half-open ranges. Pure.
 
     ``_starts[i]`` begins a stretch of ``_counts[i]`` that ends where the next one begins; the last one has no end.
     """
@@ -65,7 +65,7 @@ class Coverage:
         return True
 
     def _change(self, start: int, end: int, step: int) -> list[Range]:
-        """Add ``step`` to the counts of ``[start, end)``, never below 0; the stretches that came to 0."""
+        """Add ``step`` to the counts of ``[start, end)``, never below 0; return the stretches with count 0 now."""
         if end <= start:
             return []
         first, last = self._cut(start), self._cut(end)
@@ -97,7 +97,7 @@ class Coverage:
 class SparseFile:
     """Memory of ``size`` bytes at the offsets of a file: the ``memory`` that its reads are received into.
 
-    ``Unsupported`` where the machine has no address space for it. Belongs to one thread, apart from the readers of
+    ``Unsupported`` if the machine has no address space for it. Belongs to one thread, apart from the readers of
     ``source``: those may be in any thread, and must be done with bytes before they are discarded.
     """
 
@@ -121,7 +121,7 @@ class SparseFile:
             self._drop(low, high)
 
     def put(self, start: int, data: bytes | memoryview) -> None:
-        """Copy bytes that have come otherwise (the file's tail) to their place; they stay."""
+        """Copy bytes that were received elsewhere (the file's tail) to their place; they are not discarded."""
         self.allocate(start, start + len(data))[:] = data
 
     def view(self, start: int, end: int) -> memoryview:
@@ -145,7 +145,7 @@ class SparseFile:
 
 
 def _new_mapping(size: int, path: str) -> mmap.mmap:
-    # A mapping of nothing is an error; whole pages make the last one as good as the others.
+    # An empty mapping is an error. Whole pages, so that the last one can be discarded as the others.
     whole = max(PAGE_BYTES, -(-size // PAGE_BYTES) * PAGE_BYTES)
     try:
         return mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)

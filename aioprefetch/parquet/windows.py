@@ -29,9 +29,9 @@ SMALL_GROUP_BYTES = 512 << 10
 # parallel. With fewer columns than processors windows are decoded in parallel, so they are small.
 _WINDOW_BATCHES = 4
 
-# What a value takes in memory, by its physical type.
+# The memory of a value, by its physical type.
 _VALUE_BYTES = {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-# How much larger than their pages others are, more or less, where these are compressed and the footer does not tell.
+# An estimate of the expansion of compressed pages if the footer has no uncompressed size.
 _USUAL_COMPRESSION = 4
 
 
@@ -180,7 +180,7 @@ class WindowMaker:
         return leaf
 
     def _apart(self, group: _Group, indices: Sequence[int]) -> ChunkColumns:
-        """Leaves of a row group, each of which is scheduled by itself."""
+        """Leaves of a row group, each scheduled separately."""
         reads = [self._chunk_read(group.chunks[index].chunk, group) for index in indices]
         for index, read in zip(indices, reads, strict=True):
             self._units[index].append(read)
@@ -224,7 +224,7 @@ class WindowMaker:
         )
 
     def _is_resident(self, chunks: Sequence[ColumnChunk]) -> bool:
-        """Whether all chunks came with the footer; then they are in the memory from now on."""
+        """Whether all chunks arrived with the footer. If so, they are put into the memory."""
         pinned = self._footer.pinned
         if any(chunk.start < pinned.tail_start for chunk in chunks):
             return False
@@ -258,7 +258,7 @@ class WindowMaker:
 def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
     """Row groups by window: those with ``window_rows`` rows alone, smaller ones together until they have that number.
 
-    One that is read page by page is alone, too.
+    A row group that is read page by page is alone, too.
     """
     grouped: list[list[_Group]] = []
     rows = window_rows
@@ -272,7 +272,7 @@ def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
 
 
 def _runs(sizes: Sequence[int], bytes_max: int) -> list[tuple[int, int]]:
-    """Numbers in runs of neighbours that have ``most`` bytes together at most; what is larger is alone."""
+    """Numbers in runs of neighbours with at most ``bytes_max`` bytes together; a larger one is alone."""
     runs: list[tuple[int, int]] = []
     first = taken = 0
     for number, size in enumerate(sizes):
