@@ -15,12 +15,11 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 
 SCHEMES = ("zstd", "lz4")
 
-# What a byte can stand for at most: a zstd block of 4 bytes fills 128 KiB, an lz4 length byte adds 255.
+# The maximum expansion of a byte: a zstd block of 4 bytes fills 128 KiB, an lz4 length byte adds 255.
 _RATIO_MAX = {"zstd": 1 << 15, "lz4": 255}
 _SLACK_BYTES = 1 << 17
 
-# Pages of a writer end at 32 MiB by default. A page that claims more than this is an attack on memory, or needs another
-# reader.
+# Pages of a writer end at 32 MiB by default. A page that claims more than this limit is refused, to protect memory.
 DECOMPRESSED_BYTES_MAX = 1 << 30
 
 _ZSTD_MAGIC = 0xFD2FB528
@@ -28,13 +27,13 @@ _ZSTD_RESERVED_BIT = 0x08
 
 
 def check_scheme(scheme: str) -> None:
-    """``Unsupported`` for a compression that is not known."""
+    """Raise ``Unsupported`` for an unknown compression."""
     if scheme not in SCHEMES:
         raise Unsupported(f"buffers compressed with {scheme[:40]!r} are not supported")
 
 
 def decompressed_bytes(scheme: str, data: memoryview) -> int:
-    """The size that a compressed buffer claims to have, checked. ``UntrustedMetadata`` for one that cannot be."""
+    """The decompressed size that a buffer claims, checked. ``UntrustedMetadata`` for an impossible size."""
     if not len(data):
         return 0
     return _split(scheme, data)[0]
@@ -74,7 +73,7 @@ def _split(scheme: str, data: memoryview) -> tuple[int, memoryview]:
 
 
 def _is_bare_frame(data: memoryview) -> bool:
-    """Early writers put no size before the frame: the magic number stands first, and a bit that is always 0."""
+    """Whether the frame has no size in front, as with early writers: a magic number, and a bit that is always 0."""
     return (
         len(data) > 5
         and struct.unpack_from("<I", data)[0] == _ZSTD_MAGIC

@@ -22,10 +22,10 @@ HOLE_ROWS_MAX = 32
 
 
 def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tuple[Range, ...], RowNumbers]:
-    """``ranges`` without their small holes, and which of the rows that they hold then are not wanted, ascending.
+    """``ranges`` without their small holes, and the positions of unwanted rows in the result, ascending.
 
-    ``living`` are the same rows counted without deleted ones: where those are apart, the hole has unwanted rows that
-    are alive, and stays.
+    ``living`` are the same rows counted without deleted rows: a gap there means that the hole has living rows that are
+    unwanted, and the hole stays.
     """
     if len(ranges) == len(living):
         return tuple(ranges), np.empty(0, np.int64)
@@ -48,23 +48,23 @@ def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tupl
 
 
 class KeptRows:
-    """Counts kept rows among rows of which ``dropped`` ones (positions, ascending) are not wanted."""
+    """Converts between rows that are read and rows that are kept; ``dropped`` are ascending positions."""
 
     def __init__(self, dropped: RowNumbers) -> None:
         self.dropped = dropped
         self._before = dropped - np.arange(len(dropped))
 
     def kept(self, read: int) -> int:
-        """How many of the first ``read`` rows are kept."""
+        """The number of kept rows among the first ``read`` rows."""
         return read - int(np.searchsorted(self.dropped, read, "left"))
 
     def read(self, kept: int) -> int:
-        """How many rows must be read until ``kept`` ones are kept: up to the last of those."""
+        """The number of rows to read for ``kept`` kept rows, up to the last of those."""
         return kept + int(np.searchsorted(self._before, kept - 1, "right")) if kept else 0
 
 
 class FilteredColumn:
-    """A column that counts its rows by those that are kept."""
+    """A column that counts only its kept rows."""
 
     def __init__(self, inner: ColumnScheduler[Any], rows: KeptRows) -> None:
         self._inner = inner
@@ -83,7 +83,7 @@ class FilteredColumn:
 
 
 class FilteredRoot:
-    """``RootDecoder`` over another one that drops rows from its batches."""
+    """A ``RootDecoder`` that drops rows from the batches of another."""
 
     def __init__(self, inner: RootDecoder[Any], schema: pa.Schema, rows: KeptRows) -> None:
         self._inner = inner

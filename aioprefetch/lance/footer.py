@@ -62,8 +62,9 @@ class PageMetadata:
     """One page of a column.
 
     ``rows`` counts the values of the page (items, for the items of a list). ``first_row`` is the top-level row that
-    its first value belongs to; version 2.0 does not say (``None``). ``buffers`` are absolute ``[start, end)`` within
-    the file. ``encoding`` is the serialized message that ``type_url`` names; both are empty where the file has none.
+    its first value belongs to; ``None`` in version 2.0, which does not state it. ``buffers`` are absolute
+    ``[start, end)`` within the file. ``encoding`` is the serialized message that ``type_url`` names; both are empty if
+    the file has none.
     """
 
     rows: int
@@ -88,7 +89,7 @@ def parse_column(
 ) -> ColumnMetadata:
     """The metadata block of one column.
 
-    ``UntrustedMetadata`` when it is no such message or a buffer leaves the file; ``Unsupported`` for an encoding that
+    ``UntrustedMetadata`` if it is damaged or a buffer leaves the file; ``Unsupported`` for an encoding that
     is stored elsewhere.
     """
     parsed = parse(_COLUMN, data, path=path)
@@ -153,7 +154,7 @@ T = TypeVar("T")
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order. The first failure, or a cancellation, ends the others and is raised when they are gone."""
+    """The results in order. The first failure, or a cancellation, cancels the others and is raised when they ended."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return await asyncio.gather(*tasks)
@@ -164,7 +165,7 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class MetadataBytes:
-    """The metadata of one file: its tail, lengthened once where it was too short, and single reads otherwise."""
+    """The metadata bytes of one file: its tail, which is extended once if it is too short, and single reads."""
 
     def __init__(self, pinned: PinnedFile) -> None:
         self._pinned = pinned
@@ -185,7 +186,7 @@ class MetadataBytes:
         return await self._pinned.read(start, end) if view is None else view
 
     async def lengthen(self, start: int) -> None:
-        """Have everything from ``start`` on in memory, by one request when it is not."""
+        """Extend the tail to begin at ``start``, by one request if it is shorter."""
         if start < self.start:
             before = await self._pinned.read(start, self.start)
             self._view = memoryview(b"".join((before, self._view)))
@@ -195,15 +196,15 @@ class MetadataBytes:
 FOOTER = struct.Struct("<QQQIIHH4s")
 MAGIC = b"LANC"
 
-# What the first request asks for: metadata of some hundred pages. It grows with the files that a runtime has met.
+# The size of the first request: metadata of some hundred pages. It grows with the files that a runtime has opened.
 TAIL_BYTES = 64 << 10
 TAIL_BYTES_MAX = 2 << 20
 _FILES_REMEMBERED = 16
 
-# Metadata up to this size comes in one second read; of more, only the parts that are needed.
+# Metadata up to this size is read with one second request; of larger metadata only the needed parts are read.
 SECOND_READ_BYTES_MAX = 1 << 20
 
-# Schemas from here on, of some hundred columns, are parsed on another thread: 2,000 columns take 70 ms.
+# Schemas of at least this size, some hundred columns, are parsed on another thread: 2,000 columns take 70 ms.
 _THREAD_BYTES_MIN = 16 << 10
 _METADATA_GAP_BYTES = 64 << 10
 _METADATA_REQUEST_BYTES_MAX = 16 << 20
@@ -213,7 +214,7 @@ _DESCRIPTOR = MessageTable("FileDescriptor", {1: message("schema", SCHEMA_TABLE)
 
 
 class TailMemory:
-    """How long a tail the latest files of a runtime needed, so that the next one opens with a single request."""
+    """The tail sizes that recent files of a runtime needed, so that the next file is opened with one request."""
 
     def __init__(self) -> None:
         self._needed: deque[int] = deque(maxlen=_FILES_REMEMBERED)
@@ -224,7 +225,7 @@ class TailMemory:
         return min(TAIL_BYTES_MAX, max(TAIL_BYTES, *self._needed, 0))
 
     def note(self, needed: int) -> None:
-        """A file had ``needed`` bytes of metadata at its end."""
+        """Record that a file had ``needed`` bytes of metadata at its end."""
         self._needed.append(-(-needed // TAIL_BYTES) * TAIL_BYTES)
 
 
@@ -269,11 +270,11 @@ class LanceFile:
 
     @property
     def column_count(self) -> int:
-        """How many columns it has; a field may have several."""
+        """The number of columns; a field may have several."""
         return len(self._blocks)
 
     async def load_columns(self, indices: Iterable[int]) -> None:
-        """Make ``column`` usable for those columns: no I/O for what came with the tail, else as few reads as can be.
+        """Load the metadata of columns, for ``column``: without I/O if it is in the tail, otherwise with few reads.
 
         ``UntrustedMetadata`` when the file has no such column. A cancelled call leaves nothing behind.
         """
@@ -302,7 +303,7 @@ class LanceFile:
                 self._data[index] = memoryview(b"")
 
     def column(self, index: int) -> ColumnMetadata:
-        """The metadata of a column that was loaded, parsed at the first call."""
+        """The metadata of a loaded column, parsed at the first call."""
         known = self._columns.get(index)
         if known is None:
             try:
@@ -375,7 +376,7 @@ async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> 
 def _describe(
     described: memoryview, footer: Footer, column_count: int, path: str
 ) -> tuple[int, tuple[Field, ...], pa.Schema]:
-    """Rows, fields and schema of a file, by its own words."""
+    """Rows, fields and schema of a file, from its schema message."""
     descriptor = parse(_DESCRIPTOR, described, path=path)
     stored = descriptor.get("schema", {})
     fields, columns = number_columns(build_fields(stored.get("fields", ()), path=path), footer.version)
@@ -389,7 +390,7 @@ def _describe(
 
 
 class Footer:
-    """The last 40 bytes: where the tables are, checked against the size of the file."""
+    """The last 40 bytes: the places of the tables, checked against the size of the file."""
 
     __slots__ = ("column_table", "end", "global_table", "metadata_start", "version")
 

@@ -44,7 +44,7 @@ def decode(symbol_table: bytes, codes: memoryview | Bytes, offsets: npt.NDArray[
     data = data[bounds[0] : bounds[-1]]
     bounds = bounds - bounds[0]
     table, symbols = _symbols(symbol_table)
-    if table is None:  # The writer found nothing to gain: the codes are the text.
+    if table is None:  # The writer did not compress: the codes are the text.
         return data, bounds
     indices, new_bounds = _indices(data, bounds, symbols)
     return _expand(table, indices, new_bounds)
@@ -60,7 +60,7 @@ def _checked_offsets(offsets: npt.NDArray[np.integer], size: int) -> Offsets:
 
 
 def _symbols(stored: bytes) -> tuple[pa.Array | None, int]:
-    """The 512 things a code can mean and the number of symbols; no array when the table is switched off."""
+    """The 512 meanings of a code and the number of symbols; no array if the table is switched off."""
     if len(stored) < HEADER_BYTES:
         raise _bad(f"an FSST symbol table of {len(stored)} bytes")
     header = int.from_bytes(stored[:HEADER_BYTES], "little")

@@ -93,7 +93,7 @@ def fixed_width(kind: pa.DataType) -> int:
 
 
 def null_bits(kind: pa.DataType) -> int:
-    """The bits that a null of a type takes in Arrow's memory: validity, and what stands below it."""
+    """The bits that a null of a type takes in Arrow's memory: validity, and the value below it."""
     if pa.types.is_null(kind):
         return 0
     if pa.types.is_struct(kind):
@@ -210,7 +210,7 @@ def _build(kind: pa.DataType, rows: int, buffers: Sequence[Slice | None], at: in
 
 
 def arrow_buffer(memory: Slice | None, alignment: int = 1) -> pa.Buffer | None:
-    """The same memory for Arrow, a copy of it where it is not aligned."""
+    """The memory as an Arrow buffer; a copy if it is not aligned."""
     if memory is None:
         return None
     if alignment > 1 and memory.__array_interface__["data"][0] % alignment:
@@ -227,7 +227,7 @@ def _alignment(kind: pa.DataType) -> int:
 
 
 def check_text(text: pa.Array, content: npt.NDArray[np.uint8]) -> None:
-    """``UntrustedMetadata`` unless every value is UTF-8. Where all bytes are ASCII nothing else is looked at."""
+    """Raise ``UntrustedMetadata`` unless every value is UTF-8. If all bytes are ASCII, nothing else is checked."""
     if is_ascii(content):
         return
     try:

@@ -78,7 +78,7 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """A table whose wanted rows and columns are known: its parts come when they are asked for, one after the other.
+    """The wanted rows and columns of a table; its parts are made one after the other, on demand.
 
     ``rows`` counts the distinct rows that are read; ``order`` is that of ``RowSelection``; ``wanted_bytes`` is about
     what the files have of these rows, with all their columns.
@@ -92,7 +92,7 @@ class TableScan:
 
 
 class BoundColumn:
-    """A column that reads from its own file, whichever file the others of its part read from."""
+    """A column that reads from its own file; other columns of its part may have other files."""
 
     def __init__(self, inner: ColumnScheduler[Any], io: PageIo) -> None:
         self._inner = inner
@@ -107,12 +107,12 @@ class BoundColumn:
         return self._inner.is_finished
 
     def schedule_next(self, io: PageIo) -> Any:
-        """See ``ColumnScheduler``; ``io`` is that of another file perhaps."""
+        """Schedule with the column's own I/O; ``io`` may be that of another file."""
         return self._inner.schedule_next(self._io)
 
 
 class PartRoot(RecordRoot):
-    """A ``RecordRoot`` that tells when it is done with."""
+    """A ``RecordRoot`` that calls ``on_close`` at its end."""
 
     def __init__(self, schema: pa.Schema, decoders: Sequence[FieldDecoder[Any]], on_close: Callable[[], None]) -> None:
         super().__init__(schema, decoders)
@@ -125,7 +125,7 @@ class PartRoot(RecordRoot):
 
 
 class NoIo:
-    """The ``PageIo`` of a part that reads nothing: no column of it was asked for, or no file holds one."""
+    """The ``PageIo`` of a part without reads: no column is requested, or no file holds one."""
 
     size = 0
 
@@ -139,7 +139,7 @@ class NoIo:
 async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> list[Column]:
     """Schedulers and decoders of fields of a file, restricted to row ranges, after their metadata was loaded.
 
-    Others get their turn on the loop in between: metadata of a thousand columns takes a while to parse.
+    Other tasks of the loop run in between: metadata of a thousand columns takes a while to parse.
     """
     await file.load_columns(needed_columns(fields, file.version))
     make_field = logical.make_field if file.version == (2, 0) else structural.make_field
@@ -170,14 +170,14 @@ async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[Sca
 
 
 async def _reordered(table: TableScan, service: IoService) -> ScanPart:
-    """All parts as one, whose rows come in the order that was asked for."""
+    """All parts as one, whose rows are in the requested order."""
     assert table.order is not None
     rows = len(table.order)
     columns: list[list[ColumnScheduler[Any]]] = [[] for _ in table.schema.names]
     roots: list[tuple[RootDecoder[Any], int]] = []
     async with aclosing(table.parts()) as parts:
         async for one in parts:
-            one.on_close()  # All of them are open at once, however many there are.
+            one.on_close()  # All of them are open at once, whatever their number.
             part = one.bind(service, table.schema)
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class PlannedPage:
     """The reads of one page of a top-level field, needed from row ``row`` of the file on.
 
-    ``is_indirect``: what is in them decides on further reads (the bytes of some strings, the items of some lists),
-    which no plan can name.
+    ``is_indirect``: their content decides on further reads (the bytes of some strings, the items of some lists), which
+    a plan cannot name.
     """
 
     column: str
@@ -40,7 +40,7 @@ class PlannedPage:
 class FilePlan:
     """One file of a scan. ``pages`` are in the order of scheduling, ``requests`` in the order in which they are sent.
 
-    What the file was opened with is not asked for again, so pages that lie in its tail are in no request.
+    The tail of the file is not requested again, so its pages are in no request.
     """
 
     path: str
@@ -81,12 +81,12 @@ class Plan:
 
     @property
     def indirect_pages(self) -> int:
-        """Pages that will ask for more than is planned."""
+        """The number of pages with reads that are not in the plan."""
         return sum(page.is_indirect for file in self.files for page in file.pages)
 
 
 class PlanningIo:
-    """A ``PageIo`` that writes down what is submitted and starts nothing."""
+    """A ``PageIo`` that records submissions and starts nothing."""
 
     def __init__(self, file: LanceFile) -> None:
         self._file = file
@@ -95,7 +95,7 @@ class PlanningIo:
         self.spawned = 0
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PlannedRead:
-        """Write the ranges down; ``UntrustedMetadata`` when one leaves the file."""
+        """Record the ranges; ``UntrustedMetadata`` if one leaves the file."""
         self.submitted.append((row, tuple(self._file.pinned.check_range(*pair) for pair in ranges)))
         return PlannedRead()
 
@@ -112,7 +112,7 @@ class PlannedRead:
 
     @property
     def views(self) -> Sequence[memoryview]:
-        """There are none."""
+        """Raise ``Closed``: a plan has no bytes."""
         raise Closed("a plan has no bytes", operation="plan")
 
     def want(self) -> None:
@@ -174,7 +174,7 @@ def _file_plan(part: TablePart, columns: FileColumns, names: Sequence[str], serv
 
 
 class _Noting:
-    """A column whose pages are what they have submitted."""
+    """A column whose pages are the ranges that they submitted."""
 
     def __init__(self, inner: ColumnScheduler[Any], name: str, io: PlanningIo) -> None:
         self._inner = inner

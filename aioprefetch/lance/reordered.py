@@ -40,7 +40,7 @@ class ReorderedColumn:
 
     @property
     def rows_scheduled(self) -> int:
-        """Negative while pages are missing, then all."""
+        """Negative until all pages are scheduled, then the number of all rows."""
         if self.is_finished:
             return self._rows
         return self._before + self._parts[self._number].rows_scheduled - self._distinct - 1
@@ -64,7 +64,7 @@ class ReorderedColumn:
 
 
 class ReorderedRoot:
-    """``RootDecoder`` that gives the ``distinct`` rows of others, part after part, in the order of ``order``.
+    """A ``RootDecoder`` of the ``distinct`` rows of others, part after part, in the order of ``order``.
 
     ``order`` holds positions among the distinct rows.
     """
@@ -123,7 +123,7 @@ class ReorderedRoot:
         )
 
     def close(self) -> None:
-        """Release every page that was not drained, and what was decoded."""
+        """Release every page that was not drained, and the decoded rows."""
         for root, _ in self._roots:
             root.close()
         if self._decoded is not None:
@@ -131,7 +131,7 @@ class ReorderedRoot:
 
 
 def _drain(root: RootDecoder[Any], rows: int) -> list[DecodeTask]:
-    """All rows of a part, in pieces that Arrow's 32-bit offsets can hold, and that memory for nulls is given to."""
+    """All rows of a part, in pieces within Arrow's 32-bit offsets and the memory limit of nulls."""
     tasks = []
     while rows:
         fitting = root.fitting_rows(rows, _PIECE_BYTES)
@@ -162,7 +162,7 @@ class _Decoded:
             raise Unsupported(f"these rows cannot be put in this order: {error}", operation="scan") from error
 
     def release(self) -> None:
-        """Give back the pages; safe to call twice."""
+        """Release the pages; safe to call twice."""
         tasks, self._tasks = self._tasks, ()
         for task in tasks:
             task.release()
@@ -175,7 +175,7 @@ def rows_without_columns(schema: pa.Schema, rows: int) -> pa.RecordBatch:
 
 
 def _nothing() -> None:
-    """Only the last batch gives the pages back."""
+    """Release nothing: only the last batch releases the pages."""
 
 
 # --- dictionaries -----------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def _renamed(kind: pa.DataType, arrays: Sequence[pa.DictionaryArray]) -> Sequenc
     for array, renamed in zip(arrays, renamings, strict=True):
         indices = array.indices
         numbers = np.asarray(indices.fill_null(0)).view(f"u{width}")
-        # Where all rows are null there may be no values at all to point to.
+        # If all rows are null there may be no values to point to.
         moved = renamed[numbers] if len(renamed) else np.zeros(len(numbers), renamed.dtype)
         mask = np.asarray(indices.is_null()) if indices.null_count else None
         new = pa.array(moved.view(kind.index_type.to_pandas_dtype()), kind.index_type, mask=mask)

@@ -35,13 +35,13 @@ class RowRanges:
 
     @classmethod
     def one(cls, start: int, end: int) -> RowRanges:
-        """A single range, none if it is empty."""
+        """A single range; no range if it is empty."""
         pair = [start, end] if end > start else []
         return cls(np.array(pair[:1], np.int64), np.array(pair[1:], np.int64))
 
     @classmethod
     def of(cls, ranges: Sequence[Range]) -> RowRanges:
-        """The same ranges, which the caller has sorted."""
+        """Ranges that the caller has sorted."""
         pairs = np.array(ranges, np.int64).reshape(-1, 2)
         kept = pairs[pairs[:, 1] > pairs[:, 0]]
         return cls(np.ascontiguousarray(kept[:, 0]), np.ascontiguousarray(kept[:, 1]))
@@ -101,8 +101,8 @@ RowNumbers = npt.NDArray[np.int64]
 class RowSelection:
     """Wanted rows of a table: sorted, disjoint, not empty ``[start, stop)``, ``rows`` rows in all.
 
-    ``order``: when the rows were asked for in another order, or some of them more than once, the positions among the
-    wanted rows in the order of the result; ``None`` when the result is the wanted rows as they lie.
+    ``order``: if rows are requested in another order or repeatedly, the positions among the wanted rows in the order of
+    the result; ``None`` if the result is in the order of the table.
     """
 
     ranges: tuple[Range, ...]
@@ -111,10 +111,10 @@ class RowSelection:
 
 
 def select_rows(rows: object | None, take: object | None, total: int, *, path: str = "") -> RowSelection:
-    """The selection that a caller means by ``rows=(start, stop)`` or ``take=[...]`` in a table of ``total`` rows.
+    """The selection of ``rows=(start, stop)`` or ``take=[...]`` in a table of ``total`` rows.
 
     A range is cut at the end of the table, as a slice is. A row number that the table does not have is
-    ``InvalidRange``, and so are negative and reversed ranges; ``InvalidType`` for what is no number.
+    ``InvalidRange``, and so are negative and reversed ranges; ``InvalidType`` for other types.
     """
     if take is not None:
         if rows is not None:
@@ -126,7 +126,7 @@ def select_rows(rows: object | None, take: object | None, total: int, *, path: s
 
 
 def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
-    """Row numbers from outside: a list, a range, an array of numpy or Arrow."""
+    """Row numbers from a caller: a list, a range, an array of numpy or Arrow."""
     try:
         numbers = np.asarray(take)
     except Exception as error:  # Any error that the array-like of a caller raises.
@@ -141,7 +141,7 @@ def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
         )
     if numbers.dtype == np.uint64 and int(numbers.max()) > np.iinfo(np.int64).max:
         raise InvalidRange(f"there is no row {int(numbers.max())}", operation="scan", path=path)
-    return numbers.astype(np.int64)  # A copy: the scan may begin long after the caller has changed his.
+    return numbers.astype(np.int64)  # A copy: the caller may change the original before the scan begins.
 
 
 def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
@@ -158,7 +158,7 @@ def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
 
 
 def runs(numbers: RowNumbers) -> tuple[Range, ...]:
-    """Sorted distinct numbers as ranges: consecutive ones are one."""
+    """Sorted distinct numbers as ranges of consecutive numbers."""
     if not numbers.size:
         return ()
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1

@@ -79,7 +79,7 @@ def scan(
 
 
 async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
-    """All that ``scan`` gives with the same options, as one table."""
+    """The result of ``scan`` with the same options, as one table."""
     return await scan(operator, path, **options).read_all()
 
 
@@ -116,7 +116,7 @@ async def _dataset_table(operator: Operator, path: str, request: ScanRequest) ->
 
 
 def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:
-    """The one part that a file is."""
+    """The scan of a file, which has one part."""
     fields = project(file.fields, request.columns, path=file.path)
     selection = request.select(file.rows, file.path)
 

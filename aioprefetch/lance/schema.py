@@ -50,14 +50,14 @@ _PLAIN: dict[str, pa.DataType] = {
 _UNITS = ("s", "ms", "us", "ns")
 _INT32_MAX = (1 << 31) - 1
 
-# A fixed-size list of fixed-size lists of ...: what a name of a few kilobytes could nest.
+# The maximum depth of fixed-size lists of fixed-size lists of ..., which a name of a few kilobytes could nest.
 _TYPE_DEPTH_MAX = 32
 
 
 def arrow_type(name: str, *, path: str = "", depth: int = 0) -> pa.DataType:
     """The type that a name stands for by itself, which excludes ``list``, ``struct`` and ``map``.
 
-    ``Unsupported`` for a type that is not known, ``UntrustedMetadata`` for parameters that cannot be.
+    ``Unsupported`` for an unknown type, ``UntrustedMetadata`` for impossible parameters.
     """
     if (plain := _PLAIN.get(name)) is not None:
         return plain
@@ -76,7 +76,7 @@ def arrow_type(name: str, *, path: str = "", depth: int = 0) -> pa.DataType:
 
 
 def list_size(name: str, *, path: str = "") -> int:
-    """How many items a list of ``fixed_size_list:item:size`` holds."""
+    """The number of items of ``fixed_size_list:item:size``."""
     size = name.rpartition(":")[2]
     if not size.isdecimal() or not size.isascii() or not 1 <= int(size[:12]) <= _INT32_MAX:
         raise UntrustedMetadata(f"the logical type {name[:100]!r} has no size of a list", path=path)
@@ -150,7 +150,7 @@ _LISTS = ("list", "large_list", "list.struct", "large_list.struct")
 _PACKED_KEYS = ("packed", "lance-encoding:packed")
 _BLOB_KEY = "lance-encoding:blob"
 
-# Deeper than any schema that Arrow implementations agree on; each level is a level of Python's stack.
+# The maximum depth of fields, beyond any real schema; each level is a level of Python's stack.
 _DEPTH_MAX = 64
 
 
@@ -201,7 +201,7 @@ class Field:
         return self.logical_type == "map"
 
     def is_one_column(self, version: tuple[int, int]) -> bool:
-        """Whether a file of ``version`` keeps all of it in one column."""
+        """Whether a file of ``version`` keeps the whole field in one column."""
         if self.is_packed or not self.children:
             return True
         # A fixed-size list of structs: later versions treat it as any other list.
@@ -284,7 +284,7 @@ def _only_child(logical_type: str, children: Sequence[Field], path: str) -> Fiel
 
 
 def number_columns(fields: Sequence[Field], version: tuple[int, int], first: int = 0) -> tuple[tuple[Field, ...], int]:
-    """The fields with the columns that a file of ``version`` keeps them in, and the index behind the last one."""
+    """The fields with their columns in a file of ``version``, and the index behind the last column."""
     numbered: list[Field] = []
     column = first
     for member in fields:
@@ -332,7 +332,7 @@ def _split(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _prune(field: Field, wanted: set[tuple[str, ...]], name: str, path: str) -> Field:
-    """A field with those of its descendants that are wanted; the empty path means all of it."""
+    """A field with its wanted descendants; the empty path stands for all of them."""
     if () in wanted:
         return field
     children = {child.name: child for child in field.children} if field.is_struct else {}
@@ -356,7 +356,7 @@ def _unknown(name: str, known: Iterable[str], path: str) -> InvalidArgument:
 
 
 def needed_columns(fields: Sequence[Field], version: tuple[int, int]) -> Iterator[int]:
-    """The indices of the file's columns that hold those fields, of a projection only what was left in it."""
+    """The indices of the file's columns that hold the fields of a schema or of a projection."""
     for member in fields:
         if member.is_one_column(version):
             yield from member.columns

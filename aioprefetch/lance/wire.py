@@ -16,7 +16,7 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 Kind = Literal["uint", "int", "bool", "bytes", "text", "message", "map", "fixed64", "fixed32"]
 Parsed = dict[str, Any]
 
-# Far deeper than any schema or encoding that a writer makes, far less deep than Python's own stack.
+# The maximum depth of messages: far above real schemas and encodings, far below the limit of Python's stack.
 DEPTH_MAX = 100
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -81,7 +81,7 @@ def parse(
         raise _broken(table, f"messages are nested more than {DEPTH_MAX} deep", path)
     parsed: Parsed = {}
     if not isinstance(data, bytes):
-        data = bytes(data)  # Of which single bytes are taken faster.
+        data = bytes(data)  # Indexing bytes is faster than indexing a view.
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(table, data, position, end, path)
@@ -209,9 +209,9 @@ def _map_entry(value: bytes | memoryview, path: str, depth: int) -> tuple[str, b
 
 
 def one_of(parsed: Mapping[str, Any], table: MessageTable, *, path: str = "") -> tuple[str, Any]:
-    """Name and value of the one member that a message of alternatives holds. None, or two, is ``UntrustedMetadata``.
+    """Name and value of the member of a message of alternatives. ``UntrustedMetadata`` unless it has exactly one.
 
-    Parse with ``strict``: an alternative that is not known here is ``Unsupported`` there already.
+    Parse with ``strict``: an unknown alternative is ``Unsupported`` already there.
     """
     if len(parsed) != 1:
         members = "none" if not parsed else " and ".join(parsed)

@@ -26,14 +26,14 @@ from aioprefetch.scheduler.pinned_file import PinnedFile
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
 
-# Files of deleted rows that are read at once, where a manifest does not say how many rows they hold.
+# The number of deletion files that are read concurrently, if a manifest does not state their rows.
 _DELETION_READS = 16
 
 
 class LanceDataset:
-    """One version of a dataset; what is written later does not show. Made by ``open_dataset``.
+    """One version of a dataset; later versions do not change it. Made by ``open_dataset``.
 
-    It holds metadata alone (of the files it has read latest too), and need not be closed. It may be used on any loop.
+    It holds only metadata (also of the files it read last), and need not be closed. It may be used on any loop.
     """
 
     def __init__(self, operator: Operator, path: str, manifest: Manifest, living_rows: Sequence[int]) -> None:
@@ -108,7 +108,7 @@ class LanceDataset:
         return BatchScan(self._operator, prepare, path=self.path, options=options)
 
     async def read_table(self, **options: Any) -> pa.Table:
-        """All that ``scan`` gives with the same options, as one table."""
+        """The result of ``scan`` with the same options, as one table."""
         return await self.scan(**options).read_all()
 
     async def take(self, indices: Any, **options: Any) -> pa.Table:
@@ -116,7 +116,7 @@ class LanceDataset:
         return await self.read_table(take=indices, **options)
 
     def table(self, request: ScanRequest) -> TableScan:
-        """The scan that a request means."""
+        """The scan of a request."""
         fields = project(self._manifest.fields, request.columns, path=self.path)
         selection = request.select(self.count_rows(), self.path)
         wanted = wanted_fragments(self._manifest.fragments, self._living_rows, selection.ranges)
@@ -135,7 +135,7 @@ async def open_dataset(operator: Operator, path: str, version: int | None = None
     """The dataset in the directory ``path``, at its latest version or at ``version``.
 
     Costs one page of a listing, unless ``version`` is given, and one GET. ``NotFound`` when there is no dataset or
-    no such version, ``Unsupported`` when it uses what is not known here, ``UntrustedMetadata`` for a damaged manifest.
+    no such version, ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
     A cancelled call leaves nothing behind.
     """
     base = _base(path)
@@ -177,7 +177,7 @@ async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
 
 
 async def _living_rows(operator: Operator, fragment: Fragment, room: asyncio.Semaphore) -> int:
-    """Rows of a fragment without deleted ones; old manifests do not say how many those are."""
+    """The number of living rows of a fragment; old manifests do not state the number of deleted rows."""
     file = fragment.deletion_file
     if file is None:
         return fragment.rows

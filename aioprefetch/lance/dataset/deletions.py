@@ -35,7 +35,7 @@ Numbers = npt.NDArray[np.uint32]
 
 
 def parse_roaring(data: bytes | memoryview, *, path: str = "") -> Numbers:
-    """The numbers of a bitmap, ascending. ``UntrustedMetadata`` for what is none."""
+    """The numbers of a bitmap, ascending. ``UntrustedMetadata`` for other bytes."""
     try:
         return _Bitmap(data).numbers()
     except (struct.error, ValueError) as error:
@@ -63,7 +63,7 @@ class _Bitmap:
         if np.any(table[1:, 0] <= table[:-1, 0]):
             raise ValueError("its containers are out of order")
         if not with_runs or count >= _OFFSETS_ALWAYS_FROM:
-            self._take(4 * count)  # Where containers begin: they follow one another anyway.
+            self._take(4 * count)  # The offsets of containers are redundant: the containers follow one another.
         parts = [
             (np.uint32(int(key) << 16) | self._container(int(size) + 1, bool(with_runs and flags[index])))
             for index, (key, size) in enumerate(table)
@@ -132,7 +132,7 @@ def _parsed(data: bytes, *, is_bitmap: bool, path: str) -> RowNumbers:
 
 
 def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:
-    """The numbers of an Arrow file with one column of them. ``UntrustedMetadata`` for what is none."""
+    """The numbers of an Arrow file with one column of them. ``UntrustedMetadata`` for other bytes."""
     try:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         if table.num_columns != 1 or not pa.types.is_uint32(table.schema.types[0]):

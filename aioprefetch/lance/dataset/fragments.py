@@ -43,9 +43,9 @@ _KEPT_MAX = 128
 
 
 class OpenFiles:
-    """The latest files and lists of deleted rows of one dataset. Files never change once they were written.
+    """The last used files and lists of deleted rows of one dataset. Written files never change.
 
-    Files belong to the runtime that opened them: on another loop they are opened again, and kept for that one then.
+    Files belong to the runtime that opened them: on another loop they are opened again, and replace those of the first.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -78,7 +78,7 @@ class OpenFiles:
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    """Keep a value as the latest one, and forget the oldest beyond the maximum."""
+    """Keep a value as the last used, and drop the least recently used beyond the maximum."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _KEPT_MAX:
@@ -125,7 +125,7 @@ async def fragment_parts(
 ) -> AsyncGenerator[TablePart, None]:
     """The parts of a scan, in order; the metadata of the next ones is read meanwhile.
 
-    It waits when too many parts were given out whose ``on_close`` was not called.
+    It waits while too many parts are open, until ``on_close`` is called.
     """
     room = asyncio.Semaphore(_FRAGMENTS_OPEN_MAX)
     opening: deque[asyncio.Task[TablePart]] = deque()
@@ -147,7 +147,7 @@ async def fragment_parts(
 
 
 class _Once:
-    """Gives a place back at the first call."""
+    """Releases a place at the first call."""
 
     def __init__(self, room: asyncio.Semaphore) -> None:
         self._room: asyncio.Semaphore | None = room
@@ -202,7 +202,7 @@ async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) 
 
 
 def _home(field: Field, fragment: Fragment) -> int | None:
-    """Which file of a fragment holds a field with its children; ``None`` when none does."""
+    """The index of the file of a fragment that holds a field with its children; ``None`` if there is none."""
     wanted = {inner.id for inner in walk([field])}
     homes = [index for index, file in enumerate(fragment.files) if not wanted.isdisjoint(file.columns)]
     if len(homes) > 1:
@@ -213,7 +213,7 @@ def _home(field: Field, fragment: Fragment) -> int | None:
 
 
 def placed(field: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
-    """A field of the dataset with the columns that a file keeps it and its children in."""
+    """A field of the dataset with the columns of it and its children in a file."""
     if field.is_one_column(file.version):
         index = _column(field, columns, file)
         return replace(field, columns=range(index, index + 1))

@@ -15,9 +15,9 @@ TRAILER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 
-# What a reader may meet and needs to know nothing of, or knows: deletion files, stable row ids, two that concern
-# writers alone, base paths (refused where a file uses one), and files of several versions (256: pylance sets it when
-# it appends a file of another version than the dataset's). Any other flag means that it would read wrong rows.
+# Supported or irrelevant reader flags: deletion files, stable row ids, two for writers alone, base paths (refused if a
+# file uses one), and files of several versions (256: pylance sets it when it appends a file of another version than
+# the dataset's). With any other flag the rows would be wrong.
 _READER_FLAGS_KNOWN = 1 | 2 | 4 | 8 | 16 | 256
 
 _DATA_FILE = MessageTable(
@@ -116,7 +116,7 @@ def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
 def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
     """The manifest of the dataset in the directory ``base`` (``""`` or ending with ``/``), from its length on.
 
-    ``UntrustedMetadata`` when it is none; ``Unsupported`` when it asks for what is not known here.
+    ``UntrustedMetadata`` for a damaged manifest; ``Unsupported`` for unknown features.
     """
     (length,) = _LENGTH.unpack(data[: _LENGTH.size])
     if length > len(data) - _LENGTH.size:
@@ -166,7 +166,7 @@ def _data_file(parsed: Parsed, base: str, path: str) -> DataFile:
     fields, indices = parsed.get("fields", ()), parsed.get("column_indices", ())
     if len(fields) != len(indices):
         raise UntrustedMetadata(f"{name} has {len(fields)} fields and {len(indices)} column indices", path=path)
-    # Negative ids stand for fields that another file of the fragment holds by now; a negative index is no column.
+    # A negative id stands for a field that another file of the fragment holds now; a negative index for no column.
     columns = {field_id: index for field_id, index in zip(fields, indices, strict=True) if field_id >= 0 and index >= 0}
     return DataFile(f"{base}data/{name}", columns, parsed.get("size") or None)
 

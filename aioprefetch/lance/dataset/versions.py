@@ -24,13 +24,13 @@ _INVERTED_DIGITS = 20
 _VERSION_MAX = (1 << 64) - 1
 _HINT_BYTES_MAX = 4096
 
-# How far beyond the hint a store that cannot list is asked for later versions, one request each.
+# The number of versions after the hint that are probed in a store without listing, one request each.
 _PROBES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """One version: its number, and its manifest's path, size in bytes and time of writing as far as they are known."""
+    """One version: its number, and its manifest's path, size in bytes and time of writing, if known."""
 
     version: int
     path: str
@@ -44,7 +44,7 @@ def manifest_paths(base: str, version: int) -> tuple[str, str]:
 
 
 def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
-    """The version that an entry of a listing is, and whether its name is an inverted one; ``None`` for other files."""
+    """The version of an entry of a listing, and whether its name is inverted; ``None`` for other files."""
     match = _NAME.fullmatch(entry.path.removeprefix(f"{base}_versions/"))
     if match is None or entry.is_directory:
         return None
@@ -65,7 +65,7 @@ async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
 
 
 async def latest_version(operator: Operator, base: str) -> DatasetVersion:
-    """The latest version: the first one listed, where names are inverted. ``NotFound`` when there is none."""
+    """The latest version: the first in the listing if names are inverted. ``NotFound`` if there is none."""
     if not operator.capability.list:
         return await _latest_by_hint(operator, base)
     latest: DatasetVersion | None = None
@@ -84,7 +84,7 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
 
 
 async def _probe(operator: Operator, base: str, version: int) -> DatasetVersion:
-    """One version, by the names that it may have. ``NotFound`` when it is not there."""
+    """One version, by its possible names. ``NotFound`` if it does not exist."""
     for path in manifest_paths(base, version):
         try:
             size = (await operator.stat(path)).size

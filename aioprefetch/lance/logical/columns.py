@@ -55,7 +55,7 @@ class ColumnPages:
         return ranges.within(start, start + self._pages[page].rows)
 
     def page_rows(self, page: int) -> int:
-        """How many rows a page has."""
+        """The number of rows of the page."""
         return self._pages[page].rows
 
     def encoding(self, page: int) -> enc.Encoding:

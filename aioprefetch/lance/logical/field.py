@@ -21,10 +21,10 @@ PageT_contra = TypeVar("PageT_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ArrayTask:
-    """Rows of one field to decode: ``decode`` runs once, on any thread, and touches nothing that the loop may change.
+    """Rows of one field to decode: ``decode`` runs once, on any thread, and uses nothing that the loop may change.
 
-    ``spent``: the reads of every page that ended with these rows. They are released when the batch is out of the
-    consumer's hands. ``is_cheap``: slicing alone, not worth another thread.
+    ``spent``: the reads of every page that ends with these rows. They are released when the consumer has dropped the
+    batch. ``is_cheap``: slicing alone, not worth another thread.
     """
 
     decode: Callable[[], pa.Array]
@@ -33,13 +33,13 @@ class ArrayTask:
 
 
 class FieldDecoder(Protocol[PageT_contra]):
-    """The pages of one field in row order. Stateful: each call speaks of the *next* rows; belongs to the loop's thread.
+    """The pages of one field in row order. Stateful: each call is for the *next* rows; belongs to the loop's thread.
 
     ``rows`` never goes beyond the pages that were accepted.
     """
 
     def accept(self, page: PageT_contra) -> None:
-        """A page that was scheduled, behind those that came before."""
+        """Append a scheduled page."""
         ...
 
     def want(self, rows: int) -> None:
@@ -47,14 +47,14 @@ class FieldDecoder(Protocol[PageT_contra]):
         ...
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` rows can be drained. Raises what a read failed with, or ``UntrustedMetadata``.
+        """Wait until the next ``rows`` rows can be drained. Raises the error of a failed read, or bad metadata.
 
         A cancelled wait leaves everything as it is.
         """
         ...
 
     def loaded_rows(self, rows: int) -> int:
-        """How many of the next rows, up to ``most``, could be drained at once without waiting."""
+        """The number of the next ``rows`` rows that can be drained without waiting."""
         ...
 
     def size_bytes(self, rows: int) -> int:
@@ -70,7 +70,7 @@ class FieldDecoder(Protocol[PageT_contra]):
         ...
 
 
-# No batch is larger than this where rows can be divided: 32-bit offsets of its strings and lists end there.
+# The maximum size of a batch of more than a row: 32-bit offsets of its strings and lists end there.
 BATCH_BYTES_MAX = (1 << 31) - 1
 
 
@@ -90,18 +90,18 @@ class RecordRoot:
         self._fields[column].accept(page)
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` rows can be drained; raises what a read of theirs failed with."""
+        """Wait until the next ``rows`` rows can be drained; raises the error of a failed read."""
         for field in self._fields:
             field.want(rows)
         for field in self._fields:
             await field.wait(rows)
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """How many rows may fit, by the types alone: strings and lists are counted without what is in them."""
+        """The number of rows that may fit, by the types alone: strings and lists count without their content."""
         return max(1, min(rows, batch_bytes * 8 // max(self._row_bits, 1)))
 
     def loaded_rows(self, rows: int) -> int:
-        """How many of the next rows, up to ``most``, could be drained at once without waiting."""
+        """The number of the next ``rows`` rows that can be drained without waiting."""
         for field in self._fields:
             if not rows:
                 break

@@ -28,7 +28,7 @@ from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 @dataclass(frozen=True, slots=True)
 class _FollowUpIo:
-    """The reads that a free task submits: those of its first row are the second half of one that was admitted."""
+    """The reads of a task: those of its first row are the second half of an admitted read."""
 
     io: PageIo
     row: int
@@ -76,7 +76,7 @@ class ListPage:
 
     @property
     def ends(self) -> Ends:
-        """The ends of the lists. Only when they have come."""
+        """The ends of the lists, which must have arrived."""
         return self._ends.decoder[0]
 
     @property
@@ -85,11 +85,11 @@ class ListPage:
 
     @property
     def has_ends(self) -> bool:
-        """Whether the ends have come, and the items are scheduled."""
+        """Whether the ends have arrived and the items are scheduled."""
         return self._ends.is_loaded and self.items is not None
 
     def want(self, skip: int, rows: int) -> None:
-        """A batch cannot go on without these lists."""
+        """Promote the reads of these lists: a batch waits for them."""
         self._ends.want()
         if self.items is None:
             return
@@ -108,12 +108,12 @@ class ListPage:
         await self.items.wait(self.item_count(skip, rows))
 
     def item_count(self, skip: int, rows: int) -> int:
-        """How many items these lists have."""
+        """The number of items of these lists."""
         start, end = self.ends.bounds(skip, rows)
         return end - start
 
     def loaded_rows(self, skip: int, rows: int) -> int:
-        """How many of the next lists have come with all their items."""
+        """The number of the next lists that have arrived with all their items."""
         if not self.has_ends:
             return 0
         assert self.items is not None
@@ -163,7 +163,7 @@ class ListField:
 
     @property
     def rows(self) -> int:
-        """How many lists it has."""
+        """The number of lists."""
         return self.pages.rows
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ListScheduler:
@@ -171,16 +171,16 @@ class ListField:
         return ListScheduler(self, ranges, row_of)
 
     def decoder(self) -> ListDecoder:
-        """For the pages of one scheduler."""
+        """A decoder for the pages of one scheduler."""
         return ListDecoder(self.kind)
 
     def portion(self) -> ListPortion:
-        """For rows of its decoders."""
+        """A portion for rows of its decoders."""
         return ListPortion(self.kind, self.items.portion())
 
 
 class ListScheduler(RowProgress):
-    """The pages of ends that hold wanted lists, in order; their items are scheduled with them or by free tasks."""
+    """The pages of ends that hold wanted lists, in order; their items are scheduled with them or by tasks."""
 
     def __init__(self, field: ListField, ranges: RowRanges, row_of: RowMap) -> None:
         super().__init__(ranges.rows)
@@ -206,14 +206,14 @@ class ListDecoder:
     def __init__(self, kind: pa.DataType) -> None:
         self._width = 8 if pa.types.is_large_list(kind) else 4
         self._pages: deque[ListPage] = deque()
-        self._taken = 0  # Rows of the first page.
+        self._taken = 0  # Rows of the first page that were taken.
 
     def accept(self, page: ListPage) -> None:
         """A page of the scheduler."""
         self._pages.append(page)
 
     def want(self, rows: int) -> None:
-        """Want the ends of the next lists, and their items as far as they are known."""
+        """Promote the ends of the next lists, and their items as far as they are known."""
         for page, skip, count in self._spans(rows):
             page.want(skip, count)
 
@@ -224,7 +224,7 @@ class ListDecoder:
             await page.wait(skip, count)
 
     def loaded_rows(self, rows: int) -> int:
-        """Up to the first list of which something has not come."""
+        """The lists before the first that has not arrived completely."""
         loaded = 0
         available = min(rows, sum(page.rows for page in self._pages) - self._taken)
         for page, skip, count in self._spans(available):

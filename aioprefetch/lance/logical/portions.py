@@ -20,12 +20,12 @@ from aioprefetch.lance.physical.protocols import Piece, Target
 from aioprefetch.lance.physical.strings import new_offsets, put_validity
 from aioprefetch.scheduler.pages import PendingRead
 
-# Copying and checking this much is done before another thread has taken it over.
+# Up to this size copying and checking takes less time than to hand it to another thread.
 CHEAP_BYTES_MAX = 64 << 10
 
 
 class Portion(Protocol):
-    """Rows of one field, on their way into a batch."""
+    """Rows of one field that become part of a batch."""
 
     def decode(self) -> pa.Array:
         """The rows as an array. On any thread."""

@@ -22,7 +22,7 @@ ValuePage = LoadingPage[AnyPage]
 
 
 class BlobPage:
-    """A page of blobs: its descriptors are under way, then it becomes ``pages`` of some megabytes of values each."""
+    """A page of blobs: first its descriptors, then ``pages`` of some megabytes of values each."""
 
     def __init__(self, scheduler: BlobDescriptors, ranges: RowRanges, io: PageIo, first: int, row_of: RowMap) -> None:
         self.rows = ranges.rows
@@ -32,11 +32,11 @@ class BlobPage:
         self._planned = FollowUp(io, lambda: self._follow_up(io, first, row_of), name="lance blobs")
 
     def want(self) -> None:
-        """A batch cannot go on without the descriptors."""
+        """Promote the read of the descriptors: a batch waits for them."""
         self._descriptors.want()
 
     async def wait(self) -> None:
-        """Wait until ``pages`` are there."""
+        """Wait until ``pages`` exist."""
         self.want()
         await self._planned.wait()
 
@@ -54,7 +54,7 @@ class BlobPage:
             self.pages = list(self._schedule(groups, io, first, row_of))
 
     def _schedule(self, groups: list[BlobGroup], io: PageIo, first: int, row_of: RowMap) -> Iterator[ValuePage]:
-        """Only the first group is needed as soon as the page: the others have to wait for room."""
+        """Schedule the groups. Only the first is needed with the page: the others wait for room in the budget."""
         position = first
         for group in groups:
             scheduler = cast("PhysicalPageScheduler[AnyPage]", group)
@@ -71,7 +71,7 @@ class PrimitiveField:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return self.pages.rows
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> PrimitiveScheduler:
@@ -79,11 +79,11 @@ class PrimitiveField:
         return PrimitiveScheduler(self.pages, ranges, row_of)
 
     def decoder(self) -> PrimitiveDecoder:
-        """For the pages of one scheduler."""
+        """A decoder for the pages of one scheduler."""
         return PrimitiveDecoder()
 
     def portion(self) -> PrimitivePortion:
-        """For rows of its decoders."""
+        """A portion for rows of its decoders."""
         return PrimitivePortion(self.pages.kind)
 
 
@@ -115,14 +115,14 @@ class PrimitiveDecoder:
 
     def __init__(self) -> None:
         self._pages: deque[ValuePage | BlobPage] = deque()
-        self._taken = 0  # Rows of the first page.
+        self._taken = 0  # Rows of the first page that were taken.
 
     def accept(self, page: ValuePage | BlobPage) -> None:
         """A page of the scheduler."""
         self._pages.append(page)
 
     def want(self, rows: int) -> None:
-        """Want the pages of the next rows."""
+        """Promote the pages of the next rows."""
         covered = -self._taken
         for page in self._pages:
             if covered >= rows:
@@ -146,7 +146,7 @@ class PrimitiveDecoder:
                 index += 1
 
     def loaded_rows(self, rows: int) -> int:
-        """Up to the first page that has not come."""
+        """The rows before the first page that has not arrived."""
         index, covered = 0, -self._taken
         while covered < rows and index < len(self._pages):
             page = self._pages[index]
@@ -194,7 +194,7 @@ class PrimitiveDecoder:
             index += 1
 
     def _open(self, index: int) -> bool:
-        """Put the pages of values in the place of a page of blobs, if they are there already."""
+        """Replace a page of blobs by its pages of values, if they exist already."""
         page = self._pages[index]
         assert isinstance(page, BlobPage)
         if page.pages is None:

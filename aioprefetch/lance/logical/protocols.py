@@ -25,7 +25,7 @@ class LogicalDecoder(Protocol):
         ...
 
     def want(self, rows: int) -> None:
-        """Want every read that is known to be needed."""
+        """Promote every read that is known to be needed."""
         ...
 
     async def wait(self, rows: int) -> None:
@@ -33,11 +33,11 @@ class LogicalDecoder(Protocol):
         ...
 
     def loaded_rows(self, rows: int) -> int:
-        """How many could be taken without waiting."""
+        """The number of rows that could be taken without waiting."""
         ...
 
     def size_bytes(self, rows: int) -> int:
-        """About their Arrow memory."""
+        """The approximate Arrow memory of the rows."""
         ...
 
     def take(self, rows: int, portion: Any) -> None:

@@ -36,11 +36,11 @@ class StructField:
         return StructScheduler([child.scheduler(ranges, row_of) for child in self.children], ranges.rows)
 
     def decoder(self) -> StructDecoder:
-        """For the pages of one scheduler."""
+        """A decoder for the pages of one scheduler."""
         return StructDecoder([child.decoder() for child in self.children])
 
     def portion(self) -> StructPortion:
-        """For rows of its decoders."""
+        """A portion for rows of its decoders."""
         return StructPortion(self.kind, [child.portion() for child in self.children])
 
 
@@ -52,7 +52,7 @@ class StructScheduler(RowProgress):
         super().__init__(rows)
 
     def schedule_next(self, io: PageIo) -> StructPage:
-        """Schedule pages until every child has got further."""
+        """Schedule pages until every child has more rows."""
         if not self._children:
             self.rows_scheduled = self._rows
             return []
@@ -73,7 +73,7 @@ class StructDecoder:
         self._children = children
 
     def accept(self, page: StructPage) -> None:
-        """Pages of children."""
+        """Hand pages to the children."""
         for index, part in page:
             self._children[index].accept(part)
 
@@ -126,7 +126,7 @@ class TopScheduler:
 
     @property
     def rows_scheduled(self) -> int:
-        """How many rows of the scan its pages cover so far."""
+        """The number of rows of the scan that its pages cover so far."""
         return self._scheduler.rows_scheduled
 
     @property
@@ -165,7 +165,7 @@ class TopDecoder:
         self._decoder.accept(page)
 
     def want(self, rows: int) -> None:
-        """Want every read that is known to be needed for the next rows."""
+        """Promote every read that is known to be needed for the next rows."""
         with blamed_on(self._name, self._path):
             self._decoder.want(rows)
 
@@ -175,12 +175,12 @@ class TopDecoder:
             await self._decoder.wait(rows)
 
     def loaded_rows(self, rows: int) -> int:
-        """How many of the next rows could be drained at once."""
+        """The number of the next rows that could be drained without waiting."""
         with blamed_on(self._name, self._path):
             return self._decoder.loaded_rows(rows)
 
     def size_bytes(self, rows: int) -> int:
-        """About the Arrow memory of the next rows."""
+        """The approximate Arrow memory of the next rows."""
         with blamed_on(self._name, self._path):
             return self._decoder.size_bytes(rows)
 

@@ -18,11 +18,11 @@ class DirectScheduler(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """All bytes that are needed."""
+        """The byte ranges of the rows."""
         ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder:
@@ -39,7 +39,7 @@ class Basic(Direct):
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return self.values.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -61,15 +61,15 @@ class BasicRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.values.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exactly."""
+        """The exact size."""
         return self.values.size_bytes(skip, rows) + (0 if self.validity is None else (rows + 7) // 8)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Validity is needed if there is some."""
+        """Add validity if the page has nulls, and the values."""
         capacities[0].size += rows
         capacities[0].is_needed |= self.validity is not None
         self.values.update_capacity(skip, rows, capacities[1:])
@@ -161,11 +161,11 @@ class AllNulls(Direct):
         return AllNulls(ranges.rows, self.slots)
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """About the zeros that stand below the nulls."""
+        """The approximate size of the zeros below the nulls."""
         return sum(slot.size_bytes(rows) for slot in self.slots)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Room for zeros. ``Unsupported`` for more of them than a batch is given."""
+        """Add the zeros. ``Unsupported`` for more of them than a batch may have."""
         for index, (slot, capacity) in enumerate(zip(self.slots, capacities, strict=True)):
             capacity.size += slot.size * rows
             capacity.null_size += slot.size_bytes(rows)

@@ -58,7 +58,7 @@ class BlobDescriptors(Direct):
         ends = np.cumsum(sizes, dtype=np.int64) if len(sizes) else np.zeros(0, np.int64)
         if len(ends) and (ends[-1] < 0 or bool(np.any(ends[1:] < ends[:-1]))):
             raise UntrustedMetadata("the sizes of blobs have no sum")
-        # A group ends where the bytes before a value reach the next multiple of its size.
+        # A group ends where the bytes before a value reach the next multiple of the group size.
         marks = (ends - sizes.astype(np.int64)) // GROUP_BYTES
         bounds = [0, *(np.flatnonzero(marks[1:] != marks[:-1]) + 1).tolist(), len(sizes)]
         return [
@@ -79,7 +79,7 @@ class BlobGroup(Direct):
 
     @property
     def rows(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return len(self.sizes)
 
     def plan(self, ranges: RowRanges) -> list[Range]:

@@ -35,7 +35,7 @@ class PageBuffers:
     file: Sequence[Range] = ()
 
     def find(self, ref: enc.BufferRef) -> Range:
-        """``UntrustedMetadata`` for one that is not there."""
+        """The range of a buffer. ``UntrustedMetadata`` if it does not exist."""
         owned: Sequence[Range] = {"page": self.page, "column": self.column, "file": self.file}[ref.owner]
         if ref.index >= len(owned):
             raise UntrustedMetadata(f"buffer {ref.index} of the {len(owned)} of a {ref.owner}")
@@ -45,8 +45,8 @@ class PageBuffers:
 def page_scheduler(kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffers, rows: int) -> PageScheduler:
     """A page of ``rows`` values of type ``kind``: with validity, if the type has any.
 
-    ``UntrustedMetadata`` where type, encoding and buffers contradict each other; ``Unsupported`` for what 2.0 files
-    do not hold.
+    ``UntrustedMetadata`` if type, encoding and buffers contradict each other; ``Unsupported`` for encodings that 2.0
+    files do not have.
     """
     match encoding:
         case enc.NoNulls(values) if not isinstance(values, enc.Flat | enc.FixedSizeList):

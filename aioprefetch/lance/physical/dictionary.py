@@ -36,14 +36,14 @@ class Items:
     _array: pa.Array | None = None
 
     def array(self) -> pa.Array:
-        """The items. Any thread may ask."""
+        """The items. From any thread."""
         with self._lock:
             if self._array is None:
                 self._array = self.assemble(self.page)
             return self._array
 
     def size_bytes(self) -> int:
-        """About their size."""
+        """The approximate size of the items."""
         return self.page.size_bytes(0, self.page.rows)
 
 
@@ -76,7 +76,7 @@ class Dictionary(Direct):
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         return self.indices.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -114,7 +114,7 @@ class TextDictionaryRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -129,7 +129,7 @@ class TextDictionaryRows:
         numbers = _numbers(self.indices, skip, rows)
         _check(numbers, len(items) + 1)
         is_valid = None if int(numbers.min(initial=1)) else packed(numbers != 0)
-        numbers = numbers - numbers.dtype.type(1)  # Below a null it is what it is.
+        numbers = numbers - numbers.dtype.type(1)  # Below a null the index is arbitrary.
         buffers = [None if is_valid is None else pa.py_buffer(is_valid), pa.py_buffer(numbers)]
         taken = items.take(pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), rows, buffers))
         validity, offsets, content = taken.buffers()
@@ -148,7 +148,7 @@ class DictionaryRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:

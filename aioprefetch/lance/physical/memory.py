@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
 
-# What one buffer of one batch may take. Beyond it no page of a writer and no row of a sane file gets.
+# The maximum size of one buffer of a batch, beyond any real page or row.
 BUFFER_BYTES_MAX = 1 << 32
-# What the nulls of one column of one batch may take where no byte of the file stands behind them.
+# The maximum memory for nulls of one column of a batch that have no bytes in the file.
 NULL_BYTES_MAX = 1 << 28
 INT32_MAX = (1 << 31) - 1
 
@@ -34,19 +34,19 @@ def zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def check_size(size_bytes: int) -> None:
-    """``Unsupported`` for more than ``BUFFER_BYTES_MAX``."""
+    """Raise ``Unsupported`` for more than ``BUFFER_BYTES_MAX``."""
     if size_bytes > BUFFER_BYTES_MAX:
         raise Unsupported(f"one column of a batch takes {size_bytes} bytes: ask for fewer rows a batch")
 
 
 def check_nulls(size_bytes: int) -> None:
-    """``Unsupported`` for more than ``NULL_BYTES_MAX``: a file of some bytes can claim any number of nulls."""
+    """Raise ``Unsupported`` for more than ``NULL_BYTES_MAX``: a tiny file can claim any number of nulls."""
     if size_bytes > NULL_BYTES_MAX:
         raise Unsupported(f"the nulls of one column of a batch take {size_bytes} bytes: ask for fewer rows a batch")
 
 
 def check_offsets(size: int, width: int) -> None:
-    """``Unsupported`` when ``size`` bytes or items cannot be counted by offsets of ``width`` bytes."""
+    """Raise ``Unsupported`` if ``size`` bytes or items exceed offsets of ``width`` bytes."""
     if width == 4 and size > INT32_MAX:
         raise Unsupported(f"32-bit offsets cannot count {size} bytes or items in one batch: ask for fewer rows a batch")
 

@@ -94,7 +94,7 @@ class Ends:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.values)
 
     def bounds(self, skip: int, rows: int) -> Range:
@@ -127,7 +127,7 @@ class Ends:
         return is_valid
 
     def row_finder(self) -> RowFinder:
-        """For a position in the wanted contents the row that it belongs to."""
+        """A function from a position in the wanted contents to its row."""
         is_null = self.values >= np.uint64(self.adjustment)
         return RowFinder(np.where(is_null, self.values - np.uint64(self.adjustment), self.values), self.start)
 

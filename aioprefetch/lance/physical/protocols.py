@@ -74,7 +74,7 @@ class PhysicalPageDecoder(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         ...
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -84,7 +84,7 @@ class PhysicalPageDecoder(Protocol):
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
         """Add what ``rows`` rows behind the first ``skip`` need of each output buffer.
 
-        ``UntrustedMetadata`` where the page contradicts itself: what is claimed here is going to be allocated.
+        ``UntrustedMetadata`` if the page contradicts itself: the sizes claimed here will be allocated.
         """
         ...
 
@@ -101,11 +101,11 @@ class PhysicalPageDecoder(Protocol):
 
 
 class EncodedPage(Protocol):
-    """The wanted rows of a page that take more memory than they have, as much as their decoding will tell."""
+    """The wanted rows of a page in an encoded form, whose size is known only after decoding."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         ...
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -126,7 +126,7 @@ class PhysicalPageScheduler(Protocol[DecodedT_co]):
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -134,11 +134,11 @@ class PhysicalPageScheduler(Protocol[DecodedT_co]):
         ...
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """Whether the rest can only be planned when those have come."""
+        """Whether the other reads can only be planned when those of ``plan`` have arrived."""
         ...
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """The rest of the bytes. Pure. Called when ``is_indirect``."""
+        """The other byte ranges. Pure. Called if ``is_indirect``."""
         ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> DecodedT_co:
@@ -152,11 +152,11 @@ class Direct:
     __slots__ = ()
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """Never asked for."""
+        """Not called, since ``is_indirect`` is false."""
         return []
 
 

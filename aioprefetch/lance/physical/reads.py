@@ -48,12 +48,12 @@ class Gathered(Sequence[memoryview]):
             raise IndexError(index)
         return self.data.data[self.bounds[index] : self.bounds[index + 1]]
 
-    def __iter__(self) -> Answers:
-        return Answers([self])
+    def __iter__(self) -> Responses:
+        return Responses([self])
 
 
-class Answers(Iterator[memoryview]):
-    """The responses to several plans one after the other, or some of them together."""
+class Responses(Iterator[memoryview]):
+    """The responses to several plans, one after the other or some together."""
 
     def __init__(self, plans: Sequence[Sequence[memoryview]]) -> None:
         self._plans = plans
@@ -83,7 +83,7 @@ class Answers(Iterator[memoryview]):
 
 
 def gathered(ranges: Sequence[Range], stretches: Sequence[Stretch]) -> Gathered | None:
-    """The responses to ``ranges`` (which may be empty), put together; ``None`` where a view of each is better."""
+    """The responses to ``ranges`` (which may be empty), concatenated; ``None`` if a view of each is better."""
     counted = sum(len(starts) for starts, _, _, _ in stretches)
     bounds = np.zeros(len(ranges) + 1, np.int64)
     if counted < _GATHERED_MIN:
@@ -108,8 +108,8 @@ def _copied(starts: Sequence[int], ends: Sequence[int], base: int, view: memoryv
 
 
 def joined(reads: Iterator[memoryview], count: int) -> Bytes:
-    """The next ``count`` answers as one array: no copy of a single one."""
-    together = reads.gathered(count) if isinstance(reads, Answers) else None
+    """The next ``count`` responses as one array; a single one is not copied."""
+    together = reads.gathered(count) if isinstance(reads, Responses) else None
     if together is not None:
         return together
     if count == 1:
@@ -118,7 +118,7 @@ def joined(reads: Iterator[memoryview], count: int) -> Bytes:
 
 
 def check_fits(needed_bytes: int, buffer: Range, what: str) -> None:
-    """``UntrustedMetadata`` when a buffer of the file is smaller than what the page claims to keep in it."""
+    """Raise ``UntrustedMetadata`` if a buffer of the file is smaller than the content that its page claims."""
     if needed_bytes > buffer[1] - buffer[0]:
         raise UntrustedMetadata(f"{what} need {needed_bytes} bytes and have {buffer[1] - buffer[0]}")
 
@@ -129,7 +129,7 @@ _NOTHING = memoryview(b"")
 
 
 class _Read:
-    """One submit: empty ranges cost nothing, and have no bytes."""
+    """One submission: empty ranges cost nothing, and have no bytes."""
 
     __slots__ = ("_ranges", "pending")
 
@@ -174,11 +174,11 @@ class FollowUp:
 
     @property
     def is_planned(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has ended without an error."""
         return self._ended.is_set() and self._error is None
 
     async def wait(self) -> None:
-        """Wait until it has ended; raises what it failed with."""
+        """Wait for its end; raises its error."""
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -235,7 +235,7 @@ class LoadingPage(Generic[DecodedT]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all bytes have come, and are what a page of this kind can be."""
+        """Whether all bytes have arrived and are a possible page of this kind."""
         if self._decoder is None and self._error is None and self._is_planned and all(r.done for r in self._reads):
             try:
                 self._decode()
@@ -248,19 +248,19 @@ class LoadingPage(Generic[DecodedT]):
         return self._second is None or self._second.is_planned
 
     def want(self) -> None:
-        """A batch cannot go on without this page; reads that are not planned yet will be wanted too."""
+        """Promote the reads of this page, since a batch waits for it, and reads that are planned later too."""
         if not self._is_wanted and self._decoder is None:
             self._is_wanted = True
             for read in self._reads:
                 read.want()
 
     async def wait(self) -> DecodedT:
-        """Want it, and wait for its bytes. Raises what a read failed with, or what is wrong with the page."""
+        """Promote the reads and wait for the bytes. Raises the error of a failed read or of the page."""
         self.want()
         return await self.arrive()
 
     async def arrive(self) -> DecodedT:
-        """Wait for its bytes without wanting them, as free tasks do. Raises as ``wait``."""
+        """Wait for the bytes without promoting the reads, as tasks do. Raises as ``wait`` does."""
         if self._decoder is None:
             if self._second is not None:
                 await self._second.wait()
@@ -279,7 +279,7 @@ class LoadingPage(Generic[DecodedT]):
             read.release()
 
     def _decode(self) -> None:
-        responses = Answers([read.views() for read in self._reads])
+        responses = Responses([read.views() for read in self._reads])
         self._decoder = self._scheduler.decoder(self._ranges, responses)
 
     async def _follow_up(self, io: PageIo, row: int) -> None:

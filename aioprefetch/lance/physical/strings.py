@@ -24,10 +24,10 @@ from aioprefetch.lance.physical.reads import joined
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
-# Bytes of a page up to this many are read with the ends, whatever is wanted of them: a second round trip takes longer.
+# Up to this size the bytes of a page are read with the ends, since a second round trip takes longer.
 DIRECT_BYTES = 64 << 10
 
-# About what a byte of FSST codes becomes, for sizes of batches.
+# The approximate expansion of FSST codes, for sizes of batches.
 _FSST_GROWTH = 3
 
 
@@ -46,7 +46,7 @@ class Binary:
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         return self.ends.rows
 
     def _takes_all(self, ranges: RowRanges) -> bool:
@@ -96,11 +96,11 @@ class BinaryRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exactly, nulls aside."""
+        """The exact size without nulls."""
         start, end = self.ends.bounds(skip, rows)
         return end - start + rows * self.offset_width
 
@@ -114,7 +114,7 @@ class BinaryRows:
         check_offsets(capacities[2].size, self.offset_width)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Offsets go on from the bytes that are there already."""
+        """Write the rows. Offsets continue behind the bytes of earlier pages."""
         validity, offsets, content = targets
         assert offsets is not None
         assert content is not None
@@ -124,7 +124,7 @@ class BinaryRows:
         put_validity(validity, is_valid, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """New offsets over the bytes as they were received."""
+        """New offsets over the received bytes."""
         start, end = self._bounds(skip, rows)
         check_offsets(end - start, self.offset_width)
         offsets = new_offsets(rows, self.offset_width)
@@ -158,7 +158,7 @@ class CompressedStrings:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -203,11 +203,11 @@ class FsstRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.codes.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """A guess: only decoding tells."""
+        """An estimate: the size is known only after decoding."""
         start, end = self.codes.ends.bounds(skip, rows)
         return _FSST_GROWTH * (end - start) + rows * self.codes.offset_width
 
@@ -234,11 +234,11 @@ class TextRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.offsets) - 1
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exactly, nulls aside."""
+        """The exact size without nulls."""
         return int(self.offsets[skip + rows] - self.offsets[skip]) + rows * self.offset_width
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -250,7 +250,7 @@ class TextRows:
         check_offsets(capacities[2].size, self.offset_width)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Offsets go on from the bytes that are there already."""
+        """Write the rows. Offsets continue behind the bytes of earlier pages."""
         validity, offsets, content = targets
         assert offsets is not None
         assert content is not None

@@ -59,7 +59,7 @@ class ValueRows:
     width: int
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exactly."""
+        """The exact size."""
         return rows * self.width
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -67,13 +67,13 @@ class ValueRows:
         capacities[0].size += rows * self.width
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Copy them."""
+        """Copy the values."""
         target = targets[0]
         assert target is not None
         target.part(rows * self.width)[:] = self._part(skip, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """The memory they were received into."""
+        """The received memory."""
         return [self._part(skip, rows)]
 
     def _part(self, skip: int, rows: int) -> Bytes:
@@ -114,7 +114,7 @@ class BitmapRows:
     rows: int
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exactly."""
+        """The exact size."""
         return (rows + 7) // 8
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -179,11 +179,11 @@ class PackedStructRows:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.values)
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Exactly."""
+        """The exact size."""
         return rows * int(self.values.shape[1])
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -206,5 +206,5 @@ class PackedStructRows:
             first += child.width
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """No value lies beside the next one."""
+        """``None``: values of a column are not adjacent."""
         return None

@@ -22,14 +22,14 @@ from aioprefetch.lance.structural.levels import Unraveler, concatenated
 from aioprefetch.lance.structural.segment import Segment
 from aioprefetch.lance.structural.values import Coded, Nulls, Values, is_void
 
-# Parts of a batch that spans pages which are made page by page and then concatenated.
+# Types whose parts of a batch are made page by page and then concatenated.
 CONCATENATED = (
     "offsets and validity of lists and maps",
     "validity of structs",
     "dictionaries that differ from page to page, of columns of a dictionary type",
 )
 
-# What nulls of one column of a batch may take where the file has no byte for each of them.
+# The maximum memory for nulls of one column of a batch if the file has no byte for each of them.
 NULL_BYTES_MAX = 256 << 20
 
 
@@ -147,7 +147,7 @@ def _dictionaries(kind: pa.DataType, segments: Sequence[Segment]) -> list[pa.Arr
 
 
 def _dictionary(kind: pa.DataType, segment: Segment) -> pa.Array:
-    """The dictionary that the indices of a page mean."""
+    """The dictionary of the indices of a page."""
     values = segment.values
     if isinstance(values, Nulls):
         return pa.nulls(1, kind.value_type)  # Rows without a value have index 0.

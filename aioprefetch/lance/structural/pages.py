@@ -44,7 +44,7 @@ class PageScheduler(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -151,7 +151,7 @@ class MiniBlockScheduler:
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -178,7 +178,7 @@ class FullZipScheduler:
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -217,7 +217,7 @@ class ConstantScheduler:
 
     @property
     def rows(self) -> int:
-        """How many rows the page has."""
+        """The number of rows."""
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import Closed
-from aioprefetch.lance.physical.reads import Answers, Gathered, gathered, joined
+from aioprefetch.lance.physical.reads import Gathered, Responses, gathered, joined
 from aioprefetch.ranges import Range
 from tests.profile import chosen
 from tests.unit.scheduler.scenes import scene
@@ -23,10 +23,10 @@ def made(sizes: list[int]) -> Gathered:
 def test_answers_one_by_one_and_together() -> None:
     plans = [made([3, 0, 5]), [memoryview(b"ab"), memoryview(b"")], made([4, 4])]
     one_by_one = [bytes(view) for plan in plans for view in plan]
-    assert [bytes(view) for view in Answers(plans)] == one_by_one
+    assert [bytes(view) for view in Responses(plans)] == one_by_one
     for first in range(8):
         for count in range(1, 8 - first):
-            responses = Answers(plans)
+            responses = Responses(plans)
             for _ in range(first):
                 next(responses)
             assert joined(responses, count).tobytes() == b"".join(one_by_one[first : first + count])
