@@ -1,4 +1,4 @@
-"""How far a source has come: one immutable value for each way of finding files, as small as a few keys.
+"""The position of a source in its listing: one immutable value for each way of finding files, of a few keys.
 
 ``TailAndSweep`` belongs to the lister, ``Follow`` to a source that reads the state of another one's lister, ``Diff``
 to stores that list in no order.
@@ -17,12 +17,12 @@ from aioprefetch.source.json_fields import fields_of, integer, milliseconds, opt
 
 @dataclass(frozen=True, slots=True)
 class TailAndSweep:
-    """Two cursors over the keys in order.
+    """Two positions in the sorted keys.
 
-    ``frontier`` is the last key that the tail has decided on: every key above it is new. ``sweep_key`` is the last key
-    that the running sweep has decided on, among those up to ``sweep_end``, which was the frontier when it began: a
-    sweep ends however fast the frontier moves. ``None`` between two sweeps. ``sweeps`` counts those that have ended.
-    ``high_modified_ms`` is the youngest time seen in the store's clock.
+    ``frontier`` is the last key of the tail: every key above it is new. ``sweep_key`` is the last key of the running
+    sweep (``None`` between two sweeps), which ends at ``sweep_end``, the frontier at its start: a sweep ends however
+    fast the frontier moves. ``sweeps`` counts the finished sweeps. ``high_modified_ms`` is the youngest time seen, in
+    the store's clock.
     """
 
     frontier: str = ""
@@ -34,10 +34,10 @@ class TailAndSweep:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Full listings, one after another, each compared with all that is known. ``listings`` counts those that ended.
+    """Full listings, one after another, each compared with all known files. ``listings`` counts the finished ones.
 
-    ``taken`` counts changes over all listings. It tells the lister that is listing how far its page was taken, and
-    nothing to any other one, which begins anew.
+    ``taken`` counts changes over all listings. It tells the lister of this process how far its page was taken; another
+    process starts a new listing.
     """
 
     listings: int = 0
@@ -47,10 +47,10 @@ class Diff:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """The records of another source, whose state has the id ``state``.
+    """The position in the records of another source, whose state has the id ``state``.
 
-    First the files that it knew at record ``through``, in the order of their keys from ``backfill_key`` on
-    (``None``: that is done), then its records after ``seq``.
+    First come the files that it knew at record ``through``, sorted by key, from ``backfill_key`` on (``None``: done),
+    then its records after ``seq``.
     """
 
     state: str = ""
@@ -79,13 +79,13 @@ _CHECKS: dict[str, dict[str, Callable[[Any], Any]]] = {
 
 
 def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
-    """A cursor for JSON, with its kind."""
-    kind = next(name for name, one in _KINDS.items() if isinstance(cursor, one))
+    """The JSON fields of a cursor, with its kind."""
+    kind = next(name for name, cursor_class in _KINDS.items() if isinstance(cursor, cursor_class))
     return {"kind": kind, **asdict(cursor)}
 
 
 def cursor_from_json(value: Any) -> Cursor:
-    """The cursor that ``cursor_to_json`` wrote. ``ValueError`` for anything else."""
+    """The cursor that ``cursor_to_json`` wrote. ``ValueError`` for other values."""
     kind = text(value.get("kind") if isinstance(value, dict) else None)
     if kind not in _KINDS:
         raise ValueError(f"a cursor is one of {', '.join(_KINDS)}, not {excerpt(kind, 40)!r}")

@@ -1,4 +1,4 @@
-"""Where a source gets its changes from: a page at a time, from a cursor on."""
+"""The protocol of a feed: it returns the changes of a source, one page at a time, from a cursor on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 from aioprefetch.source.cursor import Cursor
 from aioprefetch.source.files import Change
 
-# Changes that wait longer than this are listed again: an old page plans versions that are there no more.
+# Changes that wait longer than this are listed again: an old page names versions that no longer exist.
 REST_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPage:
-    """Changes in the order in which they are to be taken, each with the cursor after it.
+    """Changes in the order in which they must be taken, each with the cursor after it.
 
-    Whoever takes only some of them goes on from the cursor of the last one taken; whoever takes all, from ``after``.
-    ``requests`` is how many listing requests it cost. ``is_idle`` says that nothing more is to be found now: the tail
-    is at its end and no sweep is under way, or its share of this trigger is used up.
+    A caller that takes only some of them continues from the cursor of the last one taken; after taking all, from
+    ``after``. ``requests`` counts the listing requests. ``is_idle`` means that there is no more to find now: the tail
+    is at its end, and no sweep is under way or its share of this trigger is used up.
     """
 
     changes: tuple[tuple[Change, Cursor], ...]
@@ -28,26 +28,26 @@ class FoundPage:
 
 
 class Feed(Protocol):
-    """A lister, a follower of one, or a test's own. It keeps nothing that must survive: cursors do."""
+    """A lister, or a follower of another source. Only its cursors must survive a restart; it keeps no other state."""
 
     def first(self) -> Cursor:
-        """The cursor of a source that has found nothing yet."""
+        """The cursor of a new source."""
         ...
 
     async def page(self, cursor: Cursor) -> FoundPage:
-        """The next changes after ``cursor``; at most a page of the store, and one look-up of what is known.
+        """The next changes after ``cursor``, from at most one page of the store and one lookup of known files.
 
-        Failing requests are repeated with growing pauses; what is raised in the end leaves the cursor as it was.
+        After an error the same cursor is still valid, and the next call waits for a pause that grows each time.
         """
         ...
 
     def begin_trigger(self) -> None:
-        """A new trigger: the sweep has its pages again."""
+        """Start a new trigger, with a new share of pages for the sweep."""
         ...
 
     def finish_by(self, modified_ms: int | None) -> None:
-        """For a run that is to end: leave files that are younger, and be idle for good after one tail and one sweep.
+        """For a run that ends: leave younger files to a later one, and stay idle after one tail and one sweep.
 
-        ``None`` goes back to listing for ever.
+        ``None`` returns to endless listing.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a source knows of the keys it has decided on: the exact look-up behind every deduplication."""
+"""The index of known files: the exact lookup behind every deduplication."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 from aioprefetch.source.files import SourceFile
 
-# The size under which an empty version is remembered when an earlier version of that file had records: what fills it
-# again is an overwrite, not the first content of the file.
+# The size of an empty version whose file had records in an earlier version: filling it again is an overwrite, not the
+# first content of the file.
 EMPTIED_BYTES = -1
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """The version of a key that was planned last, by the record ``seq``; ``gone_ms`` since it is no longer listed.
+    """The version of a key that was planned last, by the record ``seq``. ``gone_ms`` is the time when it disappeared.
 
-    ``since`` is the record by which the name was new last: the first one, or one after it was seen to be gone. Pages
-    tell it; of what was looked up it may be too late. A change that no run has yet ``continues`` the file of that name
-    in a run, if there is one: then ``since`` is that one's.
+    ``since`` is the record that last made the name new: its first one, or the first one after it was gone. Only
+    ``page`` returns it exactly; ``find`` may return a later record. A change that is not in a run yet ``continues`` the
+    file of the same name in a run, if there is one: then ``since`` is the value of that file.
     """
 
     file: SourceFile
@@ -30,16 +30,16 @@ class KnownFile:
 
 
 class FileIndex(Protocol):
-    """The known files of one source. Memory stays bounded whatever their number."""
+    """The known files of one source. Memory stays bounded, whatever their number."""
 
     async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """Those whose key is above ``after`` and at most ``through``, in the order of their keys."""
+        """The known files with keys above ``after`` and up to ``through``, sorted by key."""
         ...
 
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
-        """Those of ``keys``, in any order, that are known."""
+        """The known files of these keys, which may come in any order."""
         ...
 
     async def page(self, after: str, *, count: int) -> Sequence[KnownFile]:
-        """The next ``count`` known files above a key, in the order of their keys."""
+        """The next ``count`` known files above a key, sorted by key."""
         ...

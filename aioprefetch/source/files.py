@@ -1,4 +1,4 @@
-"""What a source hands on: files of a store at one version, what happened to them, and pieces of them to be read.
+"""Files of a store at one version, their changes, and pieces of them to read.
 
 Keys are paths relative to the root of the source's operator. Times are milliseconds since 1970 in the store's clock.
 """
@@ -14,9 +14,9 @@ ChangeKind = Literal["new", "overwritten", "gone", "returned"]
 
 
 def is_hidden(key: str) -> bool:
-    """Whether Spark, Hive and Hadoop pass over a key: a part of it begins with ``.``, or with ``_`` and has no ``=``.
+    """Whether Spark, Hive and Hadoop ignore a key: a part of it begins with ``.``, or with ``_`` and has no ``=``.
 
-    Such are ``_SUCCESS``, checksums, logs of table formats, and what a job has not committed yet.
+    Examples are ``_SUCCESS``, checksums, logs of table formats, and uncommitted files of a job.
     """
     if not key.startswith((".", "_")) and "/." not in key and "/_" not in key:
         return False
@@ -25,7 +25,7 @@ def is_hidden(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One version of an object, as a listing tells it. ``size`` is in bytes."""
+    """One version of an object, as listed. ``size`` is in bytes."""
 
     key: str
     size: int
@@ -39,32 +39,32 @@ class SourceFile:
 
     @classmethod
     def from_json(cls, fields: Any) -> SourceFile:
-        """The file that ``to_json`` wrote. ``ValueError`` for anything else."""
+        """The file that ``to_json`` wrote. ``ValueError`` for other values."""
         key, size, etag, version, modified_ms = listed(fields, 5)
         return cls(
             text(key),
-            integer(size, -1),  # An empty version may be kept as ``known.EMPTIED_BYTES``.
+            integer(size, -1),  # An empty version may have ``file_index.EMPTIED_BYTES``.
             optional(text, etag),
             optional(text, version),
             optional(milliseconds, modified_ms),
         )
 
     def is_same_version(self, other: SourceFile) -> bool:
-        """Whether both are one version: by version or ETag where both have one, otherwise by size and time."""
+        """Whether both are the same version: by version or ETag if both have one, otherwise by size and time."""
         if self.version is not None and other.version is not None:
             return self.version == other.version
         if self.etag is not None and other.etag is not None:
             return self.etag == other.etag
-        # Of an empty version the size may be ``known.EMPTIED_BYTES``.
+        # The size of an empty version may be ``file_index.EMPTIED_BYTES``.
         return (max(0, self.size), self.modified_ms) == (max(0, other.size), other.modified_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a listing found of one key, compared with what is known.
+    """The change of one key between the known files and a listing.
 
-    A key that was seen to be gone is ``returned`` with the version it had, and ``new`` with another one: the file of
-    that name is another one then, whatever is done about files that are ``overwritten`` while they are there.
+    A key that was gone is ``returned`` with its earlier version, and ``new`` with another one: it is then another file
+    of the same name, whatever the policy for files that are ``overwritten`` while they exist.
     """
 
     kind: ChangeKind
@@ -73,9 +73,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class FetchItem:
-    """Work: the records of a file that start in the bytes ``[start, end)``; without ``end``, to its end.
+    """Work: the records of a file that start in the bytes ``[start, end)``; ``end=None`` is the end of the file.
 
-    A file that cannot be split comes whole. ``row_groups`` narrows a Parquet file to these, whatever the bytes say.
+    A file that cannot be split is one item. ``row_groups`` selects row groups of a Parquet file instead of bytes.
     """
 
     file: SourceFile
@@ -85,21 +85,21 @@ class FetchItem:
 
     @property
     def stop(self) -> int:
-        """Where it ends, in bytes of the file."""
+        """The end, as a position in the file."""
         return self.file.size if self.end is None else min(self.end, self.file.size)
 
     @property
     def bytes(self) -> int:
-        """How much there is to read, at most."""
+        """The number of bytes to read, at most."""
         return max(0, self.stop - self.start)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the file."""
+        """Whether the item is the whole file."""
         return self.start == 0 and self.stop == self.file.size and self.row_groups is None
 
     def cut(self, position: int) -> tuple[FetchItem, FetchItem]:
-        """The records before and from a byte position on."""
+        """Two items: the records before a byte position, and the records from there on."""
         return replace(self, end=position), replace(self, start=position)
 
     def to_json(self) -> list[Any]:
@@ -109,7 +109,7 @@ class FetchItem:
 
     @classmethod
     def from_json(cls, fields: Any) -> FetchItem:
-        """The item that ``to_json`` wrote. ``ValueError`` for anything else."""
+        """The item that ``to_json`` wrote. ``ValueError`` for other values."""
         *file, start, end, groups = listed(fields, 8)
         row_groups = None if groups is None else each(integer, groups)
         return cls(SourceFile.from_json(file), integer(start), optional(integer, end), row_groups)

@@ -1,6 +1,6 @@
-"""JSON that comes back from a store or a checkpoint, checked field by field: anybody may have edited it.
+"""JSON from a store or a checkpoint, checked field by field, as it may have been edited.
 
-All of this raises ``ValueError`` with what is wrong. Whoever reads a file makes of it an error that names the file.
+All functions raise ``ValueError`` with the fault. The caller turns it into an error that names the file.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from aioprefetch.errors import excerpt
 
 T = TypeVar("T")
 
-# What Arrow, Java and the names of a log have room for.
+# The limit of Arrow, Java and the names of a log.
 INTEGER_MAX = (1 << 63) - 1
 
 
 def parsed(data: bytes | str) -> Any:
-    """What a JSON text holds. NaN and infinities are none, nor is what is nested too deeply to be anything of ours."""
+    """The value of a JSON text. NaN, infinities and very deep nesting are refused."""
     try:
         return json.loads(data, parse_constant=_refuse)
     except RecursionError:
@@ -30,7 +30,7 @@ def _refuse(name: str) -> Any:
 
 
 def fields_of(value: Any, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-    """An object with these fields, and no others."""
+    """Check an object with these fields, and no others."""
     if not isinstance(value, dict):
         raise ValueError(f"an object is needed, not {_kind(value)}")
     missing = [name for name in required if name not in value]
@@ -41,50 +41,50 @@ def fields_of(value: Any, required: Collection[str], optional: Collection[str] =
 
 
 def texts(value: Any) -> dict[str, str]:
-    """An object of texts, under any names."""
+    """Check an object of texts, under any names."""
     if not isinstance(value, dict):
         raise ValueError(f"an object is needed, not {_kind(value)}")
-    return {name: text(one) for name, one in value.items()}
+    return {name: text(field) for name, field in value.items()}
 
 
 def text(value: Any) -> str:
-    """A text."""
+    """Check a text."""
     if type(value) is not str:
         raise ValueError(f"a text is needed, not {_kind(value)}")
     return value
 
 
 def integer(value: Any, least: int = 0) -> int:
-    """A whole number from ``least`` on that 64 bits can hold. A boolean is none, nor is ``1.0``."""
+    """Check a whole number of 64 bits, at least ``least``. Booleans and ``1.0`` are refused."""
     if type(value) is not int or not least <= value <= INTEGER_MAX:
         raise ValueError(f"a whole number from {least} to {INTEGER_MAX} is needed, not {_kind(value)}")
     return value
 
 
 def milliseconds(value: Any) -> int:
-    """A time, which may lie before 1970."""
+    """Check a time, which may lie before 1970."""
     return integer(value, -INTEGER_MAX - 1)
 
 
 def flag(value: Any) -> bool:
-    """A boolean."""
+    """Check a boolean."""
     if type(value) is not bool:
         raise ValueError(f"true or false is needed, not {_kind(value)}")
     return value
 
 
 def optional(check: Callable[[Any], T], value: Any) -> T | None:
-    """Nothing, or what ``check`` takes."""
+    """``None``, or a value that ``check`` accepts."""
     return None if value is None else check(value)
 
 
 def each(check: Callable[[Any], T], value: Any) -> tuple[T, ...]:
-    """A list of what ``check`` takes."""
-    return tuple(check(one) for one in listed(value))
+    """A list of values that ``check`` accepts."""
+    return tuple(check(item) for item in listed(value))
 
 
 def listed(value: Any, count: int | None = None) -> list[Any]:
-    """A list, of ``count`` values where that is given."""
+    """Check a list, of ``count`` values if that is given."""
     if not isinstance(value, list) or (count is not None and len(value) != count):
         size = "" if count is None else f" of {count} values"
         raise ValueError(f"a list{size} is needed, not {_kind(value)}")
@@ -92,7 +92,7 @@ def listed(value: Any, count: int | None = None) -> list[Any]:
 
 
 def _kind(value: Any) -> str:
-    """A value for a message: what it is, and never all of it."""
+    """A short description of a value, for a message."""
     if isinstance(value, (dict, list)):
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX:

@@ -1,4 +1,4 @@
-"""The offset that an engine keeps for a source: a few hundred bytes, whatever the number of files."""
+"""The offset that an engine keeps for a source: at most a few hundred bytes, whatever the number of files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Offset:
     bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """With its keys in a fixed order: Spark compares offsets as text."""
+        """JSON fields in a fixed order: Spark compares offsets as text."""
         return {"v": OFFSET_VERSION, "state": self.state, "seq": self.seq, "files": self.files, "bytes": self.bytes}
 
     @classmethod
     def from_json(cls, value: Any) -> Offset:
         """The offset that ``to_json`` wrote, here or by an earlier run.
 
-        Raises ``Unsupported`` for the offset of a newer format, ``InvalidArgument`` for what is no offset of ours, and
-        ``UntrustedMetadata`` for one of ours that was edited: a field that is unknown, or not what it should be.
+        Raises ``Unsupported`` for the offset of a newer format, ``InvalidArgument`` for another source's offset, and
+        ``UntrustedMetadata`` for an edited one, with an unknown field or a wrong value.
         """
         if not isinstance(value, dict) or not {"v", "state", "seq"} <= value.keys():
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""What can be set of a source, in groups by who needs it. Text options of an engine become these elsewhere."""
+"""The options of a source, in groups by their use. An engine converts its text options into these."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ RESCUED_COLUMN = "_rescued"
 class ListOptions:
     """How files are found.
 
-    ``glob`` filters paths. ``interval_seconds`` is the least time between two looks at a bucket that had nothing new.
-    ``sweep_pages`` is how many pages of known keys each trigger looks at again; with 0 of them files are found only
-    above the last key known: not what comes late below it, nor what is overwritten or deleted. Up to ``ahead_pages``
-    are listed before they are asked for. A key that is no longer listed is forgotten after ``forget_after_seconds``.
-    Keys with a part that begins with ``_`` or ``.`` are passed over unless ``hidden_files``; see ``files.is_hidden``.
-    A store that throttles, or does not answer, is asked again for ``retry_seconds``, with pauses that grow, before its
-    error ends a source.
+    ``glob`` filters paths. ``interval_seconds`` is the minimum time between two listings of a bucket without news.
+    ``sweep_pages`` is the number of pages of known keys that each trigger lists again; with 0, files are found only
+    above the last known key: no late files below it, no overwrites, no deletions. Up to ``ahead_pages`` are listed
+    before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
+    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``files.is_hidden``. A store that throttles
+    or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a source.
     """
 
     glob: str | None = None
@@ -43,9 +42,9 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOptions:
-    """How much one batch takes at most. Rows are estimated by bytes; see ``admission.ROW_BYTES_GUESS``.
+    """The maximum size of one batch. Rows are estimated by bytes; see ``admission.ROW_BYTES_GUESS``.
 
-    A batch takes at least one item. ``plan_files_max`` holds even where an engine asks for all there is.
+    A batch takes at least one item. ``plan_files_max`` holds even if an engine requests everything.
     """
 
     files_max: int | None = None
@@ -58,10 +57,10 @@ class AdmissionOptions:
 class PartitionOptions:
     """How the work of a batch is divided among tasks.
 
-    ``assign`` divides files by a hash of their keys, or balances bytes. Ranges of one file go to several tasks only
-    where ``split_files``: a stream keeps a file in one task unless it is ``True``, a batch splits large files, so that
-    a single one keeps all cores busy, unless it is ``False``. ``slots`` is how many tasks run at once:
-    how many a batch has follows from it, see ``partitioning.partition_count``.
+    ``assign`` divides files by a hash of their keys, or balances bytes. ``split_files`` lets ranges of one file go to
+    several tasks: a stream keeps a file in one task unless it is ``True``; a batch splits large files, so that one file
+    keeps all cores busy, unless it is ``False``. ``slots`` is the number of tasks that run at once, from which the
+    number of tasks of a batch follows; see ``partitioning.partition_count``.
     """
 
     target_bytes: int = 128 << 20
@@ -139,27 +138,26 @@ class StateOptions:
     Parameters
     ----------
     forget_after_seconds
-        A file that is no longer listed is forgotten after so long, by the next compaction of its key range.
+        A file that is no longer listed is forgotten after this time, by the next compaction of its key range.
     keep_records
-        So many committed records with work stay in the log, which an engine may replay, and so many of the newest ones
-        whatever they hold, which another source may follow.
+        This many committed records with work stay in the log, for an engine to replay, and as many of the newest
+        records of any kind, for another source to follow.
     compact_entries
-        Changes of files that are compacted at once; ``None``: between 50,000 and 100,000, as the state grows.
+        A compaction starts after this many changes of files; ``None``: 50,000 to 100,000, as the state grows.
     compact_records
-        Records that are compacted whatever they hold.
+        A compaction starts after this many records, whatever they contain.
     run_rows
-        Files in one run at most: what is written again for one change of a key range.
+        Maximum of files in one run, which is written again for one change in its key range.
     group_rows
-        Files in a row group of a run: what is read for one look-up.
+        Files in a row group of a run, which is read for one lookup.
     memory_items
-        Items of records that are kept in memory, for the partitions of the newest batches.
+        Items of records in memory, for the partitions of the newest batches.
     cache_directory
-        Where runs are kept while they are looked into, in files without a name; ``None``: the system's place for
-        temporary files.
+        The directory of local copies of runs, in files without a name; ``None``: the system's temporary directory.
     cache_bytes
-        How much of them.
+        The maximum size of these copies.
     retry_seconds
-        Compactions that fail in a row for longer, by failures that may pass, are told to whoever commits.
+        If compactions fail in a row for longer, by transient failures, a commit raises the error.
     """
 
     forget_after_seconds: float = 7 * 86400.0
@@ -175,11 +173,11 @@ class StateOptions:
 
     @property
     def forget_after_ms(self) -> int:
-        """The same in milliseconds."""
+        """``forget_after_seconds`` in milliseconds."""
         return int(self.forget_after_seconds * 1000)
 
     def compact_entries_for(self, rows: int) -> int:
-        """How many changes are worth a compaction of a state of ``rows`` files."""
+        """The number of changes that start a compaction of a state of ``rows`` files."""
         if self.compact_entries is not None:
             return self.compact_entries
         return max(50_000, min(100_000, rows // 50))

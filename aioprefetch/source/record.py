@@ -1,4 +1,4 @@
-"""One durable step of a source: what was planned for one batch, and how far listing had come."""
+"""One durable step of a source: the plan of one batch, and the position of the listing after it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RECORD_VERSION = 1
 class Record:
     """Record number ``seq`` of a state's log. It is written once and never changed.
 
-    ``items`` are the work of the batch. ``carry`` is the rest of files that were cut, to be planned next, before
-    anything new. ``known`` are files that were decided on without work: empty ones, those that a policy passes over
-    and those that came back unchanged. ``gone`` are keys that a sweep missed, with the time. ``files`` and ``bytes``
-    are totals up to and with this record. A record with ``claim`` plans nothing: it says that a writer took over.
+    ``items`` are the work of the batch. ``carry`` is the rest of files that were cut; it is planned next, before new
+    files. ``known`` are files without work: empty ones, those that a policy skips, and those that returned unchanged.
+    ``gone`` are keys that a sweep missed, with the time. ``files`` and ``bytes`` are totals, this record included. A
+    record with ``claim`` has no work: its writer takes over the state.
     """
 
     seq: int
@@ -34,7 +34,7 @@ class Record:
     claim: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """For JSON, in a fixed order."""
+        """JSON fields in a fixed order."""
         return {
             "v": RECORD_VERSION,
             "seq": self.seq,
@@ -43,7 +43,7 @@ class Record:
             "items": [item.to_json() for item in self.items],
             "carry": [item.to_json() for item in self.carry],
             "known": [file.to_json() for file in self.known],
-            "gone": [list(one) for one in self.gone],
+            "gone": [list(pair) for pair in self.gone],
             "files": self.files,
             "bytes": self.bytes,
             "claim": self.claim,
@@ -51,7 +51,7 @@ class Record:
 
     @classmethod
     def from_json(cls, value: Any) -> Record:
-        """The record that ``to_json`` wrote. ``ValueError`` for anything else."""
+        """The record that ``to_json`` wrote. ``ValueError`` for other values."""
         fields = fields_of(value, ("v", *cls.__slots__))
         integer(fields["v"])
         return cls(

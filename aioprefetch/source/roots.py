@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aioprefetch.values import ServiceInfo
 
-# Names such as a state has, and what is beside it.
+# Names of the objects of a state, and of the files beside it.
 WRITTEN = (
     "meta.json",
     "snapshot.json",
@@ -21,9 +21,9 @@ WRITTEN = (
 
 
 def canonical_root(url: str) -> str:
-    """One spelling of the URL of a directory: ``s3`` for ``s3a``, the host in lower case, no slashes at the end.
+    """The canonical URL of a directory: ``s3`` for ``s3a``, the host in lower case, no slashes at the end.
 
-    A store in memory has a name, not a host. Slashes within a path stay: of keys they are a part.
+    A store in memory has a name instead of a host. Slashes within a path stay, as they are part of keys.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -37,13 +37,13 @@ def canonical_root(url: str) -> str:
 
 
 def path_below(root: str, place: str) -> str | None:
-    """The path of ``place`` below ``root``, with a slash at its end (empty: the same); ``None``: it lies elsewhere."""
-    inner, outer = (one if one.endswith("/") else f"{one}/" for one in map(canonical_root, (place, root)))
+    """The path of ``place`` below ``root``, with a slash at its end (empty: equal); ``None`` if it lies elsewhere."""
+    inner, outer = (url if url.endswith("/") else f"{url}/" for url in map(canonical_root, (place, root)))
     return inner.removeprefix(outer) if inner.startswith(outer) else None
 
 
 def store_path_below(source: ServiceInfo, store: ServiceInfo, directory: str) -> str | None:
-    """The same for a directory of an operator, and the root of another one: by what they say of their stores."""
+    """The path of a directory of ``store`` below the root of ``source``, by their service information."""
     if (source.scheme, source.endpoint, source.name) != (store.scheme, store.endpoint, store.name):
         return None
     outer = source.root.strip("/")
@@ -52,5 +52,5 @@ def store_path_below(source: ServiceInfo, store: ServiceInfo, directory: str) ->
 
 
 def would_be_read(below: str | None, takes: Callable[[str], bool]) -> bool:
-    """Whether a source that ``takes`` paths would read what is written in the directory ``below`` its root."""
+    """Whether a source that ``takes`` these paths would read objects of a state in the directory ``below`` its root."""
     return below is not None and any(takes(f"{below}{name}") for name in WRITTEN)

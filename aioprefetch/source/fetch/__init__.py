@@ -1,4 +1,4 @@
-"""What is fetched when: batches planned from what was found, divided among tasks, and cleaned up after.
+"""Batches: planned from the changes of a feed, divided among tasks, and cleaned up after their commit.
 
-``source.FileSource`` is the front door; ``partitioning`` alone is used without a state, too.
+``source.FileSource`` is the front door; ``partitioning`` is also used without a state.
 """

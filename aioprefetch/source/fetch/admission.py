@@ -1,4 +1,4 @@
-"""How much of what was found goes into one batch, and where a file that does not fit is cut. Pure."""
+"""How many files go into one batch, and where a file that does not fit is cut. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioprefetch.source.options import AdmissionOptions
 
 CanSplit = Callable[[SourceFile], bool]
 
-# What a row takes in the store, for a limit of rows: nobody has measured it when a batch is planned.
+# The assumed size of a row in the store, for a limit of rows: real sizes are unknown when a batch is planned.
 ROW_BYTES_GUESS = 128
 
 # A file is not cut for less than this at the end of a batch: each cut costs a request to find the next record.
@@ -20,19 +20,19 @@ CUT_BYTES_MIN = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one batch may take: items and bytes, where rows count as bytes."""
+    """The maximum of items and bytes in one batch; a limit of rows counts as bytes."""
 
     items_max: int
     bytes_max: int | None
 
     @property
     def cut_bytes_min(self) -> int:
-        """The least room for which a file is cut."""
+        """The least remaining bytes for which a file is cut."""
         return 0 if self.bytes_max is None else min(CUT_BYTES_MIN, self.bytes_max // 4)
 
 
 def limits_of(options: AdmissionOptions) -> BatchLimits:
-    """The limits that options mean. ``ConfigInvalid`` names one that lets nothing pass."""
+    """The limits of these options. ``ConfigInvalid`` for a limit that admits nothing."""
     for name in ("files_max", "bytes_max", "rows_max", "plan_files_max"):
         value = getattr(options, name)
         if value is not None and not value > 0:
@@ -45,10 +45,10 @@ def limits_of(options: AdmissionOptions) -> BatchLimits:
 
 
 def narrowed(own: AdmissionOptions, asked: AdmissionOptions | None) -> AdmissionOptions:
-    """The limits of one trigger: those of the source, and what the engine asks for.
+    """The limits of one trigger: those of the source, narrowed by the request of the engine.
 
-    An engine names one limit at a time; the others of the source hold beside it. One that asks without any limit
-    wants all there is: then ``plan_files_max`` alone holds. ``None`` is no word from the engine.
+    An engine names one limit at a time; the other limits of the source still hold. A request without any limit is for
+    everything: then only ``plan_files_max`` holds. ``None`` means that the engine gave no request.
     """
     if asked is None:
         return own
@@ -64,18 +64,18 @@ def narrowed(own: AdmissionOptions, asked: AdmissionOptions | None) -> Admission
 
 
 def is_unbounded(options: AdmissionOptions) -> bool:
-    """Whether nothing but ``plan_files_max`` bounds a batch."""
+    """Whether only ``plan_files_max`` bounds a batch."""
     return options.files_max is None and options.bytes_max is None and options.rows_max is None
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((value for value in (one, other) if value is not None), default=None)
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 class Admission:
-    """One batch that is being filled, in order. It takes at least one item.
+    """One batch that is filled in order. It takes at least one item.
 
-    ``items`` are those taken; ``carry`` is what was offered and has to wait: the rest of a file that was cut.
+    ``items`` are in the batch; ``carry`` are items for the next batch, such as the rest of a file that was cut.
     """
 
     def __init__(self, limits: BatchLimits, can_split: CanSplit) -> None:
@@ -87,7 +87,7 @@ class Admission:
         self._can_split = can_split
 
     def offer(self, item: FetchItem) -> bool:
-        """Take an item, or as much of it as fits. ``False``: nothing of it was taken, and the batch is full."""
+        """Take an item, or the part of it that fits. ``False``: nothing was taken, and the batch is full."""
         if self.is_full:
             return False
         left = self._room_bytes()
@@ -106,11 +106,11 @@ class Admission:
         return True
 
     def wait(self, items: Iterable[FetchItem]) -> None:
-        """Let items wait for the next batch, behind what waits already."""
+        """Leave items to the next batch, after those that are left already."""
         self.carry.extend(items)
 
     def supersede(self, file: SourceFile) -> None:
-        """Forget all work on other versions of a file: their bytes are no longer there."""
+        """Drop all items of other versions of a file, whose bytes no longer exist."""
 
         def stays(item: FetchItem) -> bool:
             return item.file.key != file.key or item.file.is_same_version(file)
@@ -137,7 +137,7 @@ class Admission:
 def admit(
     items: Sequence[FetchItem], options: AdmissionOptions, can_split: CanSplit
 ) -> tuple[list[FetchItem], list[FetchItem]]:
-    """What of ``items`` goes into one batch, and the rest, both in order."""
+    """The items of one batch, and the rest, both in order."""
     admission = Admission(limits_of(options), can_split)
     for number, item in enumerate(items):
         if not admission.offer(item):

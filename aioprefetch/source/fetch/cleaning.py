@@ -17,15 +17,15 @@ from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import CleanSource
 from aioprefetch.source.record import Record
 
-# Two objects of one size are compared in pieces of so many bytes.
+# Two objects of equal size are compared in pieces of this size.
 PIECE_BYTES = 4 << 20
 
 
 async def copy_to_absent(operator: Operator, source: str, target: str) -> None:
-    """Copy an object where there is none; the same one is there already after a crash, and that is well.
+    """Copy an object to an absent target. A target with the same content, left by a crash, is accepted.
 
-    ``AlreadyExists`` where there is another one. Stores copy without conditions: one that is written between the look
-    and the copy is replaced.
+    ``AlreadyExists`` for a target with other content. Stores copy without conditions: a target written between the
+    check and the copy is replaced.
     """
     try:
         await operator.stat(target)
@@ -43,15 +43,15 @@ async def copy_to_absent(operator: Operator, source: str, target: str) -> None:
 
 async def _are_same(operator: Operator, source: str, target: str) -> bool:
     """Whether two objects have the same content. A copy may have another ETag."""
-    one, other = await operator.stat(source), await operator.stat(target)
-    if one.size is None or one.size != other.size:
+    original, copy = await operator.stat(source), await operator.stat(target)
+    if original.size is None or original.size != copy.size:
         return False
-    if one.etag is not None and one.etag == other.etag:
+    if original.etag is not None and original.etag == copy.etag:
         return True
-    for offset in range(0, one.size, PIECE_BYTES):
+    for offset in range(0, original.size, PIECE_BYTES):
         pieces = [
-            await operator.read(path, offset=offset, size=PIECE_BYTES, if_match=found.etag)
-            for path, found in ((source, one), (target, other))
+            await operator.read(path, offset=offset, size=PIECE_BYTES, if_match=metadata.etag)
+            for path, metadata in ((source, original), (target, copy))
         ]
         if pieces[0] != pieces[1]:
             return False
@@ -63,18 +63,18 @@ logger = logging.getLogger(__name__)
 __all__ = ["MARKER_NAME", "CleanOptions", "Cleaner", "finished_files", "move_directories"]
 
 RECORDS_AT_ONCE = 16
-# So often is a file tried in one run.
+# Attempts for one file in one run.
 ATTEMPTS_MAX = 3
-# With more failures than these it is the store that fails: nothing is left behind, the same records come again.
+# With more failures the store itself is failing: cleaning stops, and the same records are cleaned later.
 FAILED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanOptions:
-    """What becomes of a file when the engine has committed the last of its records.
+    """The treatment of a file after the engine has committed the last of its records.
 
-    To ``move``, ``operator`` reaches both ``source_directory``, where the source's root lies below its own, and
-    ``target_directory``, outside of that; see ``move_directories``. ``in_flight`` files are cleaned at once.
+    For ``move``, ``operator`` reaches both ``source_directory``, the path of the source's root below its own root, and
+    ``target_directory``, outside of that; see ``move_directories``. ``in_flight`` files are cleaned concurrently.
     """
 
     mode: CleanSource = "off"
@@ -84,8 +84,8 @@ class CleanOptions:
     in_flight: int = 16
 
 
-class Records(Protocol):
-    """What cleaning needs of a ``SourceState``."""
+class CleanerState(Protocol):
+    """The part of a ``SourceState`` that cleaning uses."""
 
     async def records(self, after: int, through: int) -> list[Record]:
         """The records above ``after`` and up to ``through``."""
@@ -97,18 +97,18 @@ class Records(Protocol):
 
 
 def move_directories(source_url: str, target_url: str) -> tuple[str, str, str]:
-    """The URL of a root that has both directories below it, and their paths from there, with a slash at the end.
+    """The URL of a root above both directories, and their paths below it, with a slash at the end.
 
-    ``ConfigInvalid`` when the target lies in another store, or in the source, where it would be listed again.
+    ``ConfigInvalid`` if the target lies in another store, or in the source, where it would be listed again.
     """
     source, target = urlsplit(source_url), urlsplit(target_url)
-    stores = [(one.scheme.replace("s3a", "s3"), one.netloc) for one in (source, target)]
+    stores = [(url.scheme.replace("s3a", "s3"), url.netloc) for url in (source, target)]
     if stores[0] != stores[1] or not stores[0][0]:
         raise ConfigInvalid(
             f"files cannot be moved from {source_url} to {target_url}: the target must lie in the same store",
             operation="clean_source",
         )
-    paths = ["/".join(part for part in one.path.split("/") if part) for one in (source, target)]
+    paths = ["/".join(part for part in url.path.split("/") if part) for url in (source, target)]
     directories = [f"{path}/" if path else "" for path in paths]
     if directories[1].startswith(directories[0]):
         raise ConfigInvalid(
@@ -136,25 +136,24 @@ def check_clean_options(options: CleanOptions) -> None:
 
 
 def finished_files(records: Sequence[Record]) -> list[SourceFile]:
-    """The files whose last byte is in these records. What lies before it was planned no later."""
+    """The files whose last byte is in these records. Their earlier bytes were planned no later."""
     return [item.file for record in records for item in record.items if item.stop >= item.file.size]
 
 
 class Cleaner:
     """Cleans behind what the engine has committed. Failures are logged and counted; the file then stays.
 
-    A file is touched only while it is the version that was read. Between that look and the deletion lies one request:
-    stores have no conditional delete. One of which a task noted that it left a part out (``dead/`` beside the state)
-    is left alone, and so is one that would be moved to where another file is. Nothing is touched once another writer
-    has taken the state over.
+    A file is cleaned only while it is the version that was read. Stores have no conditional delete, so one request lies
+    between this check and the deletion. A file that a task has left out in part (``dead/`` beside the state) stays, and
+    so does a file whose target is another file. Nothing is cleaned once another writer has taken over the state.
 
-    What a killed process left is cleaned by the next one, on its first commit. Files that could not be cleaned are
-    tried again, with a later commit and by later runs. ``counts`` has ``cleaned``, ``changed``, ``missing``, ``failed``
-    and ``left`` files.
+    Files that a killed process did not clean are cleaned by the next one, at its first commit. Failed files are tried
+    again with later commits and by later runs. ``counts`` has ``cleaned``, ``changed``, ``missing``, ``failed`` and
+    ``left`` files.
     """
 
     def __init__(
-        self, records: Records, operator: Operator, marker: tuple[Operator, str], options: CleanOptions
+        self, records: CleanerState, operator: Operator, marker: tuple[Operator, str], options: CleanOptions
     ) -> None:
         check_clean_options(options)
         self.counts: Counter[str] = Counter()
@@ -169,18 +168,18 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
 
     def committed(self, seq: int) -> None:
-        """Records up to ``seq`` are committed, which is the end of a batch; returns at once."""
+        """Records up to ``seq``, the end of a batch, are committed. Cleaning starts in the background."""
         self._wanted = max(self._wanted, seq)
         if self._options.mode != "off" and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._clean(), name="aioprefetch-clean-source")
 
     async def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the cleaning under way."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def aclose(self) -> None:
-        """Stop. A file may have been moved or deleted, or not; the next run goes on."""
+        """Stop. The file under way may be cleaned or not; the next run continues."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -193,7 +192,7 @@ class Cleaner:
             await self._try_again(progress)
             while progress.through < self._wanted:
                 wanted = self._wanted
-                # All of them at once: a batch that ends with ``wanted`` may have begun many records before.
+                # For all records at once: the batch that ends with ``wanted`` may have started many records earlier.
                 progress.dead |= await self._dead.files(progress.through, wanted)
                 while progress.through < wanted:
                     await self._clean_records(progress, *await self._next_records(progress.through, wanted))
@@ -220,7 +219,7 @@ class Cleaner:
         await self._marker.write(progress)
 
     async def _try_again(self, progress: CleaningProgress) -> None:
-        """What could not be cleaned before, a few times in a run."""
+        """Clean failed files again, a few times in a run."""
         due = [file for file in progress.failed if self._attempts[file] < ATTEMPTS_MAX]
         if due:
             failed = {*await self._clean_files(due)}
@@ -228,25 +227,25 @@ class Cleaner:
             await self._marker.write(progress)
 
     async def _next_records(self, after: int, wanted: int) -> tuple[list[Record], int]:
-        """Some records, and the last one that they go up to. The oldest ones, which were removed, are passed over."""
+        """Some records, and the number of the last one. The oldest ones, if they were removed, are skipped."""
         until = min(after + RECORDS_AT_ONCE, wanted)
         try:
             return await self._records.records(after, until), until
         except NotFound as error:
-            found: list[Record] = []
+            records: list[Record] = []
             removed = after
             for seq in range(after + 1, until + 1):
                 try:
-                    found += await self._records.records(seq - 1, seq)
+                    records += await self._records.records(seq - 1, seq)
                 except NotFound:
                     removed = seq
             if removed == until:
                 until = removed = await self._removed_through(until, wanted)
             logger.warning("records %d to %d are compacted; their files are not cleaned: %s", after + 1, removed, error)
-            return found, until
+            return records, until
 
     async def _removed_through(self, low: int, high: int) -> int:
-        """The last record between two that was removed, the first of which was."""
+        """The last removed record in a range; the first one was removed."""
         while low < high:
             middle = (low + high) // 2
             try:
@@ -258,10 +257,10 @@ class Cleaner:
         return low
 
     async def _clean_files(self, files: Sequence[SourceFile]) -> list[SourceFile]:
-        """Returns those that failed, and may not the next time: whose place is taken is for people to look at."""
+        """Returns the files to try again. A file whose target is taken is not tried again: a person must decide."""
         if not files:
             return []
-        await self._records.newest()  # Raises if another writer has taken over: these files are its own to plan.
+        await self._records.newest()  # Raises if another writer has taken over, which then owns these files.
         slots = asyncio.Semaphore(self._options.in_flight)
         failed: list[SourceFile] = []
 
@@ -286,7 +285,7 @@ class Cleaner:
                 assert self._options.operator is not None
                 source = f"{self._options.source_directory}{file.key}"
                 await copy_to_absent(self._options.operator, source, f"{self._options.target_directory}{file.key}")
-                if not await self._is_still(file):  # The copy took time; what came meanwhile is not ours to delete.
+                if not await self._is_still(file):  # A version written during the copy must not be deleted.
                     return "changed"
             await self._operator.delete(file.key)
         except NotFound:
@@ -300,13 +299,13 @@ class Cleaner:
         return "cleaned"
 
     async def _is_still(self, file: SourceFile) -> bool:
-        """Whether the store has the version that was read."""
-        found = await self._operator.stat(file.key)
-        if file.etag is not None and found.etag is not None:
-            return file.etag == found.etag
-        if file.version is not None and found.version is not None:
-            return file.version == found.version
-        if found.last_modified is None or file.modified_ms is None:
-            return found.size == file.size
-        # Whole seconds: some listings tell no more than these where a look at the object itself does.
-        return (found.size, int(found.last_modified.timestamp())) == (file.size, file.modified_ms // 1000)
+        """Whether the store still has the version that was read."""
+        metadata = await self._operator.stat(file.key)
+        if file.etag is not None and metadata.etag is not None:
+            return file.etag == metadata.etag
+        if file.version is not None and metadata.version is not None:
+            return file.version == metadata.version
+        if metadata.last_modified is None or file.modified_ms is None:
+            return metadata.size == file.size
+        # Whole seconds: some listings are less precise than a HEAD of the object.
+        return (metadata.size, int(metadata.last_modified.timestamp())) == (file.size, file.modified_ms // 1000)

@@ -1,4 +1,7 @@
-"""What a planner has found since the last record: small, in memory, and found again after a crash."""
+"""The draft of the next record, and the judgement of a change: work, or a note. Pure.
+
+A draft is small and in memory; after a crash the planner finds its contents again.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ Verdict = Literal["work", "known", "gone"]
 
 
 def judge(change: Change, overwrites: Overwrites, before: SourceFile | None) -> Verdict:
-    """What to do about a change; ``before`` is the version known so far, where there is one.
+    """The verdict on a change; ``before`` is the known version, if there is one.
 
-    Empty objects and directory markers have no records. An empty object that is filled later had none either, so that
-    its bytes are new whatever ``overwrites`` says, unless it had records before it was empty. A file whose key was seen
-    to be gone is a new one (``comparison.kind_of``). Raises ``ObjectChanged`` under ``fail``.
+    Empty objects and directory markers have no records. If an empty object is filled later, its bytes are new whatever
+    ``overwrites`` is, unless an earlier version had records. A file whose key was gone is a new one
+    (``comparison.kind_of``). Raises ``ObjectChanged`` under ``fail``.
     """
     if change.kind == "gone":
         return "gone"
@@ -38,17 +41,17 @@ def judge(change: Change, overwrites: Overwrites, before: SourceFile | None) -> 
 
 
 def has_records(file: SourceFile) -> bool:
-    """Whether there may be something to read. Spark gives no row for an empty file either, of ``binaryFile`` too."""
+    """Whether a file may have records. Spark returns no row for an empty file either, not even in ``binaryFile``."""
     return not file.key.endswith("/") and file.size > 0
 
 
 def had_records(before: SourceFile) -> bool:
-    """Whether a known file had something to read, in the version that is known or in an earlier one."""
+    """Whether a known file had records, in the known version or in an earlier one."""
     return before.size == EMPTIED_BYTES or has_records(before)
 
 
 def to_remember(change: Change, before: SourceFile | None) -> Change:
-    """A change without work as it is to be known: of an empty version, whether an earlier one had records."""
+    """A change without work, in the form to remember: an empty version keeps whether an earlier one had records."""
     if change.file.size > 0:
         return change
     is_emptied = change.kind == "overwritten" and before is not None and had_records(before)
@@ -69,13 +72,13 @@ def _overwritten(file: SourceFile, before: SourceFile | None) -> ObjectChanged:
 
 @dataclass(slots=True)
 class Draft:
-    """Everything that the next record is to say beside its work, and what is left of the page that was listed last.
+    """The notes of the next record besides its work, and the rest of the page that was listed last.
 
-    ``cursor`` is after the last change taken; ``None``: that of the state's head. ``rest`` are the changes of the
-    page that still wait, ``rest_end`` is the cursor after all of them.
+    ``cursor`` is the position after the last taken change; ``None``: the cursor of the state's head. ``rest`` are the
+    changes of the page that still wait, ``rest_end`` is the cursor after all of them.
 
-    A page tells how keys compare with what the state knows, and the state does not know yet what was taken since its
-    head. ``unrecorded`` are these changes by key; ``recorded`` those that the state learned after the page had come.
+    A page is compared with the known files of the state, which does not contain the changes taken since its head.
+    ``unrecorded`` are these changes by key; ``recorded`` are changes that became a record after the page was listed.
     """
 
     cursor: Cursor | None = None
@@ -91,11 +94,11 @@ class Draft:
 
     @property
     def learned(self) -> int:
-        """How many keys were decided on without work."""
+        """The number of keys decided on without work."""
         return len(self.known) + len(self.gone)
 
     def take_page(self, page: FoundPage, before: Mapping[str, KnownFile], now_seconds: float) -> None:
-        """Go on with a page that was listed just now."""
+        """Start a page that was listed just now."""
         self.rest, self.rest_end, self.rest_seconds = deque(page.changes), page.after, now_seconds
         self.before = before
         self.pages += 1
@@ -103,32 +106,32 @@ class Draft:
             self.cursor = page.after
 
     def drop_rest(self) -> None:
-        """Forget the page; what was not taken of it is listed again."""
+        """Drop the rest of the page; it is listed again."""
         self.rest.clear()
 
     def advance(self) -> None:
-        """The first change of the rest is dealt with."""
+        """Move past the first change of the rest."""
         _, after = self.rest.popleft()
         self.cursor = after if self.rest else self.rest_end
 
     def seen(self, key: str) -> Change | None:
-        """What was taken of a key and is not in what the page was compared with."""
+        """A taken change of a key that the page was not compared with."""
         return self.unrecorded.get(key) or self.recorded.get(key)
 
     def note_known(self, change: Change) -> None:
-        """A version that needs no work."""
+        """Note a version that needs no work."""
         self.gone.pop(change.file.key, None)
         self.known[change.file.key] = change.file
         self.unrecorded[change.file.key] = change
 
     def note_gone(self, change: Change, now_ms: int) -> None:
-        """A key that is no longer listed."""
+        """Note a key that is no longer listed."""
         self.known.pop(change.file.key, None)
         self.gone[change.file.key] = now_ms
         self.unrecorded[change.file.key] = change
 
     def settled(self) -> None:
-        """It has become a record."""
+        """Start the next draft: this one has become a record."""
         self.recorded.update(self.unrecorded)
         self.unrecorded.clear()
         self.known.clear()
@@ -137,14 +140,14 @@ class Draft:
 
 
 def is_repeated(change: Change, seen: Change) -> bool:
-    """Whether a change says what was taken already: the page was compared with what was known before that."""
+    """Whether a change repeats a taken one: the page was compared before that one was taken."""
     if change.kind == "gone" or seen.kind == "gone":
         return change.kind == seen.kind
     return change.file.is_same_version(seen.file)
 
 
 def passes(cursor: Cursor) -> int:
-    """How many times a cursor has been through everything."""
+    """How many times a cursor has passed all keys; for a follower, its record."""
     match cursor:
         case TailAndSweep():
             return cursor.sweeps

@@ -1,4 +1,4 @@
-"""Which feed a source takes its changes from: a lister, one for stores without an order, or another source's state."""
+"""The choice of the feed: a lister, a lister for stores without an order, or a follower of another source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HIDDEN = "hidden_files"
 
 @dataclass(frozen=True, slots=True)
 class StateLocation:
-    """Where a state is kept: a directory (``"a/b/"``, or ``""``) of a store."""
+    """The location of a state: a directory (``"a/b/"``, or ``""``) of a store."""
 
     operator: Operator
     directory: str = ""
@@ -30,11 +30,10 @@ class StateLocation:
 async def open_followed(
     location: StateLocation, url: str, options: ListOptions, mode: CleanSource = "off"
 ) -> SourceState:
-    """The state of the source whose lister is followed, for reading, by one over ``url``.
+    """Open the state of the followed source for reading, for a follower over ``url``.
 
-    ``NotFound`` where there is none, ``StateConflict`` where it lists another directory, or passes over what its glob
-    does not match, or hidden files, and the follower's ``options`` do not exclude. ``ConfigInvalid`` where the follower
-    is to clean.
+    ``NotFound`` if there is none, ``StateConflict`` if it lists another directory, or leaves out files (by its glob, or
+    hidden ones) that the follower's ``options`` include, ``ConfigInvalid`` if the follower shall clean files.
     """
     if mode != "off":
         raise ConfigInvalid(
@@ -81,7 +80,7 @@ def _check_followed(other: SourceIdentity, url: str, options: ListOptions) -> No
 
 
 def check_state_place(operator: Operator, state_operator: Operator, directory: str, options: ListOptions) -> None:
-    """``ConfigInvalid`` for a state within the source: what is written there would be read."""
+    """``ConfigInvalid`` for a state within the source, which would read the objects of the state."""
     below = store_path_below(operator.info, state_operator.info, directory)
     selection = Selection("", options.glob, hidden_files=options.hidden_files)
     if would_be_read(below, selection.takes):
@@ -93,21 +92,21 @@ def check_state_place(operator: Operator, state_operator: Operator, directory: s
 
 
 def first_cursor(operator: Operator, followed: SourceState | None) -> Cursor:
-    """Where a new source begins; its kind is that of the feed."""
+    """The cursor of a new source; its class chooses the feed."""
     if followed is not None:
         return Follow(state=followed.uuid)
     return Diff() if is_unordered(operator) else TailAndSweep()
 
 
 def is_unordered(operator: Operator) -> bool:
-    """Whether listings come in no order, as those of S3's directory buckets do."""
+    """Whether listings have no order, as in S3's directory buckets."""
     return operator.info.name.endswith("--x-s3") or not operator.capability.list_start_after
 
 
 def lasting_options(first: Cursor, *, hidden_files: bool = False) -> dict[str, str]:
-    """What must stay as it is from run to run beside the URL and the glob: the way of finding files, and what it skips.
+    """The options, besides URL and glob, that must not change between runs: the way of listing, and hidden files.
 
-    A follower looks here for what the one that it follows leaves out.
+    A follower reads here which files the followed source leaves out.
     """
     match first:
         case Follow(state=state):
@@ -126,7 +125,7 @@ def _text(flag: bool) -> str:
 def feed_for(
     operator: Operator, followed: SourceState | None, options: ListOptions, known: FileIndex
 ) -> TailSweepLister | DiffLister | Follower:
-    """The feed of a source over ``operator``, whose root is that of the source."""
+    """The feed of a source over ``operator``, whose root is the root of the source."""
     if followed is not None:
         return Follower(followed, options, known)
     return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, "", options, known)

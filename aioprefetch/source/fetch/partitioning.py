@@ -1,4 +1,4 @@
-"""How the work of a batch is divided among tasks: a function of the work and the options, and of nothing else."""
+"""How the work of a batch is divided among tasks: a pure function of the work and the options."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from aioprefetch.source.fetch.admission import CanSplit
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import PartitionOptions
 
-# A task costs about 50 ms, which this many bytes take to be decoded; and so does a piece of a file.
+# A task, or a piece of a file, costs about 50 ms: the time to decode this many bytes.
 PARTITION_BYTES_MIN = 4 << 20
-# What a file costs besides its bytes, as bytes.
+# The cost of a file besides its bytes, as bytes.
 _FILE_BYTES = 64 << 10
-# Tasks hold at most so many times ``target_bytes``: then there are more of them than run at once.
+# A task has at most this many times ``target_bytes``; beyond that there are more tasks than slots.
 _TARGETS_MAX = 4
-# Of smaller targets, which a user gave, so many are kept to.
+# The maximum of tasks for a ``target_bytes`` below ``PARTITION_BYTES_MIN``.
 _SMALL_TARGETS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """Items that stay together. ``slot`` is where a hash puts them, before it is taken modulo their number."""
+    """Items that stay together. ``slot`` modulo the number of tasks is their task, where they are hashed."""
 
     position: int
     slot: int
@@ -38,10 +38,10 @@ class _Parcel:
 def divide(
     items: Sequence[FetchItem], options: PartitionOptions, can_split: CanSplit, *, count: int | None = None
 ) -> list[list[FetchItem]]:
-    """The items of each task, none of them empty, each in the order of ``items``; no work gives no task.
+    """The items of each task, in the order of ``items``. No task is empty; without work there are no tasks.
 
-    At most ``count`` tasks, by default what ``partition_count`` says. ``ConfigInvalid`` for options that leave no task
-    or no bytes to one.
+    There are at most ``count`` tasks, by default ``partition_count`` of them. ``ConfigInvalid`` for options that allow
+    no task, or no bytes in a task.
     """
     check_partition_options(options)
     if not items:
@@ -54,7 +54,7 @@ def divide(
 
 
 def check_partition_options(options: PartitionOptions) -> None:
-    """``ConfigInvalid`` for options that leave no task, or no bytes to one."""
+    """``ConfigInvalid`` for options that allow no task, or no bytes in a task."""
     for name in ("target_bytes", "partitions_max", "slots"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -62,36 +62,37 @@ def check_partition_options(options: PartitionOptions) -> None:
 
 
 def partition_count(items: Sequence[FetchItem], options: PartitionOptions) -> int:
-    """How many tasks the items are worth, of a batch as of a stream: one for each slot, or two where there is much.
+    """The number of tasks for these items, in a batch and in a stream: one for each slot, or two for much work.
 
-    A task of less than ``PARTITION_BYTES_MIN`` costs more than it saves, unless a smaller target was asked for.
+    A task of less than ``PARTITION_BYTES_MIN`` costs more than it saves, so fewer are made of little work, unless
+    ``target_bytes`` is smaller.
     """
     size = sum(item.bytes for item in items)
     weight = size + len(items) * _FILE_BYTES
     if options.target_bytes < PARTITION_BYTES_MIN:
         wanted = min(-(-size // options.target_bytes), _SMALL_TARGETS_MAX)
         return max(1, min(wanted, options.partitions_max or wanted))
-    # A second task for each slot evens out what the first ones leave uneven; below this it costs more than that.
+    # A second task for each slot evens out uneven first ones; for less work it costs more than it saves.
     tasks = options.slots * (1 if weight <= options.slots * options.target_bytes else 2)
     wanted = max(min(tasks, -(-weight // PARTITION_BYTES_MIN)), -(-size // (options.target_bytes * _TARGETS_MAX)))
     return max(1, min(wanted, options.partitions_max or wanted))
 
 
 def piece_bytes(items: Sequence[FetchItem], count: int, options: PartitionOptions) -> int:
-    """The largest piece of a file that may be split, where ``count`` tasks are to be alike."""
+    """The maximum size of the pieces of a file, so that ``count`` tasks become equal."""
     size = sum(item.bytes for item in items)
     return max(min(PARTITION_BYTES_MIN, options.target_bytes), -(-size // max(count, 1)))
 
 
 def stable_hash(key: str) -> int:
-    """A number for a key that is the same in every process."""
+    """A hash of a key that is equal in every process."""
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def _parcels(
     items: Sequence[FetchItem], options: PartitionOptions, can_split: CanSplit, piece_bytes_max: int
 ) -> list[_Parcel]:
-    if not options.split_files:  # Nor where nothing is said: this is a stream's default.
+    if not options.split_files:  # ``None``, the default of a stream, included.
         together: dict[str, list[FetchItem]] = {}
         for item in items:
             together.setdefault(item.file.key, []).append(item)
@@ -107,7 +108,7 @@ def _parcels(
 
 
 def _pieces(item: FetchItem, bytes_max: int, can_split: CanSplit) -> list[FetchItem]:
-    """An item cut into equal pieces of at most ``bytes_max``, if it can be."""
+    """An item cut into equal pieces of at most ``bytes_max``, if it can be split."""
     count = -(-item.bytes // bytes_max)
     if count < 2 or item.row_groups is not None or not can_split(item.file):
         return [item]
@@ -126,11 +127,11 @@ def _hashed(parcels: Sequence[_Parcel], count: int) -> list[list[_Parcel]]:
 
 
 def _balanced(parcels: Sequence[_Parcel], count: int) -> list[list[_Parcel]]:
-    """The largest first, each to the task that has least."""
+    """Largest parcels first, each to the task with the fewest bytes."""
     parts: list[list[_Parcel]] = [[] for _ in range(count)]
     loads = [(0, 0, number) for number in range(count)]
-    for parcel in sorted(parcels, key=lambda one: (-one.bytes, one.position)):
+    for parcel in sorted(parcels, key=lambda parcel: (-parcel.bytes, parcel.position)):
         size, taken, number = loads[0]
         parts[number].append(parcel)
         heapq.heapreplace(loads, (size + parcel.bytes, taken + 1, number))
-    return [sorted(part, key=lambda one: one.position) for part in parts]
+    return [sorted(part, key=lambda parcel: parcel.position) for part in parts]

@@ -1,4 +1,4 @@
-"""Plans one batch: takes what was left over, then changes page by page while there is room, and writes the record."""
+"""Plans batches: the carry of the last batch, then changes page by page while there is room, become a record."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from aioprefetch.source.record import Record
 class PlanOptions:
     """How changes become work, and how much is listed for one trigger.
 
-    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page that is under way is awaited. What was
-    learned without work is written down with the next batch; ``learned_max`` keys, or ``learned_pages_max`` pages, or
-    the end of a sweep do not wait for one.
+    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page under way is awaited. Notes without work are
+    written with the next batch; after ``learned_max`` keys, ``learned_pages_max`` pages, or the end of a sweep they get
+    a record of their own.
     """
 
     overwrites: Overwrites = "ignore"
@@ -36,10 +36,10 @@ class PlanOptions:
 
 @dataclass(slots=True)
 class Trigger:
-    """How far one call has come.
+    """The progress of one call.
 
-    Its bounds do not hold for ``everything``, nor, as long as there is no work, ``to_the_end``. ``one_page`` ends it
-    after a page with work.
+    Its bounds do not hold for ``everything``, nor for ``to_the_end`` while there is no work. ``one_page`` ends it after
+    a page with work.
     """
 
     deadline_seconds: float
@@ -50,7 +50,7 @@ class Trigger:
     is_idle: bool = False
 
     def may_list(self, options: PlanOptions, now_seconds: float, *, has_work: bool) -> bool:
-        """Whether one more page may be asked for."""
+        """Whether one more page may be listed."""
         if self.is_idle or (self.one_page and has_work):
             return False
         if self.pages == 0 or self.everything or (self.to_the_end and not has_work):
@@ -63,12 +63,12 @@ __all__ = ["PlanOptions", "Planner"]
 logger = logging.getLogger(__name__)
 
 
-class Log(Protocol):
-    """What a planner needs of a ``SourceState``."""
+class PlannerState(Protocol):
+    """The part of a ``SourceState`` that a planner uses."""
 
     @property
     def writer(self) -> str:
-        """What records are to name."""
+        """The id that records name as their writer."""
         ...
 
     @property
@@ -78,20 +78,20 @@ class Log(Protocol):
 
     @property
     def index(self) -> FileIndex:
-        """All files that records up to it decided on."""
+        """The known files of all records up to the head."""
         ...
 
     async def append(self, record: Record) -> None:
-        """Make the next record durable; the same one again is fine."""
+        """Make the next record durable; appending the same one again has no effect."""
         ...
 
 
 class Planner:
-    """Plans the batches of one source, one call at a time. What it holds in memory is found again after a crash."""
+    """Plans the batches of one source, one call at a time. After a crash its memory is found again by listing."""
 
     def __init__(
         self,
-        state: Log,
+        state: PlannerState,
         feed: Feed,
         can_split: CanSplit,
         options: PlanOptions,
@@ -111,31 +111,31 @@ class Planner:
 
     @property
     def head(self) -> Record:
-        """The newest record of the state; a state that was opened for writing has one, the claim."""
+        """The newest record of the state; a state opened for writing has at least its claim."""
         head = self._state.head
         assert head is not None
         return head
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """How many files, and bytes, are known to wait for a batch: a lower bound of what there is."""
-        found = [FetchItem(change.file) for change, _ in self._draft.rest if change.kind in ("new", "overwritten")]
-        found += self.head.carry
-        return sum(item.start == 0 for item in found), sum(item.bytes for item in found)
+        """The number of files and bytes that wait for a batch: a lower bound."""
+        items = [FetchItem(change.file) for change, _ in self._draft.rest if change.kind in ("new", "overwritten")]
+        items += self.head.carry
+        return sum(item.start == 0 for item in items), sum(item.bytes for item in items)
 
     @property
     def is_finishing(self) -> bool:
-        """Whether the run is to end when there is no work left."""
+        """Whether the run ends when there is no work left."""
         return self._finish_ms is not None
 
     def finish_by(self, modified_ms: int) -> None:
-        """From now on leave younger files, and look for work until there is none left, however long that takes."""
+        """From now on leave younger files, and list until there is no work left, however long that takes."""
         self._finish_ms = modified_ms
         self._draft = Draft()
         self._feed.finish_by(modified_ms)
 
     async def settle(self) -> Record | None:
-        """Write the record whose fate is unknown, if there is one, with the same content: it may be there already."""
+        """Write a record again whose fate is unknown, with the same content: it may be there already."""
         record = self._unsettled
         if record is not None:
             await self._state.append(record)
@@ -144,11 +144,11 @@ class Planner:
         return record
 
     async def plan(self, limits: BatchLimits, *, everything: bool = False) -> Record | None:
-        """The record of the next batch, durable. ``None``: there is no work now, and nothing but notes were written.
+        """The record of the next batch, durable. ``None`` if there is no work now; notes may have been written.
 
-        The first batch of a source comes after one page with work, unless ``everything`` is wanted at once, however
-        long that takes. When it raises, or is cancelled, the state is as it was, or has the record, which ``settle``
-        then tells.
+        The first batch of a source comes after one page with work, unless ``everything`` is requested at once, however
+        long that takes. After an error or a cancellation the state is unchanged or has the record; ``settle`` then
+        returns it.
         """
         await self.settle()
         self._feed.begin_trigger()
@@ -165,7 +165,7 @@ class Planner:
             if admission.items or self._is_worth_a_record(trigger):
                 return await self._append(admission)
         except BaseException:
-            if admission.items or self._unsettled is not None:  # What was admitted is lost: list it again.
+            if admission.items or self._unsettled is not None:  # The admitted changes are lost: list them again.
                 self._draft = Draft()
                 self._go_back()
             raise
@@ -181,9 +181,9 @@ class Planner:
         return admission
 
     async def _step(self, admission: Admission, trigger: Trigger) -> bool:
-        """List a page if need be, and take what there is room for. ``False``: this was enough."""
+        """List a page if needed, and take the changes that fit. ``False`` at the end of the trigger."""
         draft = self._draft
-        # A run that is to end takes what was there at its beginning: it does not look twice.
+        # A run that ends takes the files from its start: it does not list twice.
         if draft.rest and self._finish_ms is None and self._now() - draft.rest_seconds > REST_SECONDS_MAX:
             draft.drop_rest()
         if admission.is_full:
@@ -216,7 +216,7 @@ class Planner:
         draft.take_page(page, before, self._now())
 
     async def _versions_before(self, page: FoundPage) -> dict[str, KnownFile]:
-        """The known versions of overwritten keys, where the policy asks for them or the new one is empty."""
+        """The known versions of overwritten keys, if the policy needs them or the new version is empty."""
         rereads = self._options.overwrites == "reread"
         keys = [
             change.file.key
@@ -232,12 +232,12 @@ class Planner:
             raise
 
     def _go_back(self) -> None:
-        """Tell the feed that what it has given is asked for once more."""
+        """Tell the feed that the planner goes back to an earlier cursor."""
         if self._finish_ms is not None:
             self._feed.finish_by(self._finish_ms)
 
     def _take(self, admission: Admission, trigger: Trigger) -> bool:
-        """Take changes of the page until it or the room is used up. ``False``: write a record before going on."""
+        """Take changes until the page or the room is used up. ``False``: a record must be written first."""
         draft = self._draft
         while draft.rest:
             change = draft.rest[0][0]
@@ -256,7 +256,7 @@ class Planner:
         return True
 
     def _decide(self, change: Change, admission: Admission) -> bool:
-        """Plan or note one change; ``False``: there is no room for it."""
+        """Plan or note one change; ``False`` if there is no room for it."""
         draft, file = self._draft, change.file
         before = draft.before.get(file.key)
         version = None if before is None else before.file
@@ -274,7 +274,7 @@ class Planner:
         return True
 
     def _is_worth_a_record(self, trigger: Trigger) -> bool:
-        """Whether what was learned without work is to be written down although no batch follows."""
+        """Whether notes without work shall become a record although there is no batch."""
         draft, head = self._draft, self.head
         cursor = draft.cursor or head.cursor
         if draft.pages >= self._options.learned_pages_max:
@@ -282,7 +282,7 @@ class Planner:
         return draft.learned > 0 and (passes(cursor) != passes(head.cursor) or (trigger.to_the_end and trigger.is_idle))
 
     async def _append(self, admission: Admission) -> Record | None:
-        """Write the record; returned if it has work."""
+        """Write the record; returns it if it has work."""
         draft, head = self._draft, self.head
         record = self._unsettled = Record(
             seq=head.seq + 1,

@@ -1,4 +1,4 @@
-"""The front door of a source: what an engine's stream reader calls, and nothing of the engine itself."""
+"""The front door of a source, for the stream reader of an engine. It knows no engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
 from aioprefetch.source.state.store import log_name
 
-# Stores tell whole seconds, and answers take their time: less than this is no difference.
+# Stores give whole seconds, and responses take time: a smaller difference is ignored.
 SKEW_MS_MIN = 5000
 
 
@@ -41,35 +41,35 @@ def now_ms() -> int:
 
 
 async def skew_ms(operator: Operator, written_by: Operator, path: str) -> int:
-    """How far the store's clock is ahead of ours, told by an object there that was written a moment ago.
+    """How far the store's clock is ahead of ours, by the time of an object that was written a moment ago.
 
-    0 if they agree, if the object lies in another store than ``operator`` reads, or if it cannot be looked at.
+    0 if they agree, if the object lies in another store than the one that ``operator`` reads, or if it has no time.
     """
     here, there = operator.info, written_by.info
     if (here.scheme, here.endpoint) != (there.scheme, there.endpoint):
         return 0
     try:
-        found = await written_by.stat(path)
+        metadata = await written_by.stat(path)
     except Error:
         return 0
-    if found.last_modified is None:
+    if metadata.last_modified is None:
         return 0
-    skew = round(found.last_modified.timestamp() * 1000) - now_ms()
+    skew = round(metadata.last_modified.timestamp() * 1000) - now_ms()
     return skew if abs(skew) >= SKEW_MS_MIN else 0
 
 
 __all__ = ["FileSource", "StateLocation"]
 
-# A store tells whole seconds, and its clock is not quite ours.
+# Stores give whole seconds, and their clocks differ a little from ours.
 CLOCK_MARGIN_MS = 1000
 
 
 class FileSource:
     """Files of a store as batches of work: ``latest_offset``, ``partitions``, ``commit``, as an engine calls them.
 
-    Whatever it returns is durable before: a process may be killed between any two steps, and the next one, opened with
-    the same state and given the engine's offset, hands out the same batches again with the same content. One source
-    writes a state at a time; one that was overtaken gets ``StateConflict``. Calls of one source are taken one by one.
+    Every returned offset is durable. A process may be killed between any two steps; the next one, opened with the same
+    state and the engine's offset, returns the same batches with the same content. One source writes a state at a time;
+    an overtaken one raises ``StateConflict``. Concurrent calls of one source wait for each other.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class FileSource:
     ) -> FileSource:
         """Open the source over ``operator``, rooted at the directory that is listed, and take over its state.
 
-        ``url`` tells people, and the state, which directory that is. ``attach_to`` follows the lister of another
-        source instead of listing: first all files that it knows, then what it finds. ``can_split`` says of which files
-        parts can be read (default: of none). ``clock_ms`` gives the time; by default it is this
-        machine's, and that of the store where files are told to be older or younger than it.
+        ``url`` names that directory in the state and in messages. ``attach_to`` follows the lister of another source
+        instead of listing: first all files that it knows, then its further changes. ``can_split`` says whether parts of
+        a file can be read (default: no). ``clock_ms`` gives the time; by default it is the clock of this machine, and
+        the clock of the store where the ages of files count.
 
-        Raises ``ConfigInvalid`` for options that cannot be, and for a state within the source, ``StateConflict`` when
-        the state is that of another source, or what is followed is over another directory. If it fails or is cancelled
-        nothing stays open.
+        Raises ``ConfigInvalid`` for invalid options, for a state within the source, and for a state in a store without
+        conditional writes; ``StateConflict`` if the state belongs to another source, or the followed source has another
+        directory. After an error or a cancellation nothing stays open.
         """
         list_options = list_options or ListOptions()
         can_split = can_split or _never
@@ -176,12 +176,12 @@ class FileSource:
 
     @property
     def state(self) -> SourceState:
-        """The durable state, for what else is kept there (a schema)."""
+        """The durable state, which also keeps small files such as a schema."""
         return self._state
 
     @property
     def cleaner(self) -> Cleaner:
-        """What deletes or moves files, for its counts."""
+        """The cleaner of source files, for its counts."""
         return self._cleaner
 
     def initial_offset(self) -> Offset:
@@ -189,54 +189,53 @@ class FileSource:
         return Offset(self._state.uuid)
 
     async def latest_offset(self, start: Offset, limit: AdmissionOptions | None = None) -> Offset:
-        """The offset after the next batch, which is durable then; ``start`` itself when there is none now.
+        """The offset after the next batch, which is then durable; ``start`` itself if there is no batch now.
 
-        Batches that were planned after ``start`` already, by this process or one before it, come first, one at a time
-        and unchanged, whatever ``limit`` says. Otherwise one is planned within ``limit`` and the limits of the source;
-        a ``limit`` that bounds nothing asks for all there is, up to ``plan_files_max``. Listing is bounded by time and
-        pages.
+        Batches that this or an earlier process has planned after ``start`` come first, one at a time and unchanged,
+        whatever ``limit`` is. Otherwise a batch is planned within ``limit`` and the limits of the source; a ``limit``
+        that bounds nothing requests everything, up to ``plan_files_max``. Listing is bounded by time and pages.
 
-        A failure of a store that may pass gives ``start``, with a warning, and the next call waits for a pause that
-        grows. In a run that is to end, and where all there is was asked for, ``start`` would say that there is no more:
-        there this call tries again. Such failures are raised when they have lasted for ``ListOptions.retry_seconds``.
+        A transient failure of a store returns ``start``, with a warning, and the next call waits for a pause that grows
+        each time. In a run that ends, and if everything was requested, ``start`` would mean that there is no more, so
+        this call tries again. Failures are raised once they have lasted for ``ListOptions.retry_seconds``.
 
-        Raises ``StateConflict`` when ``start`` is another state's, or another writer has taken over;
-        ``UntrustedMetadata`` for a ``start`` beyond the log; ``NotFound`` when the records after it were compacted;
-        ``ObjectChanged`` under ``overwrites=fail``. When it raises, or is cancelled, nothing is lost: call it again.
+        Raises ``StateConflict`` if ``start`` belongs to another state, or another writer has taken over;
+        ``UntrustedMetadata`` for a ``start`` beyond the log; ``NotFound`` if the records after it were removed;
+        ``ObjectChanged`` under ``overwrites=fail``. After an error or a cancellation nothing is lost: call it again.
         """
         limits = limits_of(narrowed(self._admission, limit))
         everything = limit is not None and is_unbounded(limit)
         async with self._lock:
             while True:
-                found = await self._next_offset(start, limits, everything=everything)
-                if found is not None:
-                    return found
+                offset = await self._next_offset(start, limits, everything=everything)
+                if offset is not None:
+                    return offset
                 if not (everything or self._planner.is_finishing):
                     return start
 
     def prepare_available_now(self) -> None:
-        """From now on deliver what is there now, and then no more: ``latest_offset`` ends by returning ``start``."""
+        """Deliver the files that exist now, and no later ones: ``latest_offset`` then ends by returning ``start``."""
         self._planner.finish_by(self._store_ms() + CLOCK_MARGIN_MS)
 
     async def partitions(self, start: Offset, end: Offset) -> list[list[FetchItem]]:
-        """The work between two offsets, divided among tasks: a function of the records and the options alone.
+        """The work between two offsets, divided among tasks: it depends on the records and the options alone.
 
-        Raises as ``latest_offset`` does for offsets that do not go with the state.
+        Raises as ``latest_offset`` for offsets that do not belong to the state.
         """
         while True:
             try:
                 records = await self._records_between(start, end)
-            except Error as error:  # There is nothing to give in their place.
+            except Error as error:  # Nothing else can be returned.
                 self._wait_out(error)
                 continue
             items = [item for record in records for item in record.items]
             return divide(items, self._partitioning, self._can_split)
 
     async def commit(self, end: Offset) -> None:
-        """The engine will not ask for anything up to ``end`` again. May come late, repeatedly, out of order, or never.
+        """The engine has committed ``end``. The call may come late, repeatedly, out of order, or never.
 
-        What follows from it (compaction, cleaning of source files) goes on in the background. A failure that may pass
-        leaves it to the next commit, with a warning.
+        Compaction and the cleaning of source files then run in the background. After a transient failure they are left
+        to the next commit, with a warning.
         """
         try:
             await self._check(end)
@@ -248,21 +247,21 @@ class FileSource:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a store failed when it was asked last, and is asked again by the next call."""
+        """Whether the last request to a store failed, and the next call repeats it."""
         return self._outage.is_failing
 
     def report_latest(self) -> Offset | None:
-        """What is known to be there, planned or not: its distance from the engine's offset is the backlog."""
+        """All known files, planned or not, as an offset: its distance from the engine's offset is the backlog."""
         head = self._planner.head
         files, size = self._planner.waiting
         return Offset(self._state.uuid, head.seq, head.files + files, head.bytes + size)
 
     async def aclose(self) -> None:
-        """End background work and close the state. Nothing durable depends on it."""
+        """End background work and close the state. The durable state needs no closing."""
         await self._resources.aclose()
 
     async def _next_offset(self, start: Offset, limits: BatchLimits, *, everything: bool) -> Offset | None:
-        """See ``latest_offset``; ``None`` after a failure that may pass."""
+        """One attempt of ``latest_offset``; ``None`` after a transient failure."""
         try:
             await self._timer.wait()
             await self._check(start)
@@ -270,8 +269,8 @@ class FileSource:
         except Error as error:
             self._wait_out(error)
             return None
-        # An engine asks what comes after ``start`` when the batch that ended there is committed. What has made
-        # compactions fail for too long is raised.
+        # An engine asks for the batch after ``start`` once the batch before it is committed. This also raises the error
+        # of compactions that have failed for too long.
         await self._state.committed(start.seq)
         try:
             record = await self._recorded_after(start.seq)
@@ -280,7 +279,7 @@ class FileSource:
         except Error as error:
             self._wait_out(error)
             return None
-        self._answered()
+        self._responded()
         return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
 
     async def _records_between(self, start: Offset, end: Offset) -> list[Record]:
@@ -290,11 +289,11 @@ class FileSource:
         if end.seq < start.seq:
             raise InvalidArgument(f"offset {end.seq} lies before {start.seq}", operation="partitions")
         records = await self._state.work(start.seq, end.seq)
-        self._answered()
+        self._responded()
         return records
 
     def _wait_out(self, error: Error) -> None:
-        """Let the next attempt come after a pause, or raise: it does not help, or has not helped for too long."""
+        """Let the next attempt wait for a pause; or raise a permanent error, or one that has lasted too long."""
         if not self._outage.tolerates(error):
             if is_transient(error):
                 error.add_context(failing_seconds=round(self._outage.failing_seconds))
@@ -302,23 +301,23 @@ class FileSource:
         self._timer.failed()
         logger.warning("a store failed, and is asked again for %.0f s more: %s", self._outage.remaining_seconds, error)
 
-    def _answered(self) -> None:
+    def _responded(self) -> None:
         self._timer.succeeded()
         self._outage.end()
 
     async def _recorded_after(self, seq: int) -> Record | None:
-        """The next record with work after ``seq``: batches that were planned before come as they were."""
+        """The next record with work after ``seq``: batches planned earlier come first, unchanged."""
         for number in self._state.work_seqs(seq):
             (record,) = await self._state.work(number - 1, number)
             return record
         return None
 
     async def _check(self, offset: Offset) -> None:
-        """Refuse an offset that does not go with the state; see ``SourceState.check_offset``."""
+        """Refuse an offset that does not belong to the state, as ``SourceState.check_offset``."""
         if offset.state == self._state.uuid and offset.seq > self._planner.head.seq:
-            await self._state.newest()  # Beyond the end, as it was: who has gone on is another writer, and is named.
+            await self._state.newest()  # If another writer has appended records, raise its name.
         self._state.check_offset(offset)
-        # Each opening appends a claim, so that a log that lost its end grows past the offset again.
+        # Each opening appends a claim, so a log that lost its end may have grown past the offset again.
         if offset.seq >= 0 and offset != self._checked:
             await self._state.check_totals(offset)
             self._checked = offset
@@ -327,7 +326,7 @@ class FileSource:
 async def _store_clock(
     operator: Operator, state_operator: Operator, directory: str, state: SourceState
 ) -> Callable[[], int]:
-    """The time of the store, as near as the claim tells that was written just now."""
+    """The clock of the store, by the time of the claim that was written just now."""
     assert state.head is not None
     skew = await skew_ms(operator, state_operator, f"{directory}{log_name(state.head.seq)}")
     return lambda: now_ms() + skew

@@ -1,4 +1,4 @@
-"""How files are found: page by page, from a cursor on, compared with what is known. Nothing is written here."""
+"""How files are found: page by page from a cursor on, compared with the known files. Nothing is written here."""
 
 from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.list.follower import Followed, Follower

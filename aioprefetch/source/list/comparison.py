@@ -1,8 +1,8 @@
-"""What the pages of a listing mean, compared with what is known. Pure.
+"""The changes in a page of a listing, compared with the known files. Pure.
 
-The tail looks at keys that nobody has decided on: each file is new. The sweep merges a page with the known files of
-its keys, both in the order of their keys. Keys are compared as Python compares text, by code points, which is the order
-of their bytes in UTF-8, and so the order of S3.
+The tail lists keys above the frontier, where no file is known: each is new. The sweep merges a page with the known
+files of the same range, both sorted by key. Keys are compared as Python compares text, by code points: this is the
+order of their bytes in UTF-8, and therefore the order of S3.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ ChangeSteps = list[tuple[Change, Cursor]]
 
 @dataclass(slots=True)
 class Compared:
-    """Changes with the cursor after each, and the cursor after all. ``old`` and ``young`` count the files listed.
+    """Changes with the cursor after each, and the cursor after all of them.
 
-    ``left`` are the changes that were passed over because they are young, in the order of their keys.
+    ``old`` and ``young`` count the listed files. ``left`` are the young files that were skipped, in the order of keys.
     """
 
     changes: ChangeSteps
@@ -41,9 +41,9 @@ def compare_tail(
     *,
     stops: bool = False,
 ) -> Compared:
-    """A page of keys above the frontier: no file of it is known. Those younger than ``until_ms`` are passed over.
+    """Compare a page of keys above the frontier, none of them known. Files younger than ``until_ms`` are skipped.
 
-    Only a sweep finds those later: where there will be none (``stops``), the page ends before the first of them.
+    Only a later sweep finds skipped files. Without sweeps (``stops``) the page ends before the first of them.
     """
     changes: ChangeSteps = []
     high, sweep_key, sweeps, sweep_end = cursor.high_modified_ms, cursor.sweep_key, cursor.sweeps, cursor.sweep_end
@@ -79,9 +79,9 @@ def compare_sweep(
     selection: Selection,
     until_ms: int | None = None,
 ) -> Compared:
-    """The entries and the known files with keys above ``cursor.sweep_key`` and up to ``through``: all there are.
+    """Compare all entries and all known files with keys above ``cursor.sweep_key`` and up to ``through``.
 
-    The sweep ends where ``through`` is its end.
+    The sweep ends if ``through`` reaches its end.
     """
     entries, known, same = _without_same(entries, known)
     files = [file_of(entry) for entry in entries if selection.takes(entry.path)]
@@ -108,27 +108,31 @@ def compare_sweep(
 def _without_same(
     entries: Sequence[Entry], known: Sequence[KnownFile]
 ) -> tuple[Sequence[Entry], Sequence[KnownFile], int]:
-    """Both without the files whose ETag says that nothing happened to them, and how many those are.
+    """Both without the files whose ETag is unchanged, and the number of these files.
 
-    That is nearly all of a sweep, and nothing has to be made of them.
+    They are nearly all of a sweep, so no further objects are made of them.
     """
-    there = {one.file.key: one for one in known if one.gone_ms is None and one.file.etag is not None}
+    present = {before.file.key: before for before in known if before.gone_ms is None and before.file.etag is not None}
     rest = []
     for entry in entries:
-        one = there.get(entry.path)
-        if one is not None and entry.etag == one.file.etag and entry.version in (None, one.file.version):
-            del there[entry.path]
+        before = present.get(entry.path)
+        if before is not None and entry.etag == before.file.etag and entry.version in (None, before.file.version):
+            del present[entry.path]
         else:
             rest.append(entry)
     same = len(entries) - len(rest)
     if not same:
         return entries, known, 0
-    left = [one for one in known if one.gone_ms is not None or one.file.etag is None or one.file.key in there]
+    left = [
+        before
+        for before in known
+        if before.gone_ms is not None or before.file.etag is None or before.file.key in present
+    ]
     return rest, left, same
 
 
 def compare(files: Iterable[SourceFile], known: Sequence[KnownFile]) -> Iterator[Change]:
-    """What differs between files that are there and those that are known, both sorted, over the same range of keys."""
+    """The changes from known files to listed files, both sorted, over the same range of keys."""
     position, count = 0, len(known)
     for file in files:
         key = file.key
@@ -143,15 +147,15 @@ def compare(files: Iterable[SourceFile], known: Sequence[KnownFile]) -> Iterator
         kind = kind_of(file, before)
         if kind is not None:
             yield Change(kind, file)
-    for one in known[position:]:
-        if one.gone_ms is None:
-            yield Change("gone", one.file)
+    for rest in known[position:]:
+        if rest.gone_ms is None:
+            yield Change("gone", rest.file)
 
 
 def kind_of(file: SourceFile, before: KnownFile | None) -> ChangeKind | None:
-    """What happened to a file that is there; ``None``: nothing.
+    """The kind of change of a listed file; ``None`` if it is unchanged.
 
-    A key that was seen to be gone and has another version now is ``new``: it is another file of that name.
+    A key that was gone and has another version now is ``new``: another file of the same name.
     """
     if before is None:
         return "new"
@@ -161,5 +165,5 @@ def kind_of(file: SourceFile, before: KnownFile | None) -> ChangeKind | None:
 
 
 def is_young(file: SourceFile, until_ms: int) -> bool:
-    """Whether a file came after that time, in the store's clock. One without a time did not."""
+    """Whether a file is younger than that time, in the store's clock. A file without a time is not."""
     return file.modified_ms is not None and file.modified_ms > until_ms

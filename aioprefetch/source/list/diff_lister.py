@@ -1,12 +1,12 @@
-"""Finds files in a store that lists in no order: listing after listing in full, each key looked up.
+"""Finds files in a store that lists in no order by repeated full listings.
 
-So do S3's directory buckets (``--x-s3``). There is no place to go on from, so a listing goes on by the page token while
-this process lives; the next one begins anew. A Bloom filter tells most new keys from known ones without a look-up; what
-it takes for known is confirmed. Which files are gone shows when a listing has ended: the keys that were listed are then
-compared in order with those that are known. They are kept in sorted runs in temporary files, so that memory is bounded:
-a Bloom filter of them would miss some that are gone.
+Such stores are S3's directory buckets (``--x-s3``). No key is a position in such a listing: it continues by the page
+token while this process lives, and a later process starts it again. A Bloom filter separates most new keys from known
+ones without a lookup; keys that look known are looked up. Deletions show at the end of a listing, when the listed keys
+are compared in order with the known files. The listed keys are kept in sorted runs in temporary files, so that memory
+is bounded; a Bloom filter would miss deletions.
 
-A page that brings changes costs a request; of those that do not, each trigger lists ``sweep_pages``, and one at least.
+A page with changes costs one request. Each trigger lists at most ``sweep_pages`` pages without changes, at least one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KNOWN_FILES = 1000
 
 @dataclass(slots=True)
 class _Listing:
-    """One listing under way. ``compared`` is the last known key that was compared with it; ``None``: not begun."""
+    """One listing under way. ``compared`` is the last known key compared with it; ``None`` before the comparison."""
 
     pages: ReadAhead
     filter: BloomFilter
@@ -62,7 +62,7 @@ class DiffLister:
         self._clock = clock or loop_seconds
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._progress = ListingProgress(operator.info.url, clock)
-        self._filter: BloomFilter | None = None  # Made by the first listing, which looks every key up.
+        self._filter: BloomFilter | None = None  # Made by the first listing, which looks up every key.
         self._listing: _Listing | None = None
         self._dropped: list[ReadAhead] = []
         self._held: FoundPage | None = None
@@ -75,20 +75,20 @@ class DiffLister:
         self._begin()
 
     def first(self) -> Diff:
-        """The cursor of a source that has found nothing yet."""
+        """The cursor of a new source."""
         return Diff()
 
     def begin_trigger(self) -> None:
-        """A new trigger: some more pages that bring nothing, and another listing if the last one has ended."""
+        """Start a new trigger: again a share of pages without changes, and a new listing if the last one has ended."""
         self._begin()
 
     def _begin(self) -> None:
         self._left = max(1, self._options.sweep_pages)
         self._ended = False
-        self._found = False
+        self._has_changes = False
 
     def finish_by(self, modified_ms: int | None) -> None:
-        """Leave younger files to a later run, and be idle for good after one whole listing. ``None``: no end."""
+        """Leave younger files to a later run, and end after one whole listing. ``None``: no end."""
         self._drop()
         self._progress.begin()
         self._until_ms = modified_ms
@@ -99,7 +99,7 @@ class DiffLister:
         self._begin()
 
     async def page(self, cursor: Cursor) -> FoundPage:
-        """The next changes. See ``Feed.page``, and ``TailSweepLister.page`` for what happens after an error."""
+        """The next changes, as ``Feed.page``. After an error the next call waits for a pause that grows each time."""
         if not isinstance(cursor, Diff):
             raise InvalidArgument(
                 f"a lister without order goes on from a cursor of its own kind, not from {excerpt(repr(cursor))}",
@@ -112,29 +112,29 @@ class DiffLister:
             return FoundPage((), cursor, 0, is_idle=True)
         await self._timer.wait()
         try:
-            found = await self._next_page(cursor)
+            page = await self._next_page(cursor)
         except Error as error:
             self._timer.failed()
-            if error.status == "permanent":  # A token that is refused is refused again.
+            if error.status == "permanent":  # A refused token would be refused again.
                 self._drop()
             raise
         self._timer.succeeded()
-        return found
+        return page
 
     async def aclose(self) -> None:
-        """End listing ahead and remove the temporary files. The next page begins a listing anew."""
+        """End listing ahead and remove the temporary files. The next call of ``page`` starts a new listing."""
         self._drop()
         while self._dropped:
             await self._dropped[-1].aclose()
             self._dropped.pop()
 
-    # --- where it stands ----------------------------------------------------------------------------------------
+    # --- the position -------------------------------------------------------------------------------------------
 
     async def _rest_of_page(self, cursor: Diff) -> FoundPage | None:
-        """What was not taken of the last page, as it compares with what is known now; ``None``: nothing.
+        """The untaken rest of the last page, compared with the known files again; ``None`` if nothing is left.
 
-        A cursor that does not follow on ends the listing. What has waited for long is told by the next listing, which
-        looks at it again; but a run that is to end does not look twice.
+        A cursor that does not continue the page ends the listing. A rest that has waited too long is dropped, as the
+        next listing returns it again, except in a run that ends, which lists only once.
         """
         held = self._held
         if held is None or cursor == held.after:
@@ -148,13 +148,13 @@ class DiffLister:
             return None
         rest = [change for change, _ in held.changes[numbers.index(cursor.taken + 1) :]]
         known = await self._known.find([change.file.key for change in rest])
-        changes = [now for change in rest if (now := _compared_again(change, known.get(change.file.key))) is not None]
-        self._found = True
+        changes = [new for change in rest if (new := _compared_again(change, known.get(change.file.key))) is not None]
+        self._has_changes = True
         assert isinstance(held.after, Diff)
         return self._hold(cursor, changes, held.after, is_idle=self._is_idle())
 
     def _hold(self, cursor: Diff, changes: list[Change], after: Diff, *, is_idle: bool) -> FoundPage:
-        """A page of changes, each with its number, which is also kept until all of it is taken."""
+        """A page of numbered changes, which is kept until all of it is taken."""
         after = replace(after, taken=cursor.taken + len(changes))
         pairs = tuple(
             (change, after if number == len(changes) else replace(cursor, taken=cursor.taken + number))
@@ -197,19 +197,19 @@ class DiffLister:
             after, changes = await self._listed(listing, cursor)
         else:
             after, changes = await self._compared(listing, cursor, listing.compared)
-        self._found = self._found or bool(changes)
+        self._has_changes = self._has_changes or bool(changes)
         self._left -= not changes
         is_idle = self._is_idle()
         if self._done and self._young and self._until_ms is not None:
             self._progress.left_young(self._young, self._youngest_ms - self._until_ms)
             self._young = 0
-        if is_idle and not self._found:
+        if is_idle and not self._has_changes:
             self._timer.rest()
         self._held_since = self._clock()
         return self._hold(cursor, changes, after, is_idle=is_idle)
 
     async def _listed(self, listing: _Listing, cursor: Diff) -> tuple[Diff, list[Change]]:
-        """A page of the listing, each key looked up unless it is certainly new."""
+        """A page of the listing; each key is looked up unless it is certainly new."""
         entries = await listing.pages.next()
         files = [file_of(entry) for entry in entries if self._selection.takes(entry.path)]
         until_ms = self._until_ms
@@ -220,14 +220,14 @@ class DiffLister:
             if until_ms is not None:
                 await self._count_young([file for file in files if is_young(file, until_ms)])
         except BaseException:
-            self._drop()  # The page is not told, and its token leads to the next one.
+            self._drop()  # The page is lost, and its token leads to the next one.
             raise
         if until_ms is not None and entries:
             self._progress.listed(len(entries), entries[-1].path)
         keys = [change.file.key for change in changes]
-        for one in (listing.filter, self._filter):
-            if one is not None:
-                one.update(keys)
+        for known in (listing.filter, self._filter):
+            if known is not None:
+                known.update(keys)
         if listing.pages.finished:
             listing.compared = ""
         elif until_ms is not None and self._overrun.after(len(old), len(files) - len(old)):
@@ -243,13 +243,13 @@ class DiffLister:
     async def _remember(self, listing: _Listing, entries: list[Entry]) -> None:
         keys = [entry.path for entry in entries]
         if listing.listed.is_full:
-            # To its end even if nobody waits any more: the runs must not be closed under the thread.
+            # To its end even after a cancellation: the runs must not be closed under the thread.
             await settled(self._operator.runtime().run_blocking(listing.listed.add, keys))
         else:
             listing.listed.add(keys)
 
     async def _count_young(self, files: list[SourceFile]) -> None:
-        """Count the files that are left to a later run, of which a known version is none."""
+        """Count the files left to a later run, without known versions."""
         if files:
             left = [change.file for change in await self._looked_up(files)]
             self._young += len(left)
@@ -263,13 +263,13 @@ class DiffLister:
         return [Change(kind, file) for kind, file in kinds if kind is not None]
 
     async def _compared(self, listing: _Listing, cursor: Diff, after: str) -> tuple[Diff, list[Change]]:
-        """Some known files, compared with what was listed; after the last ones the listing has ended."""
+        """Compare some known files with the listed keys; after the last known file the listing has ended."""
         known = await self._known.page(after, count=KNOWN_FILES)
-        keys = [one.file.key for one in known]
+        keys = [file.file.key for file in known]
         try:
             absent = await settled(self._operator.runtime().run_blocking(listing.listed.missing, keys))
         except BaseException:
-            self._drop()  # What was merged up to these keys comes no more: without it files would seem to be gone.
+            self._drop()  # The merged keys cannot be read again: without them files would look deleted.
             raise
         listing.filter.update(keys)
         if len(known) == KNOWN_FILES:
@@ -280,13 +280,13 @@ class DiffLister:
             self._drop()
             self._ended = True
             self._done = self._until_ms is not None
-        return cursor, [Change("gone", one.file) for one in known if one.file.key in absent and one.gone_ms is None]
+        return cursor, [Change("gone", file.file) for file in known if file.file.key in absent and file.gone_ms is None]
 
 
 def _compared_again(change: Change, known: KnownFile | None) -> Change | None:
-    """A change that was told before; what was taken since may be of the same key, listed twice."""
+    """A change of a kept page, compared again: a taken change may be of the same key, listed twice."""
     if change.kind != "gone":
         kind = kind_of(change.file, known)
         return None if kind is None else Change(kind, change.file)
-    is_there = known is not None and known.gone_ms is None and known.file.is_same_version(change.file)
-    return change if is_there else None
+    is_known = known is not None and known.gone_ms is None and known.file.is_same_version(change.file)
+    return change if is_known else None

@@ -1,8 +1,8 @@
-"""Finds files through the lister of another source, by reading its state: one lists, others follow.
+"""Finds files by following the lister of another source, through its state: one source lists, others follow.
 
-First all files that the other one knows, in the order of their keys, then its records one by one. A follower that was
-away for so long that records were removed compares once more all that the other one knows with what it knows itself,
-which also tells what is gone. It asks the bucket for nothing, and takes only what its own glob matches.
+A new follower first takes all files that the other source knows, in the order of their keys, then its records one by
+one. If records were removed while the follower was away, it compares all files that the other source knows with its own
+once more, which also finds deletions. It sends no request to the bucket, and takes only files that match its own glob.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from aioprefetch.source.polling import PollTimer
 from aioprefetch.source.record import Record
 from aioprefetch.source.state.delta import Changes, carried_files, changes_of
 
+# Records read at once, at most.
 RECORDS = 16
 
 
 class Followed(Protocol):
-    """What a follower needs of the other's ``SourceState``, which is opened for reading."""
+    """The part of the other source's ``SourceState``, opened for reading, that a follower uses."""
 
     @property
     def uuid(self) -> str:
@@ -37,44 +38,45 @@ class Followed(Protocol):
 
     @property
     def head(self) -> Record | None:
-        """The newest record that was seen."""
+        """The newest record seen so far."""
         ...
 
     @property
     def index(self) -> FileIndex:
-        """All files up to the head, or some record after it."""
+        """The known files of all records up to the head, or up to a later record."""
         ...
 
     async def newest(self) -> Record | None:
-        """Look at the log again; the head is then the newest record."""
+        """Look at the log again; the head becomes the newest record."""
         ...
 
     async def records(self, after: int, through: int) -> list[Record]:
-        """Some records. ``NotFound`` when they were removed."""
+        """The records in a range. ``NotFound`` if some were removed."""
         ...
 
 
 class FollowedRecords:
-    """Reads the records of a followed state one after the other, each once while nobody goes back.
+    """Reads the records of a followed state in order, each once unless the caller goes back.
 
-    A record has from none to a hundred thousand files, so one is read first, and more at once as they prove small.
+    A record has between none and a hundred thousand files. One record is read first, then more at once if they are
+    small.
     """
 
     def __init__(self, state: Followed) -> None:
         self._state = state
-        # The last record given out, what it carried over, and those that were read after it.
+        # The last record returned, the files that it carried over, and the records read after it.
         self._seq = -1
         self._carried: frozenset[SourceFile] = frozenset()
         self._ahead: list[Record] = []
-        # So many files the next ones may have; it shrinks slowly.
+        # The expected number of files in the next records; it shrinks slowly.
         self._files_each: int | None = None
 
     async def after(
         self, seq: int, end: int, takes: Callable[[str], bool], *, files_max: int
     ) -> list[tuple[int, Changes]] | None:
-        """What the records after ``seq`` decided on, of the keys that are taken; none beyond ``end``, which is above.
+        """The changes by the records after ``seq`` and up to ``end``, each with its number, of the selected keys.
 
-        As many as have ``files_max`` keys together, at least one record. ``None``: some were removed.
+        At least one record, and no further ones once ``files_max`` keys are reached. ``None`` if records were removed.
         """
         if not await self._go_to(seq):
             return None
@@ -98,7 +100,7 @@ class FollowedRecords:
         return decided
 
     async def _go_to(self, seq: int) -> bool:
-        """Stand behind the record ``seq``; what it carried over was decided on there. ``False``: it was removed."""
+        """Move after the record ``seq``, and note the files that it carried over. ``False`` if it was removed."""
         if seq == self._seq:
             return True
         self._ahead = []
@@ -117,17 +119,17 @@ class FollowedRecords:
             records = await self._state.records(after, through)
         except NotFound:
             return None
-        return records if [one.seq for one in records] == list(range(after + 1, through + 1)) else None
+        return records if [record.seq for record in records] == list(range(after + 1, through + 1)) else None
 
 
 KNOWN_FILES = 1000
 
 
 class Follower:
-    """A ``Feed`` over the state of another source. ``known`` is what the follower itself has decided on.
+    """A ``Feed`` over the state of another source. ``known`` are the files that the follower itself has decided on.
 
-    Every version of a file that the other one plans is told once; one that is overwritten before the follower has come
-    to it is not, as it can be read no more.
+    Every version of a file that the other source plans is returned once. A version that was overwritten before the
+    follower reached it is left out, as it can no longer be read.
     """
 
     def __init__(
@@ -143,9 +145,9 @@ class Follower:
         self._known = known
         self._selection = Selection("", options.glob, hidden_files=options.hidden_files)
         self._timer = PollTimer(options.interval_seconds, clock)
-        self._found = False
-        # What this trigger was told, and does not know yet; as long as each page was taken whole.
-        self._told: dict[str, KnownFile] = {}
+        self._has_changes = False
+        # Changes returned in this trigger that ``known`` does not contain yet, while each page is taken whole.
+        self._pending: dict[str, KnownFile] = {}
         self._after: Follow | None = None
         self._finish_ms: int | None = None
         self._finish_seq: int | None = None
@@ -155,14 +157,14 @@ class Follower:
         return Follow(state=self._state.uuid)
 
     def begin_trigger(self) -> None:
-        """A new trigger."""
-        self._found = False
-        self._told.clear()
+        """Start a new trigger."""
+        self._has_changes = False
+        self._pending.clear()
 
     def finish_by(self, modified_ms: int | None) -> None:
-        """Be idle for good after the record that is the newest one then: it is the other's lister that knows times.
+        """End after the record that is the newest one at the next look: only the other source's lister knows times.
 
-        Whoever goes back to an earlier cursor calls this again with the same time, and the end stays where it was.
+        A caller that goes back to an earlier cursor calls this again with the same time, and the end stays the same.
         """
         if modified_ms != self._finish_ms:
             self._finish_seq = None
@@ -170,9 +172,9 @@ class Follower:
         self._timer.wake()
 
     async def page(self, cursor: Cursor) -> FoundPage:
-        """The next changes. See ``Feed.page``, and ``TailSweepLister.page`` for what happens after an error.
+        """The next changes, as ``Feed.page``. After an error the next call waits for a pause that grows each time.
 
-        Raises ``StateConflict`` when the state is not the one that the cursor is of, or was put back to an older one.
+        Raises ``StateConflict`` if the cursor belongs to another state, or the state was put back to an older copy.
         """
         if not isinstance(cursor, Follow):
             raise InvalidArgument(
@@ -188,49 +190,49 @@ class Follower:
             return FoundPage((), cursor, 0, is_idle=True)
         await self._timer.wait()
         if cursor != self._after:
-            self._told.clear()
+            self._pending.clear()
         try:
-            found = await self._next_page(cursor)
+            page = await self._next_page(cursor)
         except Error:
             self._timer.failed()
             raise
         self._timer.succeeded()
-        self._after = found.after if isinstance(found.after, Follow) else None
-        self._found = self._found or bool(found.changes)
-        if found.is_idle and not self._found:
+        self._after = page.after if isinstance(page.after, Follow) else None
+        self._has_changes = self._has_changes or bool(page.changes)
+        if page.is_idle and not self._has_changes:
             self._timer.rest()
-        return found
+        return page
 
     async def aclose(self) -> None:
-        """Nothing is held; the state belongs to whoever opened it."""
+        """Has no effect: the follower holds nothing, and its creator closes the state."""
 
     async def _next_page(self, cursor: Follow) -> FoundPage:
         end, is_newest = await self._end(cursor)
         if cursor.backfill_key is None:
             if cursor.seq >= end:
                 return FoundPage((), cursor, 0, is_idle=True)
-            found = await self._followed(cursor, end)
-            return found if is_newest else replace(found, is_idle=False)
+            page = await self._followed(cursor, end)
+            return page if is_newest else replace(page, is_idle=False)
         if cursor.through < 0:
             if end < 0:
                 return FoundPage((), cursor, 0, is_idle=True)
             cursor = replace(cursor, through=end)
-        found = await self._backfilled(cursor, cursor.backfill_key or "", end)
-        return found if is_newest else replace(found, is_idle=False)
+        page = await self._backfilled(cursor, cursor.backfill_key or "", end)
+        return page if is_newest else replace(page, is_idle=False)
 
     async def _end(self, cursor: Follow) -> tuple[int, bool]:
-        """The record to go to, and whether the log was asked just now: in a run that is to end, at its beginning."""
+        """The record to follow up to, and whether the log was read just now (in a run that ends: at its beginning)."""
         if self._finish_seq is not None:
             return self._finish_seq, True
         head, is_finishing = self._state.head, self._finish_ms is not None
-        come = max(cursor.seq, cursor.through)
-        is_newest = head is None or head.seq <= come or is_finishing
+        reached = max(cursor.seq, cursor.through)
+        is_newest = head is None or head.seq <= reached or is_finishing
         if is_newest:
             head = await self._state.newest()
         end = -1 if head is None else head.seq
-        if end < come:
+        if end < reached:
             raise StateConflict(
-                f"the source has followed the state {cursor.state!r} to record {come}, and it ends at {end}: it was"
+                f"the source has followed the state {cursor.state!r} to record {reached}, and it ends at {end}: it was"
                 " put back to an older copy",
                 operation="list",
             )
@@ -238,29 +240,31 @@ class Follower:
             self._finish_seq = end
         return end, is_newest
 
-    # --- all files that the other one knows ---------------------------------------------------------------------
+    # --- all files that the other source knows ------------------------------------------------------------------
 
     async def _backfilled(self, cursor: Follow, after: str, end: int) -> FoundPage:
-        """Some keys of both, compared. What records after ``through`` decided on comes with these records."""
+        """Compare a range of keys of both. Changes by records after ``through`` come with these records."""
         theirs = await self._state.index.page(after, count=KNOWN_FILES)
         through = theirs[-1].file.key if len(theirs) == KNOWN_FILES else None
         ours = await self._known.page(after, count=KNOWN_FILES)
         if len(ours) == KNOWN_FILES and (through is None or ours[-1].file.key < through):
             through = ours[-1].file.key
-        theirs, ours = _up_to(theirs, through), self._with_told(_up_to(ours, through), after, through)
-        later = {one.file.key for one in theirs if one.seq > cursor.through}
-        # Names that were gone since the last record that was followed, whatever came in their place. Of the one after
-        # that a part may have been followed; a name that it has anew was seen to be gone before it.
-        anew = {one.file.key for one in theirs if cursor.seq + 1 < one.since <= cursor.through}
+        theirs, ours = _up_to(theirs, through), self._with_pending(_up_to(ours, through), after, through)
+        later = {known.file.key for known in theirs if known.seq > cursor.through}
+        # Names that were gone at some time after the last followed record, and were created again. The record after
+        # that one may have been followed in part; a name that is new in it was gone before it.
+        recreated = {known.file.key for known in theirs if cursor.seq + 1 < known.since <= cursor.through}
         takes = self._selection.takes
         files = [
-            one.file for one in theirs if one.gone_ms is None and one.file.key not in later and takes(one.file.key)
+            known.file
+            for known in theirs
+            if known.gone_ms is None and known.file.key not in later and takes(known.file.key)
         ]
         changes: ChangeSteps = [
-            (_anew(change, anew), replace(cursor, backfill_key=change.file.key))
-            for change in compare(files, [one for one in ours if one.file.key not in later - anew])
+            (_as_new(change, recreated), replace(cursor, backfill_key=change.file.key))
+            for change in compare(files, [known for known in ours if known.file.key not in later - recreated])
         ]
-        self._told |= {
+        self._pending |= {
             change.file.key: KnownFile(change.file, cursor.through, 0 if change.kind == "gone" else None)
             for change, _ in changes
         }
@@ -269,56 +273,58 @@ class Follower:
         done = replace(cursor, seq=cursor.through, backfill_key=None)
         return FoundPage(tuple(changes), done, 0, is_idle=done.seq >= end)
 
-    def _with_told(self, ours: Sequence[KnownFile], after: str, through: str | None) -> Sequence[KnownFile]:
-        """What is known here of a range of keys, and what this trigger was told of it before."""
-        if not self._told or max(self._told) <= after:
+    def _with_pending(self, ours: Sequence[KnownFile], after: str, through: str | None) -> Sequence[KnownFile]:
+        """The known files of a range of keys, with the pending changes of this trigger."""
+        if not self._pending or max(self._pending) <= after:
             return ours
-        told = {key: one for key, one in self._told.items() if after < key and (through is None or key <= through)}
-        merged = {one.file.key: one for one in ours} | told
+        pending = {
+            key: file for key, file in self._pending.items() if after < key and (through is None or key <= through)
+        }
+        merged = {known.file.key: known for known in ours} | pending
         return [merged[key] for key in sorted(merged)]
 
     # --- its records --------------------------------------------------------------------------------------------
 
     async def _followed(self, cursor: Follow, end: int) -> FoundPage:
-        """What the next records decided on, as it compares with what is known here."""
+        """The changes by the next records, compared with the known files of the follower."""
         decided = await self._records.after(cursor.seq, end, self._selection.takes, files_max=KNOWN_FILES)
         if decided is None:
             return FoundPage((), replace(cursor, through=end, backfill_key=""), 0, is_idle=False)
         keys = sorted({key for _, changes in decided for key in changes})
         theirs = await self._state.index.find(keys) if keys else {}
         before = dict(await self._known.find(keys)) if keys else {}
-        before |= {key: self._told[key] for key in keys if key in self._told}
+        before |= {key: self._pending[key] for key in keys if key in self._pending}
         pairs: ChangeSteps = []
         for seq, changes in decided:
-            told = _told(changes, before, theirs)
-            pairs += [(change, replace(cursor, seq=seq - 1)) for change in told[:-1]]
-            pairs += [(change, replace(cursor, seq=seq)) for change in told[-1:]]
-            self._told |= {change.file.key: before[change.file.key] for change in told}
+            new = _new_changes(changes, before, theirs)
+            pairs += [(change, replace(cursor, seq=seq - 1)) for change in new[:-1]]
+            pairs += [(change, replace(cursor, seq=seq)) for change in new[-1:]]
+            self._pending |= {change.file.key: before[change.file.key] for change in new}
         after = replace(cursor, seq=decided[-1][0])
         return FoundPage(tuple(pairs), after, 0, is_idle=after.seq >= end)
 
 
-def _anew(change: Change, anew: set[str]) -> Change:
-    return replace(change, kind="new") if change.kind == "overwritten" and change.file.key in anew else change
+def _as_new(change: Change, recreated: set[str]) -> Change:
+    return replace(change, kind="new") if change.kind == "overwritten" and change.file.key in recreated else change
 
 
-def _told(changes: Changes, before: dict[str, KnownFile], theirs: Mapping[str, KnownFile]) -> list[Change]:
-    """What one record changes; ``before`` is brought up to date with it.
+def _new_changes(changes: Changes, before: dict[str, KnownFile], theirs: Mapping[str, KnownFile]) -> list[Change]:
+    """The changes by one record; ``before`` is updated with them.
 
-    ``theirs`` is what later records made of it: a version that they replaced, or missed, can be read no more.
+    ``theirs`` are the files after all records: a version that was replaced or deleted since can no longer be read.
     """
-    told: list[Change] = []
+    new: list[Change] = []
     for key, now in changes.items():
         known = before.get(key)
         if isinstance(now, KnownFile):
             kind = kind_of(now.file, known) if _is_there(now.file, theirs.get(key)) else None
             if kind is not None:
-                told.append(Change(kind, now.file))
+                new.append(Change(kind, now.file))
                 before[key] = now
         elif known is not None and known.gone_ms is None:
-            told.append(Change("gone", known.file))
+            new.append(Change("gone", known.file))
             before[key] = replace(known, gone_ms=now)
-    return told
+    return new
 
 
 def _is_there(file: SourceFile, now: KnownFile | None) -> bool:
@@ -326,4 +332,4 @@ def _is_there(file: SourceFile, now: KnownFile | None) -> bool:
 
 
 def _up_to(known: Sequence[KnownFile], through: str | None) -> Sequence[KnownFile]:
-    return known if through is None else known[: bisect_right(known, through, key=lambda one: one.file.key)]
+    return known if through is None else known[: bisect_right(known, through, key=lambda file: file.file.key)]

@@ -1,4 +1,4 @@
-"""Pages of a listing in the order of keys, asked for by the key that they come after."""
+"""Pages of a listing: read ahead in the background, and addressed by the key that they follow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from aioprefetch.values import Entry, ListRequest
 
 
 class ReadAhead:
-    """Up to ``ahead_pages`` pages wait in memory, fetched by a background task that ends when there are enough.
+    """The pages of one listing. A background task keeps up to ``ahead_pages`` of them in memory.
 
-    ``on_request`` is called for each request. One that failed in the background is sent again by ``next``, which
-    raises what comes of it. ``cancel`` or ``aclose`` ends the task.
+    ``on_request`` is called for each request. If a request of the background task fails, ``next`` repeats it and raises
+    its error. ``cancel`` or ``aclose`` ends the task.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class ReadAhead:
 
     @property
     def finished(self) -> bool:
-        """Whether the last page was given out."""
+        """Whether ``next`` has returned the last page."""
         return self._pages.finished and not self._ready
 
     @property
     def is_running(self) -> bool:
-        """Whether the background task is there."""
+        """Whether the background task is running."""
         return self._work is not None
 
     async def next(self) -> list[Entry]:
-        """The next page, perhaps without entries. Not to be called when ``finished``."""
-        async with self._lock:  # A request that is under way brings this very page.
+        """The next page, possibly without entries. Must not be called when ``finished``."""
+        async with self._lock:  # A request under way brings this page.
             return self._ready.popleft() if self._ready else await self._fetch()
 
     def start(self, pages: int | None = None) -> None:
-        """Fetch ahead in the background, unless enough is there; no more than so many ``pages`` are of use."""
+        """Read ahead in the background up to the limit, or up to ``pages`` if fewer will be used."""
         self._wanted = self._ahead_pages if pages is None else min(pages, self._ahead_pages)
         if self._work is None and not self._pages.finished and len(self._ready) < self._wanted:
             self._ended.clear()
@@ -62,12 +62,12 @@ class ReadAhead:
             )
 
     def cancel(self) -> None:
-        """End the background task as soon as it waits for something."""
+        """Cancel the background task, without waiting for its end."""
         if self._work is not None:
             self._work.cancel()
 
     async def aclose(self) -> None:
-        """End the background task and wait until it has ended."""
+        """Cancel the background task and wait for its end."""
         if self._work is not None:
             self._work.cancel()
             await self._ended.wait()
@@ -93,13 +93,13 @@ class ReadAhead:
 
 _path = attrgetter("path")
 
-# Pages that nobody asked for during so long are listed again: what they tell may not be true any more.
+# Pages unused for this long are listed again, as they may be outdated.
 UNUSED_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """All entries with keys above ``after`` and up to ``through``; of the last page, all above ``after``."""
+    """All entries with keys above ``after`` and up to ``through``; in the last page, all above ``after``."""
 
     after: str
     entries: Sequence[Entry]
@@ -108,10 +108,10 @@ class KeyPage:
 
 
 class KeyPages:
-    """One cursor over the keys below a prefix. It may be moved anywhere; going on costs at most a request a page.
+    """One position in the keys below a prefix. It can be moved anywhere; continuing costs at most a request a page.
 
-    The page given out last is held, so that what was not taken of it is given out again, and pages are read ahead
-    while there are more. Raises ``ProtocolError`` for a store that does not list in the order of keys.
+    The last page is kept, so that its untaken rest can be returned again, and further pages are read ahead. Raises
+    ``ProtocolError`` for a store that does not list in the order of keys.
     """
 
     def __init__(self, operator: Operator, prefix: str, ahead_pages: int, on_request: Callable[[], None]) -> None:
@@ -126,22 +126,22 @@ class KeyPages:
         self._used_at = 0.0
 
     def has_after(self, key: str) -> bool:
-        """Whether entries above ``key`` are held."""
+        """Whether the kept page has entries above ``key``."""
         page = self._held
         return page is not None and page.after <= key < page.through
 
     def is_at_end(self, key: str) -> bool:
-        """Whether ``key`` is in the page with which the listing ended, or above it."""
+        """Whether ``key`` lies in the last page of the listing, or above it."""
         page = self._held
         return page is not None and page.is_last and page.after <= key
 
     async def after(self, key: str, *, pages: int | None = None, end: str | None = None) -> KeyPage:
-        """The page above ``key``, or what is left of it.
+        """The page above ``key``, or the rest of the kept page.
 
-        The next ones are read in the background, as far as they are going to be used: no more than ``pages``, and none
-        when this one goes to the key ``end``.
+        Further pages are read in the background as far as they will be used: at most ``pages``, and none if this page
+        reaches the key ``end``.
 
-        What fails leaves everything as it was; the next call begins behind the same key, whatever became of the token.
+        An error changes nothing; the next call starts a new listing after the same key, without the page token.
         """
         now = asyncio.get_running_loop().time()
         if now - self._used_at > UNUSED_SECONDS_MAX:
@@ -166,7 +166,7 @@ class KeyPages:
         return page
 
     def drop(self) -> None:
-        """Forget what is held and read ahead."""
+        """Drop the kept page and the pages read ahead."""
         self._held = None
         if self._listing is not None:
             self._listing.cancel()
@@ -174,7 +174,7 @@ class KeyPages:
             self._listing = None
 
     async def aclose(self) -> None:
-        """Forget everything and wait for the background task to end. It may be used again."""
+        """Drop all pages and wait for the end of the background task. The object may be used again."""
         self.drop()
         while self._dropped:
             await self._dropped[-1].aclose()
@@ -195,7 +195,7 @@ class KeyPages:
         return KeyPage(key, page.entries[position:], max(key, page.through), page.is_last)
 
     def _check_order(self, after: str, entries: Sequence[Entry]) -> None:
-        """``ProtocolError`` where a cursor made of a key would miss files."""
+        """``ProtocolError`` if the order of a page is such that continuing after a key would miss files."""
         paths = list(map(_path, entries))
         if not paths or (paths[0] > after and all(map(lt, paths, paths[1:]))):
             return

@@ -1,4 +1,4 @@
-"""Which keys of a store belong to a source: those below a prefix that match a glob. Pure."""
+"""The keys of a store that belong to a source: below a prefix, and matching a glob. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from aioprefetch.operator.listing import compile_glob, is_literal, literal_prefi
 from aioprefetch.source.files import SourceFile, is_hidden
 from aioprefetch.values import Entry
 
-# What may follow on a directory that a glob matches.
+# The path of a file below a directory that a glob matches.
 _IN_DIRECTORY = r"(?:(?:/[^/=]+=[^/]+)*/[^/]+)?"
 
 
 def file_of(entry: Entry) -> SourceFile:
-    """The version of an object that a listing tells."""
+    """The file of an entry in a listing."""
     modified = entry.last_modified
     return SourceFile(
         entry.path,
@@ -33,12 +33,12 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 class Selection:
-    """The files of a source among the entries of a listing. ``prefix`` is what has to be listed, as long as it can be.
+    """Selects the files of a source. Its ``prefix`` is the longest one that covers all of them.
 
-    ``glob`` is of whole paths below the root of the operator, as ``prefix`` is. As in Spark one that matches a
-    directory takes the files in it, and in its ``name=value`` directories, but in no other ones. Hidden files
-    (``files.is_hidden``) are not taken unless ``hidden_files``. Raises ``ConfigInvalid`` where prefix and glob exclude
-    each other, since such a source would never find a file.
+    ``prefix`` and ``glob`` are whole paths below the root of the operator. As in Spark, a glob that matches a directory
+    selects the files in it and in its ``name=value`` directories, but in no other directories. Hidden files
+    (``files.is_hidden``) are selected only with ``hidden_files``. Raises ``ConfigInvalid`` if prefix and glob exclude
+    each other, as such a source would never find a file.
     """
 
     def __init__(self, prefix: str = "", glob: str | None = None, *, hidden_files: bool = False) -> None:
@@ -54,7 +54,7 @@ class Selection:
         self.prefix = max(prefix, literal, key=len)
 
     def takes(self, path: str) -> bool:
-        """Whether a path is a file of the source: it matches, and is no directory or marker of one."""
+        """Whether a path is a file of the source: it matches, and is not a directory or a directory marker."""
         if path.endswith("/") or (is_hidden(path) and not self._hidden_files):
             return False
         return self._pattern is None or self._pattern.fullmatch(path) is not None

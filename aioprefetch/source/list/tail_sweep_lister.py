@@ -1,14 +1,14 @@
-"""Finds files by two cursors over the keys in order: the tail lists what is new, a rolling sweep looks again.
+"""Finds files by two positions in the keys: the tail lists new keys, a rolling sweep lists all known ones again.
 
-*The tail* asks for the keys above its frontier. Each is new, whatever its time says: nothing is looked up. *The sweep*
-lists the keys up to the frontier once more, some pages in each trigger, and merges them with the known files: late
-files with lower names, overwrites and deletions show there. A file that stays for one whole sweep is found, whatever
-its name, its ``LastModified`` and any clock.
+*The tail* lists the keys above its frontier. Each of them is new, whatever its time says, so nothing is looked up. *The
+sweep* lists the keys up to the frontier again, some pages in each trigger, and merges them with the known files. It
+finds late files with lower names, overwrites and deletions. A file that exists during one whole sweep is found,
+whatever its name, its ``LastModified`` and any clock.
 
-What it costs, in requests of a page each: a look at an unchanged bucket is one for the tail and up to ``sweep_pages``
-for the sweep, then none until the interval is over. A trigger that takes ``n`` pages of new keys and leaves others
-makes ``n`` requests for them and one for the sweep. For each cursor up to ``ahead_pages`` are listed before they are
-needed, and no more than the look will use.
+Cost, in requests of one page each: a trigger over an unchanged bucket costs one for the tail and up to ``sweep_pages``
+for the sweep, then none until the interval has ended. A trigger that takes ``n`` pages of new keys and leaves others
+costs ``n`` requests for them and one for the sweep. For each position up to ``ahead_pages`` are listed before they are
+needed, and never more than the trigger will use.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aioprefetch.source.list.selection import Selection
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.polling import PollTimer
 
-# How many known files are looked at beside a page, which has fewer where many were deleted.
+# Known files compared with one page: at least this many, as the page has fewer after many deletions.
 KNOWN_FILES = 1000
 KNOWN_FILES_MORE = 100
 
@@ -43,13 +43,13 @@ class TailSweepLister:
     Parameters
     ----------
     operator
-        Its root is that of the source: keys are relative to it.
+        Its root is the root of the source: keys are relative to it.
     prefix
-        Nothing else is listed; narrowed by what every path begins with that the glob matches.
+        The listed prefix, extended by the literal beginning of the glob.
     known
-        Everything that was decided on before the last ``begin_trigger``, and possibly more.
+        The index of all files decided on before the last ``begin_trigger``, and possibly later ones.
     clock
-        Seconds; that of the running loop by default.
+        Returns seconds; by default the clock of the running loop.
     """
 
     def __init__(
@@ -74,40 +74,39 @@ class TailSweepLister:
         self._begin()
 
     def first(self) -> TailAndSweep:
-        """The cursor of a source that has found nothing yet."""
+        """The cursor of a new source."""
         return TailAndSweep()
 
     def begin_trigger(self) -> None:
-        """A new trigger: look at the end of the bucket again, and go on with the sweep."""
+        """Start a new trigger: list the end of the bucket again, and continue the sweep."""
         self._begin()
 
     def _begin(self) -> None:
         self._tail_ended = False
         self._sweep_left = self._sweep_pages
         self._sweep_ended = False
-        self._found = False
-        # The frontier at the beginning: what the tail decides on from here on is not known before the next trigger.
+        self._has_changes = False
+        # The frontier at the start: the index contains later keys of the tail only from the next trigger on.
         self._settled: str | None = None
 
     def finish_by(self, modified_ms: int | None) -> None:
-        """Leave younger files to a later run, and be idle for good after one tail and one whole sweep.
+        """Leave younger files to a later run, and end after one tail and one whole sweep.
 
-        There is neither a share nor an interval then: the whole bucket is listed, as much of it for each page asked
-        for as ever, and progress is logged. With ``sweep_pages=0`` there is no sweep, which would find later what the
-        tail passes over: it ends before the first younger file. Whoever goes back to an earlier cursor calls this
-        again. ``None`` goes back to listing for ever.
+        The whole bucket is then listed without a share for each trigger and without an interval, and progress is
+        logged. With ``sweep_pages=0`` no later sweep would find files that the tail skips, so it ends before the first
+        younger file. A caller that goes back to an earlier cursor calls this again. ``None``: list without an end.
         """
         self._progress.begin()
         self._finishing = None if modified_ms is None else Finishing(modified_ms, sweep_done=not self._sweep_pages)
-        self._tail.drop()  # What was listed before that time lacks files that came before it.
+        self._tail.drop()  # Pages listed earlier lack files that arrived before that time.
         self._sweep.drop()
         self._timer.wake()
         self._begin()
 
     async def page(self, cursor: Cursor) -> FoundPage:
-        """The next changes. See ``Feed.page``.
+        """The next changes, as ``Feed.page``.
 
-        After an error the next call waits for the rest of a pause that grows with each one, and goes on.
+        After an error the next call waits for the rest of a pause, which grows with each error, and continues.
         """
         if not isinstance(cursor, TailAndSweep):
             raise InvalidArgument(
@@ -119,36 +118,36 @@ class TailSweepLister:
             self._finishing.begin(cursor)
         half = None if self._timer.is_resting else self._next_half(cursor)
         if half is None:
-            self._tell_young()
+            self._report_young()
             return FoundPage((), cursor, 0, is_idle=True)
         await self._timer.wait()
         try:
-            found = await (self._tail_page(cursor) if half == "tail" else self._sweep_page(cursor))
+            compared = await (self._tail_page(cursor) if half == "tail" else self._sweep_page(cursor))
         except Error:
             self._timer.failed()
             raise
         self._timer.succeeded()
-        self._found = self._found or bool(found.changes)
-        is_idle = self._next_half(found.after) is None
+        self._has_changes = self._has_changes or bool(compared.changes)
+        is_idle = self._next_half(compared.after) is None
         if is_idle:
-            self._tell_young()
-            if not self._found:
+            self._report_young()
+            if not self._has_changes:
                 self._timer.rest()
         requests, self._requests = self._requests, 0
-        return FoundPage(tuple(found.changes), found.after, requests, is_idle)
+        return FoundPage(tuple(compared.changes), compared.after, requests, is_idle)
 
     async def aclose(self) -> None:
-        """End listing ahead. The next page starts it again."""
+        """End listing ahead. The next call of ``page`` starts it again."""
         await self._tail.aclose()
         await self._sweep.aclose()
 
     def _count_request(self) -> None:
         self._requests += 1
 
-    # --- whose turn it is ---------------------------------------------------------------------------------------
+    # --- tail or sweep -------------------------------------------------------------------------------------------
 
     def _next_half(self, cursor: TailAndSweep) -> Half | None:
-        """The tail has precedence while it has news, but for one page of the sweep in each trigger."""
+        """The tail comes first while it has news, except for one page of the sweep in each trigger."""
         sweep = self._may_sweep(cursor)
         if self._may_tail(cursor) and not (sweep and self._sweep_is_next):
             return "tail"
@@ -173,20 +172,21 @@ class TailSweepLister:
 
     async def _tail_page(self, cursor: TailAndSweep) -> Compared:
         if self._tail.is_at_end(cursor.frontier) and not self._tail.has_after(cursor.frontier):
-            self._tail.drop()  # That was the end when it was listed.
+            self._tail.drop()  # It was the last page when it was listed; there may be more now.
         listed = await self._tail.after(cursor.frontier)
         stops = self._finishing is not None and not self._sweep_pages
-        found = compare_tail(cursor, listed.entries, self._selection, self._until_ms, stops=stops)
-        self._tell(len(listed.entries), found.after.frontier)
-        self._count_young("tail", found)
+        compared = compare_tail(cursor, listed.entries, self._selection, self._until_ms, stops=stops)
+        self._count_listed(len(listed.entries), compared.after.frontier)
+        self._count_young("tail", compared)
         self._sweep_is_next = self._finishing is None and self._sweep_left == self._sweep_pages
         self._tail_ended = self._tail_ended or listed.is_last
-        if self._finishing is not None and (listed.is_last or self._finishing.overrun.after(found.old, found.young)):
-            self._finishing.tail_done = True
-        if self._finishing is not None and stops and found.young:
-            self._finishing.tail_done = True
+        finishing = self._finishing
+        if finishing is not None and (listed.is_last or finishing.overrun.after(compared.old, compared.young)):
+            finishing.tail_done = True
+        if finishing is not None and stops and compared.young:
+            finishing.tail_done = True
             self._tail.drop()
-        return found
+        return compared
 
     async def _sweep_page(self, cursor: TailAndSweep) -> Compared:
         cursor = self._in_sweep(cursor)
@@ -198,41 +198,41 @@ class TailSweepLister:
         count = max(KNOWN_FILES, len(entries) + KNOWN_FILES_MORE)
         known = await self._known.page(begin, count=count) if through > begin else ()
         if len(known) == count and known[-1].file.key < through:
-            # Many files of this page are gone: the next ones are looked at with what is left of it.
+            # Many files of this range are gone: the rest of the page is compared by the next call.
             through = known[-1].file.key
             entries = entries[: bisect_right(entries, through, key=lambda entry: entry.path)]
-        known = known[: bisect_right(known, through, key=lambda one: one.file.key)]
-        found = compare_sweep(cursor, entries, known, through, self._selection, self._until_ms)
-        self._tell(len(entries), through)
-        self._count_young("sweep", found)
+        known = known[: bisect_right(known, through, key=lambda file: file.file.key)]
+        compared = compare_sweep(cursor, entries, known, through, self._selection, self._until_ms)
+        self._count_listed(len(entries), through)
+        self._count_young("sweep", compared)
         self._sweep_left -= 1
         self._sweep_is_next = False
         finishing = self._finishing
-        if finishing is not None and finishing.overrun.after(found.old, found.young):
-            found.after = replace(found.after, sweep_key=None, sweep_end="")
-        if found.after.sweep_key is None:
+        if finishing is not None and finishing.overrun.after(compared.old, compared.young):
+            compared.after = replace(compared.after, sweep_key=None, sweep_end="")
+        if compared.after.sweep_key is None:
             self._sweep_ended = True
             if finishing is not None:
                 finishing.sweep_done = True
-        return found
+        return compared
 
-    def _count_young(self, half: Half, found: Compared) -> None:
+    def _count_young(self, half: Half, compared: Compared) -> None:
         if self._finishing is not None:
-            self._finishing.count_young(half, found.left)
+            self._finishing.count_young(half, compared.left)
 
-    def _tell_young(self) -> None:
-        """Once in a run that is to end, at its end: which files it leaves nobody would find out otherwise."""
+    def _report_young(self) -> None:
+        """At the end of a run that ends, log once which files it leaves to a later one."""
         finishing = self._finishing
         if finishing is not None and finishing.young and not finishing.is_reported:
             finishing.is_reported = True
             self._progress.left_young(finishing.young, finishing.youngest_ms - finishing.until_ms)
 
-    def _tell(self, keys: int, last: str) -> None:
+    def _count_listed(self, keys: int, last: str) -> None:
         if self._finishing is not None:
             self._progress.listed(keys, last)
 
     def _in_sweep(self, cursor: TailAndSweep) -> TailAndSweep:
-        """The cursor if it is in the middle of the sweep, otherwise at the beginning of a new one."""
+        """The cursor itself in the middle of a sweep, otherwise the cursor at the beginning of a new sweep."""
         finishing = self._finishing
         if cursor.sweep_key is not None and (finishing is None or finishing.is_sweeping(cursor)):
             return cursor

@@ -1,11 +1,15 @@
-"""Compaction: what records decided on goes into runs, then a snapshot names these, then the log is shortened.
+"""Compaction: merge the changes of records into runs, replace the snapshot, then shorten the log.
 
-A record is a fact once it is in the log, whether an engine has committed it or not, so all of them are compacted. What
-an engine may ask for again stays in the log beside that: records with work that it has not committed, and some before.
+A record in the log is a fact, whether an engine has committed it or not, so all records are compacted. Records that an
+engine may request again also stay in the log: those with work that it has not committed, and some before them.
 
-A crash at any point is harmless. New runs are named by nobody until the snapshot is replaced, in one step, and only if
-it is still the one that was read. What the snapshot made superfluous is deleted after it; what is left over goes with
-the next compaction. The snapshot before is kept whole: its runs, and the records after it, are not deleted.
+A crash at any point is harmless. No snapshot names the new runs until it is replaced, in one step, under the condition
+that it is still the one that was read. Superfluous objects are deleted afterwards, or by the next compaction. The
+snapshot before is kept whole: its runs, and the records after it, are not deleted.
+
+A run has the keys from its first one up to the first one of the next run; the first run also those before it, the last
+one also those after it. A run is written again only if something in its range changed, or has been gone long enough.
+New keys at the end make new runs once the last run is full, so each file of a growing bucket is written once.
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ from aioprefetch.source.state.store import (
     run_name,
 )
 
-# A neighbour smaller than this part of a full run is written anew along with it, so that runs do not crumble.
+# A neighbour smaller than this fraction of a full run is merged into a rewrite, so that runs do not become tiny.
 SMALL_PART = 8
 
 
 @dataclass(slots=True)
 class Rewrite:
-    """Neighbouring runs that become others, and the changed keys in their range, in order. ``runs`` may be empty."""
+    """Neighbouring runs to replace, and the sorted changed keys in their range. ``runs`` may be empty."""
 
     runs: list[RunInfo]
     keys: list[str]
@@ -56,14 +60,14 @@ class Rewrite:
 
     @property
     def rows(self) -> int:
-        """How many files there are afterwards, at most."""
+        """The maximum number of files afterwards."""
         return sum(run.rows for run in self.runs) + len(self.keys)
 
 
 def plan_rewrites(runs: Sequence[RunInfo], keys: Sequence[str], *, rows_max: int, gone_before_ms: int) -> list[Rewrite]:
-    """All runs in the order of their keys, those to be written anew in one part with their neighbours and changes.
+    """All runs in the order of their keys, grouped into parts that are replaced together or stay.
 
-    ``keys`` are the changed ones, in order. A run is also written anew if one of its files is gone since before
+    ``keys`` are the sorted changed keys. A run is also replaced if one of its files disappeared before
     ``gone_before_ms``.
     """
     parts: list[Rewrite] = []
@@ -72,7 +76,7 @@ def plan_rewrites(runs: Sequence[RunInfo], keys: Sequence[str], *, rows_max: int
         inside = slice_of(keys, None if number == 0 else run.first, None if is_last else runs[number + 1].first)
         tail: Sequence[str] = ()
         if is_last and run.rows + len(inside) > rows_max:
-            beyond = run.last + "\0"  # The least key after it.
+            beyond = run.last + "\0"  # The least key after the run.
             inside, tail = slice_of(inside, None, beyond), slice_of(inside, beyond, None)
         has_expired = run.gone_ms_min is not None and run.gone_ms_min < gone_before_ms
         _join(parts, Rewrite([run], list(inside), bool(inside) or has_expired), rows_max)
@@ -84,7 +88,7 @@ def plan_rewrites(runs: Sequence[RunInfo], keys: Sequence[str], *, rows_max: int
 
 
 def _join(parts: list[Rewrite], part: Rewrite, rows_max: int) -> None:
-    """Add a part; to the one before it, where one of the two is written anew and the other one is small."""
+    """Add a part; merge it into the part before if one of the two is replaced and the other one is small."""
     small = max(1, rows_max // SMALL_PART)
     before = parts[-1] if parts else None
     if before is not None and ((before.is_needed and part.rows < small) or (part.is_needed and before.rows < small)):
@@ -98,7 +102,7 @@ def _join(parts: list[Rewrite], part: Rewrite, rows_max: int) -> None:
 def merge_rows(
     tables: Sequence[pa.Table], keys: Sequence[str], changes: Mapping[str, KeyChange], *, forget_before_ms: int
 ) -> pa.Table:
-    """The rows of runs with what has changed since, in order, without the files gone before ``forget_before_ms``."""
+    """The sorted rows of runs with the changes applied, without the files gone before ``forget_before_ms``."""
     rows = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
     decided = [change for change in map(changes.__getitem__, keys) if isinstance(change, KnownFile)]
     if rows.num_rows:
@@ -117,10 +121,10 @@ def merge_rows(
 
 
 def _with_since(changed: pa.Table, decided: Sequence[KnownFile], before: pa.Table) -> pa.Table:
-    """Changed rows, of which those that go on from a row before, which was not gone, are as long new as that one."""
+    """Changed rows; a row that continues an existing file takes over the record that made its name new."""
     place = pc.index_in(changed.column("key").combine_chunks(), value_set=before.column("key").combine_chunks())
     was_there = pc.and_(pc.is_valid(place), pc.is_null(before.column("gone_ms").take(place)))
-    goes_on = pc.and_(was_there, pa.array([one.continues for one in decided], pa.bool_()))
+    goes_on = pc.and_(was_there, pa.array([file.continues for file in decided], pa.bool_()))
     since = pc.subtract(before.column("seq"), before.column("new_ago")).take(place)
     ago = pc.if_else(goes_on, pc.subtract(changed.column("seq"), since), changed.column("new_ago"))
     number = SCHEMA.get_field_index("new_ago")
@@ -128,7 +132,7 @@ def _with_since(changed: pa.Table, decided: Sequence[KnownFile], before: pa.Tabl
 
 
 def _with_gone(rows: pa.Table, gone: Mapping[str, int]) -> pa.Table:
-    """The rows, those of keys that are gone now with the time."""
+    """The rows, with the time for keys that are gone now."""
     if not gone:
         return rows
     keys = pa.array([key_bytes(key) for key in gone], pa.binary())
@@ -139,31 +143,31 @@ def _with_gone(rows: pa.Table, gone: Mapping[str, int]) -> pa.Table:
 
 
 def cut_rows(rows: pa.Table, *, rows_max: int) -> list[pa.Table]:
-    """The rows in as few parts as hold at most ``rows_max`` each, of about the same size; none if there are none."""
+    """The rows in as few parts of at most ``rows_max`` as possible, of similar size; no part without rows."""
     count = ceil(rows.num_rows / rows_max)
     bounds = [rows.num_rows * number // count for number in range(count + 1)] if count else [0]
     return [rows.slice(start, end - start) for start, end in pairwise(bounds)]
 
 
-# A run is written anew for files that are gone so much longer than need be: not for each by itself.
+# A run is replaced for files that are gone longer than needed by this fraction: not for each file by itself.
 EXPIRY_PART = 8
-# A compaction for their sake alone waits so much longer.
+# A compaction for these files alone waits this much longer.
 OVERDUE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The records with work up to the last one that is compacted, and what the engine has committed."""
+    """The records with work up to the compacted one, and the newest record that the engine has committed."""
 
     work_seqs: Sequence[int]
     committed_seq: int
 
 
 class Compactor:
-    """Compacts one state, for as long as its writer is the newest one.
+    """Compacts one state while its writer is the newest one.
 
-    ``leftovers`` are runs, kept snapshots and probes that were there when the state was opened. Only they, and what
-    this compactor wrote, are ever deleted: a later writer's objects never are, however late a deletion comes.
+    ``leftovers`` are the runs, kept snapshots and probes from before the opening, and the objects that this compactor
+    wrote. Nothing else is deleted, so a late deletion never removes an object of a later writer.
     """
 
     def __init__(self, store: StateStore, files: RunFiles, state: str, options: StateOptions) -> None:
@@ -174,12 +178,12 @@ class Compactor:
         self.leftovers: set[str] = set()
 
     async def list_leftovers(self) -> None:
-        """Note what is there, to delete it when nothing names it."""
+        """Note the existing objects, to delete those that no snapshot names."""
         for prefix in (RUNS, KEPT_SNAPSHOTS, PROBES):
             self.leftovers.update(await self._store.names(prefix))
 
     def is_overdue(self, gone_ms: int | None, now_ms: int) -> bool:
-        """Whether a file that is gone since then should have been forgotten."""
+        """Whether a file that disappeared at that time should have been forgotten."""
         return gone_ms is not None and gone_ms < self._expired_ms(now_ms) - OVERDUE_MS
 
     def _expired_ms(self, now_ms: int) -> int:
@@ -187,9 +191,9 @@ class Compactor:
         return now_ms - forget_after_ms - forget_after_ms // EXPIRY_PART
 
     async def write(self, base: Base, changes: Changes, last: LoggedRecord, kept: Kept, *, now_ms: int) -> Base:
-        """Write runs and the snapshot after the record ``last``; ``changes`` are those since the one in force.
+        """Write runs and the snapshot after the record ``last``, with the ``changes`` since the snapshot in force.
 
-        ``StateConflict`` if another writer has replaced that meanwhile.
+        ``StateConflict`` if another writer has replaced that snapshot.
         """
         forget_before_ms = now_ms - self._options.forget_after_ms
         parts = plan_rewrites(
@@ -211,14 +215,14 @@ class Compactor:
                 await self._files.put(run, data)
                 runs.append(run)
                 number += 1
-        # Arrow keeps what it used for the next time; that is more than all the rest of a state takes.
+        # Arrow keeps freed memory, which is more than all other memory of a state.
         pa.default_memory_pool().release_unused()
         return await self._replace(base, self._snapshot(base, runs, last, kept))
 
     async def _encoded(
         self, part: Rewrite, changes: Changes, forget_before_ms: int, name: tuple[int, int, str]
     ) -> list[tuple[bytes, RunInfo]]:
-        """The new runs of a part, with their bytes."""
+        """The new runs of a part, and their bytes."""
         try:
             tables = [await self._files.table(run) for run in part.runs]
         except RunMissing as missing:
@@ -241,7 +245,7 @@ class Compactor:
         previous_seq = base.snapshot.through_seq
         log_from = max(base.snapshot.log_from, min(record.seq - count + 1, previous_seq))
         seqs = kept.work_seqs
-        # Those that are committed, the last ones excepted, and not in the part of the log that is kept whole.
+        # Committed records, except the last ones, and outside of the part of the log that is kept whole.
         removed = min(bisect_right(seqs, kept.committed_seq) - count, bisect_left(seqs, log_from))
         cut = max(0, removed)
         names = {run.name for run in runs}
@@ -272,12 +276,12 @@ class Compactor:
         return Base(snapshot, version)
 
     async def take_over(self, base: Base) -> Base:
-        """Write the snapshot anew in the name of this writer: no earlier one can replace it from now on."""
+        """Write the snapshot again under the name of this writer: no earlier writer can replace it from now on."""
         snapshot = replace(base.snapshot, writer=self._store.writer)
         return Base(snapshot, await self._store.replace(SNAPSHOT, snapshot.to_bytes(), base.version))
 
     async def clean(self, base: Base) -> None:
-        """Delete what neither the snapshot in force nor the one before it needs."""
+        """Delete all objects that neither the snapshot in force nor the one before it needs."""
         snapshot = base.snapshot
         needed = {run.name for run in snapshot.runs} | set(snapshot.previous_runs)
         needed.add(kept_snapshot_name(snapshot.previous_seq) if snapshot.previous_seq >= 0 else "")

@@ -1,8 +1,8 @@
-"""What records say of files, in memory until it is compacted into runs. Pure.
+"""The changes of known files by records, in memory until they are compacted into runs. Pure.
 
-A record decides on each file of its items, its carry and its ``known`` list, unless the file was carried over from the
-record before: then it was decided on there. ``gone`` comes first, so that a file which is gone and there again in one
-record is there.
+A record changes each file of its items, its carry and its ``known`` list, except the files carried over from the record
+before, which changed them already. ``gone`` is applied first, so that a file that is both gone and listed in one record
+exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.record import Record
 
-# What is new of a key: the file as it is known now, or the time since which it is gone, the file being in a run.
+# The change of a key: its new file, or the time when it disappeared, if its file is in a run.
 KeyChange = KnownFile | int
 Changes = dict[str, KeyChange]
 
@@ -26,7 +26,7 @@ def carried_files(carry: Iterable[FetchItem]) -> frozenset[SourceFile]:
 
 
 def changes_of(record: Record, carried: frozenset[SourceFile]) -> Changes:
-    """What a record decides on; ``carried`` are the files of the carry of the record before it."""
+    """The changes by a record; ``carried`` are the files in the carry of the record before it."""
     changes: Changes = {}
     changes.update(record.gone)
     seq = record.seq
@@ -40,7 +40,7 @@ def changes_of(record: Record, carried: frozenset[SourceFile]) -> Changes:
 
 
 def fold(entries: Changes, changes: Mapping[str, KeyChange]) -> None:
-    """Add later changes to earlier ones. Who is gone already stays gone since the first time."""
+    """Add later changes to earlier ones. A file that is gone already keeps its first time."""
     for key, change in changes.items():
         before = entries.get(key)
         if isinstance(change, KnownFile):
@@ -58,14 +58,14 @@ def _in_place_of(before: KeyChange, change: KnownFile) -> KnownFile:
 
 
 def with_gone(known: KnownFile, gone_ms: int) -> KnownFile:
-    """A file that is gone since ``gone_ms``, if it was not before."""
+    """The file with the time when it disappeared; an earlier time is kept."""
     return known if known.gone_ms is not None else replace(known, gone_ms=gone_ms)
 
 
 class Delta:
-    """The changes of the records after a snapshot, by record and together.
+    """The changes by the records after a snapshot, for each record and merged.
 
-    ``records`` and ``changes`` count them; ``gone_ms_min`` is the time since which one of the files may be gone.
+    ``records`` and ``changes`` count them; ``gone_ms_min`` is the earliest time at which one of the files disappeared.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Delta:
         return len(self.entries)
 
     def add(self, seq: int, changes: Changes) -> None:
-        """The changes of the next record."""
+        """Add the changes by the next record."""
         self._steps.append((seq, changes))
         self.records += 1
         self.changes += len(changes)
@@ -92,7 +92,7 @@ class Delta:
         fold(self.entries, changes)
 
     def up_to(self, through: int) -> Changes:
-        """The changes of the records up to one, together."""
+        """The merged changes by the records up to ``through``."""
         entries: Changes = {}
         for seq, changes in self._steps:
             if seq <= through:
@@ -100,7 +100,7 @@ class Delta:
         return entries
 
     def after(self, through: int) -> Delta:
-        """The rest: the changes of the records after one."""
+        """The changes by the records after ``through``."""
         rest = Delta()
         for seq, changes in self._steps:
             if seq > through:
@@ -108,28 +108,28 @@ class Delta:
         return rest
 
     def keys(self, after: str, through: str | None) -> Sequence[str]:
-        """The changed keys above ``after`` and at most ``through`` (``None``: all above), in order."""
+        """The sorted changed keys above ``after`` and up to ``through`` (``None``: all above)."""
         if self._unsorted:
-            # Merges what is sorted already with what came since: linear, as the new ones mostly are in order too.
+            # Merges two sorted lists, which Python does in linear time.
             self._sorted = sorted(self._sorted + sorted(self._unsorted))
             self._unsorted = []
         end = len(self._sorted) if through is None else bisect_right(self._sorted, through)
         return self._sorted[bisect_right(self._sorted, after) : end]
 
     def merge(self, rows: Sequence[KnownFile], after: str, through: str | None) -> list[KnownFile]:
-        """The files of a range of keys: ``rows`` from the runs, in order, and what was changed since."""
+        """The files of a range of keys: the sorted ``rows`` of runs, with the changes applied."""
         keys = self.keys(after, through)
         if not keys:
             return list(rows)
-        found = {row.file.key: row for row in rows}
+        files = {row.file.key: row for row in rows}
         for key in keys:
-            now = self.apply(key, found.get(key))
-            if now is not None:
-                found[key] = now
-        return [found[key] for key in sorted(found)]
+            file = self.apply(key, files.get(key))
+            if file is not None:
+                files[key] = file
+        return [files[key] for key in sorted(files)]
 
     def apply(self, key: str, row: KnownFile | None) -> KnownFile | None:
-        """What is known of a key that is in the runs as ``row``."""
+        """The known file of a key, which is in the runs as ``row``."""
         change = self.entries.get(key)
         if change is None:
             return row
@@ -140,6 +140,6 @@ class Delta:
 
 
 def slice_of(keys: Sequence[str], first: str | None, before: str | None) -> Sequence[str]:
-    """Those of sorted keys from ``first`` on and below ``before``; ``None``: no bound."""
+    """The sorted keys from ``first`` on and below ``before``; ``None``: no bound."""
     start = 0 if first is None else bisect_left(keys, first)
     return keys[start : len(keys) if before is None else bisect_left(keys, before)]

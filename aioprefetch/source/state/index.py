@@ -33,7 +33,7 @@ STEP_FILES = 1000
 
 
 class RunMissing(Exception):
-    """A run that a snapshot names is not in the store. Internal: whoever reads may look at the snapshot again."""
+    """A run of the snapshot is not in the store. Internal: a reader then looks for a newer snapshot."""
 
     def __init__(self, run: RunInfo) -> None:
         super().__init__(run.name)
@@ -48,12 +48,12 @@ class _LocalRun:
 
 
 class RunFiles:
-    """The local files of one state's runs. One is read at a time, so that none is closed under a reader."""
+    """The local copies of one state's runs. One is read at a time, so that none is closed during a read."""
 
     def __init__(self, store: StateStore, options: StateOptions) -> None:
         self._store = store
         self._options = options
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._local: OrderedDict[str, _LocalRun] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
         self._bytes = 0
@@ -70,15 +70,15 @@ class RunFiles:
         return len(self._groups)
 
     async def between(self, run: RunInfo, after: str, through: str) -> list[pa.Table]:
-        """The rows of a run with keys above ``after`` and at most ``through``."""
-        async with self._turn:
+        """The rows of a run with keys above ``after`` and up to ``through``."""
+        async with self._lock:
             reader = await self._reader(run)
             tables = [await self._group(reader, group) for group in reader.groups(after, through)]
         return [rows_between(table, after, through) for table in tables]
 
     async def following(self, run: RunInfo, after: str) -> pa.Table:
-        """Some rows of a run: the next ones with keys above ``after``; none if there are no more."""
-        async with self._turn:
+        """The next rows of a run with keys above ``after`` of one row group; none at the end of the run."""
+        async with self._lock:
             reader = await self._reader(run)
             for group in range(reader.group_of(after), reader.count):
                 table = await self._group(reader, group)
@@ -89,41 +89,41 @@ class RunFiles:
         return SCHEMA.empty_table()
 
     async def find(self, run: RunInfo, keys: Iterable[str]) -> list[pa.Table]:
-        """The rows of a run that have these keys, which are in order."""
-        found = []
-        async with self._turn:
+        """The rows of a run with these keys, which must be sorted."""
+        tables = []
+        async with self._lock:
             reader = await self._reader(run)
             for key in keys:
                 table = await self._group(reader, reader.group_of(key))
                 row = row_of(table, key)
                 if row is not None:
-                    found.append(table.slice(row, 1))
-        return found
+                    tables.append(table.slice(row, 1))
+        return tables
 
     async def table(self, run: RunInfo) -> pa.Table:
         """All rows of a run."""
-        async with self._turn:
+        async with self._lock:
             reader = await self._reader(run)
             return await self._blocking(reader.read)
 
     async def put(self, run: RunInfo, data: bytes) -> None:
-        """Keep a run that was just written, to save reading it again."""
-        async with self._turn:
+        """Keep a copy of a run that was just written."""
+        async with self._lock:
             await self._open(run, data)
 
     async def keep_only(self, names: Iterable[str]) -> None:
-        """Forget the runs that are no longer in use."""
+        """Drop the copies of all other runs."""
         kept = set(names)
-        async with self._turn:
+        async with self._lock:
             for name in [name for name in self._local if name not in kept]:
-                self._forget(name)
+                self._drop(name)
 
     async def aclose(self) -> None:
-        """Close the files, which removes them. Waits for a read that is under way."""
+        """Close the files, which removes them. Waits for a read under way."""
         self._is_closed = True
-        async with self._turn:
+        async with self._lock:
             for name in list(self._local):
-                self._forget(name)
+                self._drop(name)
 
     async def _group(self, reader: RunReader, group: int) -> pa.Table:
         place = reader.info.name, group
@@ -151,16 +151,16 @@ class RunFiles:
         if self._is_closed:
             raise Closed("the state was closed", operation="read_state", path=self._store.path(run.name))
         job = self._store.operator.runtime().run_blocking(self._write, run, data)
-        local = await settled(job, lambda made: made.file.close())
+        local = await settled(job, lambda local: local.file.close())
         self._local[run.name] = local
         self._bytes += local.bytes
         while len(self._local) > 1 and (self._bytes > self._options.cache_bytes or len(self._local) > FILES_MAX):
-            self._forget(next(iter(self._local)))
+            self._drop(next(iter(self._local)))
         return local.reader
 
     def _write(self, run: RunInfo, data: bytes) -> _LocalRun:
-        # Without a name from the beginning: a process that is killed leaves nothing behind.
-        file = tempfile.TemporaryFile(  # noqa: SIM115 - it is closed when it is forgotten
+        # A file without a name: a killed process leaves nothing behind.
+        file = tempfile.TemporaryFile(  # noqa: SIM115 - ``_drop`` closes it
             prefix="aioprefetch-", dir=self._options.cache_directory
         )
         try:
@@ -172,10 +172,10 @@ class RunFiles:
             raise
 
     async def _blocking(self, call: Callable[..., pa.Table], *arguments: object) -> pa.Table:
-        # To its end even if nobody waits any more: the file must not be closed under the thread that reads it.
+        # To its end even after a cancellation: the file must not be closed under the thread that reads it.
         return await settled(self._store.operator.runtime().run_blocking(call, *arguments))
 
-    def _forget(self, name: str) -> None:
+    def _drop(self, name: str) -> None:
         local = self._local.pop(name)
         self._bytes -= local.bytes
         for place in [place for place in self._groups if place[0] == name]:
@@ -185,7 +185,7 @@ class RunFiles:
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """Runs, in the order of their keys, and the changes that are not in them yet. A compaction makes another one."""
+    """The runs in the order of their keys, and the changes after them. A compaction makes another view."""
 
     runs: tuple[RunInfo, ...]
     delta: Delta
@@ -204,7 +204,7 @@ class StateIndex:
         self._files = files
 
     async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """Those whose key is above ``after`` and at most ``through``, in the order of their keys."""
+        """The known files with keys above ``after`` and up to ``through``, sorted by key."""
         if after >= through:
             return []
 
@@ -215,10 +215,10 @@ class StateIndex:
                     rows += files_of(table)
             return view.delta.merge(rows, after, through)
 
-        return await self._looked(look)
+        return await self._retried(look)
 
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
-        """Those of ``keys``, in any order, that are known."""
+        """The known files of these keys, which may come in any order."""
 
         async def look(view: IndexView) -> dict[str, KnownFile]:
             entries = view.delta.entries
@@ -229,37 +229,37 @@ class StateIndex:
                 if inside:
                     for table in await self._files.find(run, inside):
                         rows |= {row.file.key: row for row in files_of(table)}
-            found = {key: view.delta.apply(key, rows.get(key)) for key in keys}
-            return {key: known for key, known in found.items() if known is not None}
+            files = {key: view.delta.apply(key, rows.get(key)) for key in keys}
+            return {key: file for key, file in files.items() if file is not None}
 
-        return await self._looked(look)
+        return await self._retried(look)
 
     async def page(self, after: str, *, count: int) -> Sequence[KnownFile]:
-        """The next ``count`` known files above a key, in the order of their keys."""
-        # Steps of at least so many, so that a page in which many were forgotten does not take a step for each.
+        """The next ``count`` known files above a key, sorted by key."""
+        # Large steps, so that a page with many forgotten files does not need a step for each of them.
         limit = max(count, STEP_FILES)
 
         async def look(view: IndexView) -> list[KnownFile]:
-            found: list[KnownFile] = []
+            files: list[KnownFile] = []
             position: str | None = after
             for run in view.runs[_first_beyond(view.runs, after) :]:
-                while position is not None and position < run.last and len(found) < count:
+                while position is not None and position < run.last and len(files) < count:
                     rows, through = await self._stretch(run, position, limit)
                     merged, position = _step(view.delta, rows, position, through, limit)
-                    found += merged
-            while position is not None and len(found) < count:
+                    files += merged
+            while position is not None and len(files) < count:
                 merged, position = _step(view.delta, [], position, None, limit)
-                found += merged
-            return found[:count]
+                files += merged
+            return files[:count]
 
-        return await self._looked(look)
+        return await self._retried(look)
 
     async def _stretch(self, run: RunInfo, position: str, limit: int) -> tuple[list[KnownFile], str]:
-        """The next rows of a run above a key, and the key up to which they are all."""
+        """The next rows of a run above a key, and the last of their keys."""
         rows = files_of((await self._files.following(run, position)).slice(0, limit))
         return rows, rows[-1].file.key
 
-    async def _looked(self, look: Callable[[IndexView], Awaitable[T]]) -> T:
+    async def _retried(self, look: Callable[[IndexView], Awaitable[T]]) -> T:
         try:
             return await look(self.view)
         except RunMissing as missing:
@@ -275,7 +275,7 @@ class StateIndex:
 def _step(
     delta: Delta, rows: list[KnownFile], position: str, through: str | None, limit: int
 ) -> tuple[list[KnownFile], str | None]:
-    """The files above a key up to another one, or up to an earlier one where many changed; with where that is."""
+    """The files above a key up to ``through``, or up to an earlier key after many changes; and that key."""
     keys = delta.keys(position, through)
     if len(keys) > limit:
         through = keys[limit - 1]
@@ -284,12 +284,12 @@ def _step(
 
 
 def missing_run(run: RunInfo) -> Exception:
-    """The error for a run that the snapshot names and the store has not."""
+    """The error for a run of the snapshot that is not in the store."""
     return damaged(f"{SNAPSHOT} names a run that is missing, with {run.rows} files", run.name)
 
 
 def _first_beyond(runs: Sequence[RunInfo], key: str) -> int:
-    """The number of the first run that has keys above ``key``."""
+    """The position of the first run with keys above ``key``."""
     return bisect_right(runs, key, key=lambda run: run.last)
 
 

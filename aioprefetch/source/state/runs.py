@@ -1,7 +1,7 @@
 """Runs: the known files of one range of keys as a Parquet file, sorted by key, in small row groups.
 
-Keys are kept as bytes, so that they sort by code point as Python's strings do, whatever a store allows in them. With
-delta encoding and zstd a file takes about 28 bytes, of which an ETag's digest alone is 16.
+Keys are stored as bytes, which sort by code point as Python's strings do, whatever characters a store allows. With
+delta encoding and zstd a file takes about 28 bytes, of which the digest in its ETag is 16.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         pa.field("modified_ms", pa.int64()),
         pa.field("seq", pa.int64(), nullable=False),
         pa.field("gone_ms", pa.int64()),
-        # How many records before ``seq`` the name was new: mostly none, which takes no room.
+        # ``seq`` minus the record that made the name new: mostly 0, which takes no space.
         pa.field("new_ago", pa.int64(), nullable=False),
     ]
 )
@@ -43,9 +43,9 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a snapshot says of a run: its keys from ``first`` to ``last``, and how to tell that the file is whole.
+    """The description of a run in a snapshot: its keys from ``first`` to ``last``, its size and checksum.
 
-    ``gone_ms_min`` is the time since which one of its files is gone.
+    ``gone_ms_min`` is the earliest time at which one of its files disappeared.
     """
 
     name: str
@@ -62,7 +62,7 @@ class RunInfo:
 
     @classmethod
     def from_json(cls, fields: Any) -> RunInfo:
-        """The run that ``to_json`` wrote. ``ValueError`` for anything else."""
+        """The run that ``to_json`` wrote. ``ValueError`` for other values."""
         name, rows, first, last, size, crc32, gone_ms_min = listed(fields, 7)
         run = cls(
             name=text(name),
@@ -79,7 +79,7 @@ class RunInfo:
 
 
 def key_bytes(key: str) -> bytes:
-    """A key as it is kept. A file's name may hold half of a surrogate pair, which stays in its place of the order."""
+    """The bytes of a key in a run. Half of a surrogate pair, possible in a file name, keeps its place in the order."""
     return key.encode("utf-8", "surrogatepass")
 
 
@@ -92,16 +92,16 @@ def _data(text: str | None) -> bytes | None:
 
 
 def table_of(files: Sequence[KnownFile]) -> pa.Table:
-    """Files, in order, as the columns of a run."""
+    """Sorted files as the columns of a run."""
     columns = [
-        [key_bytes(one.file.key) for one in files],
-        [one.file.size for one in files],
-        [_data(one.file.etag) for one in files],
-        [_data(one.file.version) for one in files],
-        [one.file.modified_ms for one in files],
-        [one.seq for one in files],
-        [one.gone_ms for one in files],
-        [one.seq - one.since for one in files],
+        [key_bytes(known.file.key) for known in files],
+        [known.file.size for known in files],
+        [_data(known.file.etag) for known in files],
+        [_data(known.file.version) for known in files],
+        [known.file.modified_ms for known in files],
+        [known.seq for known in files],
+        [known.gone_ms for known in files],
+        [known.seq - known.since for known in files],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
@@ -119,7 +119,7 @@ def files_of(table: pa.Table) -> list[KnownFile]:
 
 
 def encode_run(table: pa.Table, name: str, *, group_rows: int) -> tuple[bytes, RunInfo]:
-    """A run's file and what is to be said of it. The table has rows."""
+    """The bytes and the description of a run. The table must have rows."""
     table = table.combine_chunks()
     keys = table.column("key")
     firsts = [_text(keys[row].as_py()) for row in range(0, table.num_rows, group_rows)]
@@ -170,11 +170,11 @@ class RunReader:
 
     @property
     def count(self) -> int:
-        """How many row groups there are."""
+        """The number of row groups."""
         return len(self._firsts)
 
     def group_of(self, key: str) -> int:
-        """The row group that has a key, if one has."""
+        """The only row group that can have this key."""
         return max(0, bisect_right(self._firsts, key) - 1)
 
     def read_group(self, group: int) -> pa.Table:
@@ -196,19 +196,19 @@ class RunReader:
 
 
 def position_after(table: pa.Table, key: str) -> int:
-    """The number of the first row whose key is above ``key``."""
+    """The position of the first row with a key above ``key``."""
     keys, wanted = table.column("key"), key_bytes(key)
     return bisect_right(range(table.num_rows), wanted, key=lambda row: keys[row].as_py())
 
 
 def rows_between(table: pa.Table, after: str, through: str) -> pa.Table:
-    """The rows whose keys are above ``after`` and at most ``through``."""
+    """The rows with keys above ``after`` and up to ``through``."""
     start = position_after(table, after)
     return table.slice(start, position_after(table, through) - start)
 
 
 def row_of(table: pa.Table, key: str) -> int | None:
-    """The number of the row that has a key, ``None`` if there is none."""
+    """The position of the row with this key; ``None`` if there is none."""
     keys, wanted = table.column("key"), key_bytes(key)
     row = bisect_left(range(table.num_rows), wanted, key=lambda row: keys[row].as_py())
     return row if row < table.num_rows and keys[row].as_py() == wanted else None

@@ -2,7 +2,8 @@
 
 `opendal:R9` is a line of the list drawn from OpenDAL's behaviour tests, `s3a:P09` one of the list drawn from Hadoop's
 contract tests for S3A streams, `reliability:D06` a fault that block files must survive, `reliability:S35` a fault at
-the wire. docs/reference/conformance.md explains the lists.
+the wire, `source:L5` a line of the design that the file source implements. docs/reference/conformance.md explains
+the lists.
 """
 
 from collections.abc import Callable
@@ -13,11 +14,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
 _S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
 _RELIABILITY = {"D": 32, "S": 70}
+_SOURCE = {"L": 12, "F": 10, "R": 2, "Q": 8}
 
 OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]
 S3A_IDS = [f"s3a:{letter}{n:02}" for letter, last in _S3A.items() for n in range(1, last + 1)]
 RELIABILITY_IDS = [f"reliability:{letter}{n:02}" for letter, last in _RELIABILITY.items() for n in range(1, last + 1)]
-ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS)
+SOURCE_IDS = [f"source:{letter}{n}" for letter, last in _SOURCE.items() for n in range(1, last + 1)]
+ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS + SOURCE_IDS)
 
 NOT_APPLICABLE: dict[str, str] = {
     "opendal:R15": "conditions by time (if_modified_since) are not part of a read: ETags pin the version, "

@@ -21,7 +21,7 @@ IDLE_TRIGGERS = 2
 
 @dataclass
 class Checkpoint:
-    """What an engine keeps: the offset of each batch before it runs, and which batches have ended; and its sink."""
+    """The checkpoint and the sink of an engine: the offset of each batch before it runs, and the finished batches."""
 
     offsets: dict[int, str] = field(default_factory=dict)
     commits: set[int] = field(default_factory=set)

@@ -24,14 +24,14 @@ URL = "memory://scene/data"
 
 
 class Bucket:
-    """Objects put behind everybody's back, and each row that was ever in one."""
+    """Objects written directly into the store, and each row that was ever in one."""
 
     def __init__(self) -> None:
         self.service = Memory()
         self.rows: Counter[Row] = Counter()
 
     def put(self, key: str, lines: int, text: str = "line") -> None:
-        """An object of so many lines."""
+        """Write an object with this number of lines."""
         rows = [f"{key} {text} {number}\n".encode() for number in range(lines)]
         etag = self.service.store.put(WriteRequest(path=key), b"".join(rows)).etag
         position = 0
@@ -46,7 +46,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Shape:
-    """What happens to the bucket, step by step, each when all was delivered; and how a query takes it."""
+    """The history of the bucket, step by step, each after full delivery; and the options of the query."""
 
     name: str
     phases: Sequence[Callable[[Bucket], None]]

@@ -1,32 +1,32 @@
-"""A query is killed, or a request fails, at every step there is: all rows are delivered, each of them once.
+"""A query is killed, or a request fails, at a chosen step: all rows are delivered, each of them once.
 
-A step is a request to a store, or a write of the engine to its own logs or its sink. By default a query is killed after
-each step that changes something, which are all the states in which it can leave the world, and some of the others are
-left out: about 1,000 runs. ``AIOPREFETCH_CRASH_MATRIX=full`` takes all, and many steps together: about 5,000.
+A step is a request to a store, or a write of the engine to its own logs or its sink. ``full`` takes every step in every
+mode, and many combinations of several steps: about 5,000 runs. ``quick`` takes every second one of the steps after
+which the world has changed, and a sample of the others: about 500.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections.abc import Iterator
 
 import pytest
 
-from aioprefetch.source import polling as pace
+from aioprefetch.source import polling
+from aioprefetch.testing.conformance.ids import checks
 from tests.model.source_crashes.engine import Checkpoint
 from tests.model.source_crashes.scenes import SHAPES, Scene, Shape
 from tests.model.source_crashes.strikes import MODES, Mode, Strikes
+from tests.profile import IS_FULL, chosen
 
-IS_FULL = os.environ.get("AIOPREFETCH_CRASH_MATRIX") == "full"
-PAIRS = 500 if IS_FULL else 8
+PAIRS = chosen(quick=4, full=500)
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A feed pauses after a failure; that is tested where it is written. Thousands of faults are not logged."""
-    monkeypatch.setattr(pace, "PAUSE_SECONDS_BASE", 0.0)
+    monkeypatch.setattr(polling, "PAUSE_SECONDS_BASE", 0.0)
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -46,36 +46,40 @@ def check(scene: Scene, checkpoint: Checkpoint) -> None:
     assert (lost, doubled) == ({}, {}), said
 
 
-def steps_of(mode: Mode, whole: Strikes) -> list[int]:
+def steps_of(mode: Mode, whole: Strikes, shape: Shape) -> list[int]:
     """The steps to strike at."""
+    count, offset = len(whole.steps), SHAPES.index(shape)
     if IS_FULL:
-        return list(range(1, len(whole.steps) + 1))
+        return list(range(1, count + 1))
     if mode == "killed after":
-        return whole.writes
-    return list(range(1 + MODES.index(mode) % 3, len(whole.steps) + 1, 3))
+        return whole.writes[offset % 2 :: 2]
+    return list(range(1 + (MODES.index(mode) + offset) % 6, count + 1, 6))
 
 
+@checks("source:R2", "source:F6")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("mode", MODES)
-async def test_r2_f6_every_row_comes_once_whatever_step_is_the_last(shape: Shape, mode: Mode) -> None:
+async def test_every_row_comes_once_whatever_step_is_the_last(shape: Shape) -> None:
     whole = (await delivered(shape, Strikes())).strikes
     assert len(whole.steps) > 50
-    steps = steps_of(mode, whole)
-    scenes = [await delivered(shape, Strikes(frozenset({step}), mode)) for step in steps]
-    # What goes on in the background may save a request or two.
-    assert sum(bool(scene.strikes.struck) for scene in scenes) > 0.9 * len(steps)
+    for mode in MODES:
+        steps = steps_of(mode, whole, shape)
+        scenes = [await delivered(shape, Strikes(frozenset({step}), mode)) for step in steps]
+        # Background work may save a request or two.
+        assert sum(bool(scene.strikes.struck) for scene in scenes) > 0.9 * len(steps), mode
 
 
+@checks("source:R2")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-async def test_r2_every_row_comes_once_after_several_faults(shape: Shape) -> None:
+async def test_every_row_comes_once_after_several_faults(shape: Shape) -> None:
     chance = random.Random(str(shape))
     count = len((await delivered(shape, Strikes())).strikes.steps)
     for _ in range(PAIRS):
         await delivered(shape, Strikes(frozenset(chance.choices(range(1, count), k=3)), chance.choice(MODES)))
 
 
+@checks("source:L1", "source:F9")
 @pytest.mark.parametrize("mode", MODES[:2])
-async def test_l1_f9_a_query_that_follows_delivers_everything_once_and_lists_nothing(mode: Mode) -> None:
+async def test_a_query_that_follows_delivers_everything_once_and_lists_nothing(mode: Mode) -> None:
     shape = next(shape for shape in SHAPES if shape.name == "mixed")
 
     async def follow(strikes: Strikes) -> Strikes:
@@ -92,5 +96,5 @@ async def test_l1_f9_a_query_that_follows_delivers_everything_once_and_lists_not
 
     whole = await follow(Strikes())
     steps = whole.writes if mode == "killed after" else range(1, len(whole.steps) + 1)
-    for step in steps[:: 1 if IS_FULL else 4]:
+    for step in steps[:: chosen(quick=6, full=1)]:
         await follow(Strikes(frozenset({step}), mode))

@@ -10,6 +10,7 @@ import pytest
 from aioprefetch.errors import StateConflict
 from aioprefetch.source.fetch.source import FileSource
 from aioprefetch.source.offset import Offset
+from aioprefetch.testing.conformance.ids import checks
 from tests.model.source_crashes.engine import Checkpoint, ConcurrentUpdateError
 from tests.model.source_crashes.scenes import SHAPES, Scene
 from tests.model.source_crashes.strikes import Process, Strikes
@@ -56,7 +57,8 @@ class Overtaking:
             self.error = error
 
 
-async def test_r1_of_two_runs_of_a_query_one_goes_on() -> None:
+@checks("source:R1")
+async def test_of_two_runs_of_a_query_one_goes_on() -> None:
     errors = []
     for step in await steps_of_a_run():
         checkpoint = Checkpoint()
@@ -68,7 +70,8 @@ async def test_r1_of_two_runs_of_a_query_one_goes_on() -> None:
     assert sum(error is not None for error in errors) > len(errors) // 2
 
 
-async def test_r1_of_two_that_make_a_new_state_at_once_one_goes_on() -> None:
+@checks("source:R1")
+async def test_of_two_that_make_a_new_state_at_once_one_goes_on() -> None:
     for step in (await all_steps())[0]:
         scene = Scene(SHAPE)
         sources: list[FileSource] = []
@@ -100,7 +103,8 @@ async def play_alone(scene: Scene) -> None:
     assert checkpoint.rows() == scene.bucket.rows
 
 
-async def test_l1_a_second_query_on_a_state_ends_the_first_and_begins_at_the_beginning() -> None:
+@checks("source:L1")
+async def test_a_second_query_on_a_state_ends_the_first_and_begins_at_the_beginning() -> None:
     conflicts = []
     for step in await steps_of_a_run():
         first, second = Checkpoint(), Checkpoint()

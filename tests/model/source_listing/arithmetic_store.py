@@ -31,7 +31,7 @@ class ArithmeticStore:
 
     @property
     def info(self) -> ServiceInfo:
-        """What it says it is."""
+        """The service information of the store."""
         return ServiceInfo(scheme="s3", name="arithmetic")
 
     @property

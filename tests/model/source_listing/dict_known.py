@@ -1,4 +1,4 @@
-"""What is known, in a dictionary, and a consumer that takes changes of a feed as a planner does."""
+"""A file index in a dictionary, and a consumer that takes the changes of a feed as a planner does."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -68,7 +68,7 @@ class Consumer:
     overwrites: Overwrites = "reread"
     cursor: Cursor | None = None
     delivered: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-    told: Counter[str] = field(default_factory=Counter)
+    reported: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     is_idle: bool = False
@@ -104,7 +104,7 @@ class Consumer:
         self.cursor = page.after
 
     def _decide(self, change: Change) -> None:
-        self.told[change.kind] += 1
+        self.reported[change.kind] += 1
         self.lost[change.file.key] += change.kind == "gone"
         self.known.apply(change, self.triggers)
         if change.kind == "new" or (change.kind == "overwritten" and self.overwrites == "reread"):
@@ -122,7 +122,7 @@ class Consumer:
                 return 0
 
     async def through(self, passes: int = 2, *, triggers_max: int = 1000, room: int = 1 << 60) -> list[Change]:
-        """Triggers until one has nothing and so many passes have ended: two make one that began here."""
+        """Triggers until one is empty and ``passes`` passes have ended: of two, one has started here."""
         everything: list[Change] = []
         end = self.passes + passes
         for _ in range(triggers_max):

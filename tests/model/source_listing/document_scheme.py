@@ -30,7 +30,7 @@ class SmallFilter:
 
 @dataclass
 class ExactSet:
-    """What the document's filter would be if it were never wrong."""
+    """The document's filter without errors."""
 
     keys: set[str] = field(default_factory=set)
 

@@ -39,7 +39,7 @@ class SimulatedBucket:
 
     @property
     def info(self) -> ServiceInfo:
-        """What it says it is."""
+        """The service information of the store."""
         return ServiceInfo(scheme="s3", name=self.name)
 
     @property
@@ -74,7 +74,7 @@ class SimulatedBucket:
         return self._sorted
 
     def rank(self, key: str) -> tuple[int, str]:
-        """What the order is by."""
+        """The keys of the order."""
         return (0, key) if self.ordered else (zlib.crc32(key.encode()), key)
 
 

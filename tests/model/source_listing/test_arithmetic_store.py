@@ -5,9 +5,11 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.arithmetic_store import ArithmeticStore
 from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.profile import chosen
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=10)
 
@@ -25,26 +27,30 @@ async def test_pages_are_in_order_and_begin_anywhere() -> None:
     assert keys == sorted(keys)
 
 
+FILES = chosen(quick=10_000, full=20_000)
+
+
+@checks("source:L5", "source:L11")
 @pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
-async def test_l5_l11_what_a_large_bucket_costs(kind: type[TailSweepLister] | type[DiffLister]) -> None:
+async def test_the_cost_of_a_large_bucket(kind: type[TailSweepLister] | type[DiffLister]) -> None:
     """Requests of both cursors: one for each page of new keys; some for the sweep in each trigger."""
-    store = ArithmeticStore(20_000)
+    store = ArithmeticStore(FILES)
     async with Operator.bare(store) as operator:
         known = DictKnown()
         one = Consumer(kind(operator, "", OPTIONS, known), known)
         triggers = 0
-        while len(one.delivered) < 20_000:
+        while len(one.delivered) < FILES:
             before = store.requests
             await one.trigger(room=10_000)
             triggers += 1
             assert store.requests - before <= 10 + 1 + 2 * OPTIONS.ahead_pages
-        assert triggers == 2
+        assert triggers == FILES // 10_000
         assert one.known.rows_max <= 1100
         before = store.requests
         assert await one.trigger() == []
         assert store.requests - before <= 1 + OPTIONS.sweep_pages + OPTIONS.ahead_pages
-        store.without = {7, 15_000}
-        store.versions = {16_000: 1}
-        told = sorted((change.kind, store.number(change.file.key)) for change in await one.through())
-        assert told == [("gone", 7), ("gone", 15_000), ("overwritten", 16_000)]
+        store.without = {7, FILES - 5_000}
+        store.versions = {FILES - 4_000: 1}
+        reported = sorted((change.kind, store.number(change.file.key)) for change in await one.through())
+        assert reported == [("gone", 7), ("gone", FILES - 5_000), ("overwritten", FILES - 4_000)]
         await one.feed.aclose()  # type: ignore[attr-defined]

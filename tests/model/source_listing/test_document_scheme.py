@@ -1,4 +1,4 @@
-"""What the document's listing scheme loses, and that ours loses nothing in the same histories."""
+"""The listing scheme of the document loses objects, and ours loses none in the same histories."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -8,17 +8,19 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.document_scheme import DocumentScheme, ExactSet, SmallFilter
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.profile import chosen
 
-SEEDS = range(3)
+SEEDS = range(chosen(quick=2, full=3))
 STEP_MS = 1000
 Trigger = Callable[[], Awaitable[list[str]]]
 
 
 class History:
-    """A bucket in which things happen, and who is told of its objects. Every object must be, once."""
+    """A bucket with a history, and the objects that were reported of it. Every object must be reported once."""
 
     def __init__(self, seed: int, step_ms: int = STEP_MS) -> None:
         self.step_ms = step_ms
@@ -26,7 +28,7 @@ class History:
         self.bucket = SimulatedBucket(page_entries=20)
         self.now_ms = 10**9
         self.put: set[str] = set()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.begun: list[tuple[str, int, int]] = []
 
     def add(self, key: str, modified_ms: int | None = None) -> None:
@@ -39,23 +41,23 @@ class History:
         return f"{self.chance.getrandbits(64):016x}"
 
     async def run(self, trigger: Trigger, step: Callable[[], None], steps: int) -> int:
-        """How many objects nobody was told of, after all steps and many triggers more."""
+        """The number of objects that were never reported, after all steps and many more triggers."""
         for number in range(steps + 100):
             if number < steps:
                 step()
-            self.told += await trigger()
+            self.reported += await trigger()
             self.now_ms += self.step_ms
-        assert len(set(self.told)) == len(self.told)
-        return len(self.put - set(self.told))
+        assert len(set(self.reported)) == len(self.reported)
+        return len(self.put - set(self.reported))
 
 
 def backlog(history: History) -> Callable[[], None]:
-    """Q1. Many objects at first; of those that were told two are deleted in each step, as they are done."""
+    """Q1. Many objects at first; in each step two reported objects are deleted, as if they were processed."""
     for _ in range(400):
         history.add(history.name())
 
     def step() -> None:
-        done = [key for key in history.told if key in history.bucket.objects]
+        done = [key for key in history.reported if key in history.bucket.objects]
         for key in history.chance.sample(done, min(2, len(done))):
             history.bucket.delete(key)
 
@@ -129,20 +131,23 @@ async def lost_by_us(
     return lost
 
 
+@checks("source:Q1")
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_q1_pages_that_shift_lose_objects_and_a_frontier_does_not(seed: int) -> None:
+async def test_pages_that_shift_lose_objects_and_a_frontier_does_not(seed: int) -> None:
     """Even with an exact set."""
     assert await lost_by_document(seed, backlog, ExactSet()) > 10
     assert await lost_by_us(seed, backlog) == 0
 
 
+@checks("source:Q2")
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_q2_times_of_multipart_uploads_lose_objects_and_a_sweep_does_not(seed: int) -> None:
+async def test_times_of_multipart_uploads_lose_objects_and_a_sweep_does_not(seed: int) -> None:
     assert await lost_by_document(seed, late_uploads, ExactSet()) > 5
     assert await lost_by_us(seed, late_uploads) == 0
 
 
-async def test_q3_l10_a_bloom_filter_alone_loses_objects() -> None:
+@checks("source:Q3", "source:L10")
+async def test_a_bloom_filter_alone_loses_objects() -> None:
     """The same with an exact set loses none."""
     lost = [await lost_by_document(seed, steady, SmallFilter(2000), skew_ms=-STEP_MS) for seed in SEEDS]
     exact = [await lost_by_document(seed, steady, ExactSet(), skew_ms=-STEP_MS) for seed in SEEDS]
@@ -150,8 +155,9 @@ async def test_q3_l10_a_bloom_filter_alone_loses_objects() -> None:
     assert (sum(lost) > 0, sum(exact), sum(ours)) == (True, 0, 0)
 
 
+@checks("source:Q4")
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_q4_a_clock_that_is_ahead_loses_objects_and_we_ask_no_clock(seed: int) -> None:
+async def test_a_clock_that_is_ahead_loses_objects_and_we_ask_no_clock(seed: int) -> None:
     """By two steps; the right time loses those that come later in the second of a listing."""
     assert await lost_by_document(seed, steady, ExactSet(), skew_ms=2 * STEP_MS) > 10
     assert await lost_by_document(seed, steady, ExactSet(), step_ms=STEP_MS // 4) > 10

@@ -26,7 +26,7 @@ def test_spellings_of_one_directory(one: str, other: str) -> None:
     ("one", "other"),
     [("s3://b/x", "s3://b/X"), ("s3://b/x", "s3://b//x"), ("s3://b/x", "file:///b/x"), ("memory://a", "memory://A")],
 )
-def test_others_are_others(one: str, other: str) -> None:
+def test_other_directories_differ(one: str, other: str) -> None:
     assert canonical_root(one) != canonical_root(other)
     assert path_below(one, other) is None
 

@@ -10,6 +10,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.fetch.admission import CUT_BYTES_MIN, ROW_BYTES_GUESS, Admission, admit, limits_of, narrowed
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import AdmissionOptions
+from aioprefetch.testing.conformance.ids import checks
 
 
 def can_split(file: SourceFile) -> bool:
@@ -44,8 +45,9 @@ def covered(items: list[FetchItem]) -> list[tuple[str, int, int]]:
     return ranges
 
 
+@checks("source:F10")
 @given(found, limits)
-def test_f10_a_batch_loses_no_byte_and_takes_none_twice(items: list[FetchItem], options: AdmissionOptions) -> None:
+def test_a_batch_loses_no_byte_and_takes_none_twice(items: list[FetchItem], options: AdmissionOptions) -> None:
     taken, carry = admit(items, options, can_split)
     assert covered([*taken, *carry]) == covered(items)
 
@@ -60,8 +62,9 @@ def test_limits_hold_except_for_one_item(items: list[FetchItem], options: Admiss
     assert bool(taken) == bool(items)
 
 
+@checks("source:F5")
 @given(found, limits)
-def test_f5_all_is_delivered_in_order_over_several_batches(items: list[FetchItem], options: AdmissionOptions) -> None:
+def test_all_is_delivered_in_order_over_several_batches(items: list[FetchItem], options: AdmissionOptions) -> None:
     batches, rest = [], items
     while rest:
         taken, rest = admit(rest, options, can_split)
@@ -85,7 +88,7 @@ def test_a_file_is_not_cut_for_a_sliver() -> None:
     assert ([one.file.key for one in taken], carry) == (["a.gz"], [large])
 
 
-def test_what_cannot_be_split_comes_whole_and_alone() -> None:
+def test_an_unsplittable_file_comes_whole_and_alone() -> None:
     options = AdmissionOptions(bytes_max=100)
     taken, carry = admit([item("a.gz", 700), item("b.gz", 1)], options, can_split)
     assert ([one.file.key for one in taken], [one.file.key for one in carry]) == (["a.gz"], ["b.gz"])
@@ -118,6 +121,6 @@ def test_the_limit_of_the_engine_holds_beside_those_of_the_source() -> None:
 
 
 @pytest.mark.parametrize("name", ["files_max", "bytes_max", "rows_max", "plan_files_max"])
-def test_a_limit_that_lets_nothing_pass_is_refused(name: str) -> None:
+def test_a_limit_that_admits_nothing_is_refused(name: str) -> None:
     with pytest.raises(ConfigInvalid, match=f"{name} must be above 0, not 0"):
         limits_of(AdmissionOptions(**{name: 0}))

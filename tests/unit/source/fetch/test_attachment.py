@@ -1,4 +1,4 @@
-"""What a source may follow, and where its state may lie."""
+"""Following another source, and the location of a state."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.source_scene import Scene, batches_of
 
 
@@ -31,20 +32,23 @@ def location(scene: Scene) -> StateLocation:
     return StateLocation(scene.state_operator, "leader/")
 
 
-async def test_f9_a_source_over_another_directory_is_not_followed(scene: Scene) -> None:
+@checks("source:F9")
+async def test_a_source_over_another_directory_is_not_followed(scene: Scene) -> None:
     await leader(scene)
     for url in ("memory://another-bucket", "memory://bucket/below"):
         with pytest.raises(StateConflict, match=f"{url} cannot follow one over memory://bucket"):
             await scene.open("f/", url=url, attach_to=location(scene))
 
 
-async def test_f9_the_spelling_of_the_url_does_not_matter(scene: Scene) -> None:
+@checks("source:F9")
+async def test_the_spelling_of_the_url_does_not_matter(scene: Scene) -> None:
     await leader(scene, url="s3a://bucket/in/")
     await scene.open("f/", url="s3://bucket/in", attach_to=location(scene))
 
 
-async def test_f9_a_follower_takes_what_its_own_glob_matches(scene: Scene) -> None:
-    """What is known already, and what comes: new, overwritten, gone."""
+@checks("source:F9")
+async def test_a_follower_takes_what_its_own_glob_matches(scene: Scene) -> None:
+    """Files known before, and later changes: new, overwritten, gone."""
     scene.put("a.jsonl", "b.csv", "_hidden.jsonl")
     one = await leader(scene, list_options=looking_for(None, hidden_files=True))
     follower = await scene.open("f/", list_options=looking_for("*.jsonl"), attach_to=location(scene))
@@ -56,7 +60,8 @@ async def test_f9_a_follower_takes_what_its_own_glob_matches(scene: Scene) -> No
     assert await batches_of(follower, end) == [["c.jsonl"]]
 
 
-async def test_f9_a_follower_that_would_miss_files_is_refused(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+@checks("source:F9")
+async def test_a_follower_that_would_miss_files_is_refused(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     await leader(scene, list_options=looking_for("*.jsonl"))
     with pytest.raises(StateConflict, match="would never find"):
         await scene.open("f/", attach_to=location(scene))
@@ -66,7 +71,8 @@ async def test_f9_a_follower_that_would_miss_files_is_refused(scene: Scene, capl
     assert "files that both match" in caplog.text
 
 
-async def test_f9_a_follower_that_would_miss_hidden_files_is_refused(scene: Scene) -> None:
+@checks("source:F9")
+async def test_a_follower_that_would_miss_hidden_files_is_refused(scene: Scene) -> None:
     scene.put("_x/a", "b")
     await leader(scene)
     with pytest.raises(StateConflict, match="would never find hidden files"):
@@ -80,7 +86,7 @@ async def test_f9_a_follower_that_would_miss_hidden_files_is_refused(scene: Scen
     assert await batches_of(some, some.initial_offset()) == [["b"]]
 
 
-async def test_whether_hidden_files_are_taken_stays_as_it_was(scene: Scene) -> None:
+async def test_the_choice_of_hidden_files_is_kept(scene: Scene) -> None:
     await scene.open()
     with pytest.raises(StateConflict, match="'hidden_files' was 'false' and is 'true'"):
         await scene.open(list_options=looking_for(None, hidden_files=True))

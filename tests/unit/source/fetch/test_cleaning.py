@@ -19,6 +19,7 @@ from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.reading import failures, quarantine_to
 from aioprefetch.source.record import Record
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.fakes import FakeState
 
 
@@ -77,7 +78,7 @@ async def test_files_are_moved_with_their_path() -> None:
 
 
 async def test_a_file_is_not_moved_over_another_one(caplog: pytest.LogCaptureFixture) -> None:
-    """Of one size or of two. It is not tried again either: somebody must look at them."""
+    """Of equal or different size. It is not tried again either: a person must decide."""
     for data in (b"second", b"third one"):
         scene = Scene("move")
         await scene.plan(FetchItem(await scene.put("x/a", b"first.")))
@@ -154,7 +155,7 @@ async def test_the_last_batch_of_a_run_is_cleaned_by_the_next_one() -> None:
     assert scene.cleaner.counts == {"cleaned": 2}
 
 
-async def test_what_a_killed_run_has_half_done_is_done_again() -> None:
+async def test_half_cleaned_files_of_a_killed_run_are_cleaned_again() -> None:
     scene = Scene()
     files = [await scene.put(name) for name in "ab"]
     await scene.plan(*map(FetchItem, files))
@@ -174,7 +175,7 @@ async def test_failures_are_counted_and_logged_not_raised(caplog: pytest.LogCapt
     assert "'a' was not cleaned" in caplog.text
 
 
-async def test_records_that_are_gone_do_not_stop_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_removed_records_do_not_stop_cleaning(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     for name in "ab":
         await scene.plan(FetchItem(await scene.put(name)))
@@ -192,7 +193,7 @@ async def test_records_that_are_gone_do_not_stop_it(caplog: pytest.LogCaptureFix
     assert "their files are not cleaned" in caplog.text
 
 
-async def test_a_long_part_of_the_log_that_is_gone_is_passed_over_at_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_removed_part_of_the_log_is_skipped_at_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     for number in range(300):
         await scene.plan(FetchItem(await scene.put(f"{number:03}")))
@@ -214,7 +215,7 @@ async def test_a_long_part_of_the_log_that_is_gone_is_passed_over_at_once(caplog
     assert [record.message[:36] for record in caplog.records] == ["records 0 to 297 are compacted; thei"]
 
 
-async def test_a_damaged_marker_begins_anew() -> None:
+async def test_after_a_damaged_marker_cleaning_starts_again() -> None:
     scene = Scene()
     await scene.plan(FetchItem(await scene.put("a")))
     await scene.root.write(f"state/{MARKER_NAME}", b"{")
@@ -232,7 +233,7 @@ async def test_closing_stops_it_and_leaves_nothing() -> None:
     assert scene.keys() == ["in/a"]
 
 
-async def test_off_does_nothing() -> None:
+async def test_without_cleaning_nothing_is_deleted() -> None:
     scene = Scene("off")
     await scene.plan(FetchItem(await scene.put("a")))
     await scene.commit(1)
@@ -246,8 +247,8 @@ async def leave_out(scene: Scene, label: str, *items: FetchItem) -> None:
     await scene.root.write(f"state/dead/{label}.jsonl", "".join(f"{json.dumps(one)}\n" for one in facts).encode())
 
 
-async def test_files_that_were_left_out_are_left() -> None:
-    """The batch ends with a later record than that of the file; other batches are nobody's business."""
+async def test_files_that_a_task_left_out_stay() -> None:
+    """The batch ends with a later record than that of the file; other batches do not matter."""
     scene = Scene()
     items = [FetchItem(await scene.put(name)) for name in ("bad", "good", "later")]
     for item in items:
@@ -282,7 +283,7 @@ async def test_a_file_of_which_an_earlier_range_was_left_out_is_left(restarts: b
     assert scene.keys() == []
 
 
-async def test_nothing_is_cleaned_while_a_list_of_what_was_left_out_cannot_be_read() -> None:
+async def test_nothing_is_cleaned_while_a_list_of_left_out_files_cannot_be_read() -> None:
     scene = Scene()
     await scene.plan(FetchItem(await scene.put("a")))
     await scene.root.write("state/dead/000000000001-0.jsonl", b'{"key": ')
@@ -290,7 +291,8 @@ async def test_nothing_is_cleaned_while_a_list_of_what_was_left_out_cannot_be_re
     assert scene.keys() == ["in/a"]
 
 
-async def test_r1_a_source_that_was_overtaken_cleans_no_more(caplog: pytest.LogCaptureFixture) -> None:
+@checks("source:R1")
+async def test_a_source_that_was_overtaken_cleans_no_more(caplog: pytest.LogCaptureFixture) -> None:
     """The files are the other writer's to plan by then."""
     scene = Scene()
     await scene.plan(FetchItem(await scene.put("a")))
@@ -300,7 +302,7 @@ async def test_r1_a_source_that_was_overtaken_cleans_no_more(caplog: pytest.LogC
     assert "cleaned no more" in caplog.text
 
 
-async def test_what_failed_is_tried_again_with_the_next_commit_and_by_the_next_run() -> None:
+async def test_failed_files_are_tried_again_with_the_next_commit_and_by_the_next_run() -> None:
     refusal = Injection(operation="delete", path="a", error=Unavailable, times=4)
     scene = Scene("delete", refusal)
     await scene.plan(*[FetchItem(await scene.put(name)) for name in "ab"])
@@ -361,7 +363,7 @@ def test_a_target_must_lie_in_the_store_and_outside_of_the_source() -> None:
         Cleaner(FakeState(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), inside)
 
 
-async def test_the_list_that_a_task_writes_is_understood() -> None:
+async def test_cleaning_reads_the_list_that_a_task_writes() -> None:
     """Of the same file as a listing tells it, whatever is in its name."""
     async with Operator.bare(Memory()) as operator:
         file = SourceFile("a\u2028b/ü\n.jsonl", 10, "e", "v", 5)

@@ -15,6 +15,7 @@ from aioprefetch.source.fetch.admission import BatchLimits
 from aioprefetch.source.fetch.planner import Planner, PlanOptions
 from aioprefetch.source.files import Change, SourceFile
 from aioprefetch.source.record import Record
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.fakes import FakeFeed, FakeState, file_of
 
 ANY = BatchLimits(1000, None)
@@ -70,13 +71,14 @@ async def test_the_first_batch_comes_after_one_page() -> None:
     assert await scene.keys() == list("efghij")
 
 
-async def test_all_there_is_comes_at_once_when_asked_for() -> None:
+async def test_everything_comes_at_once_on_request() -> None:
     scene = Scene()
     scene.feed.put(*"abcdefghij")
     assert await scene.keys(everything=True) == list("abcdefghij")
 
 
-async def test_f8_a_page_is_asked_for_only_when_there_is_room() -> None:
+@checks("source:F8")
+async def test_a_page_is_asked_for_only_when_there_is_room() -> None:
     scene = Scene()
     scene.feed.put(*"abcdefghij")
     assert await scene.keys(BatchLimits(2, None)) == ["a", "b"]
@@ -86,7 +88,8 @@ async def test_f8_a_page_is_asked_for_only_when_there_is_room() -> None:
     assert scene.feed.pages == 2
 
 
-async def test_f8_what_is_left_of_large_files_comes_before_new_pages() -> None:
+@checks("source:F8")
+async def test_the_rest_of_large_files_comes_before_new_pages() -> None:
     scene = Scene()
     scene.feed.put("a.jsonl", size=250)
     scene.feed.put("b", size=10)
@@ -101,7 +104,8 @@ async def test_f8_what_is_left_of_large_files_comes_before_new_pages() -> None:
     assert (scene.state.head.files, scene.state.head.bytes) == (2, 260)
 
 
-async def test_f4_a_finished_file_leaves_what_is_carried_over() -> None:
+@checks("source:F4")
+async def test_a_finished_file_leaves_the_carry() -> None:
     scene = Scene()
     scene.feed.put("a.jsonl", size=150)
     await scene.keys(BatchLimits(1000, 100))
@@ -110,7 +114,8 @@ async def test_f4_a_finished_file_leaves_what_is_carried_over() -> None:
     assert scene.state.head.carry == ()
 
 
-async def test_f2_a_restart_goes_on_with_what_was_carried_over() -> None:
+@checks("source:F2")
+async def test_a_restart_continues_with_the_carry() -> None:
     scene = Scene()
     scene.feed.put("a.jsonl", size=150)
     scene.feed.put("b", "c")
@@ -121,7 +126,8 @@ async def test_f2_a_restart_goes_on_with_what_was_carried_over() -> None:
     assert [(item.file.key, item.start) for item in record.items] == [("a.jsonl", 100), ("b", 0), ("c", 0)]
 
 
-async def test_f3_what_was_listed_and_not_recorded_is_listed_again_after_a_crash() -> None:
+@checks("source:F3")
+async def test_unrecorded_pages_are_listed_again_after_a_crash() -> None:
     scene = Scene()
     scene.feed.put(*"abcdefghij")
     assert await scene.keys(BatchLimits(3, None)) == ["a", "b", "c"]
@@ -129,7 +135,8 @@ async def test_f3_what_was_listed_and_not_recorded_is_listed_again_after_a_crash
     assert flat(await scene.drain(BatchLimits(3, None))) == list("defghij")
 
 
-async def test_r1_a_lower_key_that_comes_late_is_found_by_a_sweep() -> None:
+@checks("source:R1")
+async def test_a_lower_key_that_comes_late_is_found_by_a_sweep() -> None:
     scene = Scene()
     scene.feed.put(*"bdfh")
     await scene.drain()
@@ -139,7 +146,7 @@ async def test_r1_a_lower_key_that_comes_late_is_found_by_a_sweep() -> None:
     assert await scene.drain() == []
 
 
-async def test_nothing_new_writes_no_record() -> None:
+async def test_without_news_no_record_is_written() -> None:
     scene = Scene()
     scene.feed.put(*"abc")
     await scene.drain()
@@ -169,7 +176,8 @@ async def test_a_trigger_is_bounded_in_pages_and_time() -> None:
     assert [len(await slow.keys()) for _ in range(3)] == [4, 8, 8]
 
 
-async def test_q6_empty_objects_and_directory_markers_are_known_without_work() -> None:
+@checks("source:Q6")
+async def test_empty_objects_and_directory_markers_are_known_without_work() -> None:
     scene = Scene()
     scene.feed.put("a", "d/", size=0)
     assert await scene.drain() == []
@@ -177,8 +185,9 @@ async def test_q6_empty_objects_and_directory_markers_are_known_without_work() -
     assert scene.state.head.items == ()
 
 
+@checks("source:Q6")
 @pytest.mark.parametrize("overwrites", ["ignore", "reread", "fail"])
-async def test_q6_an_empty_object_that_is_filled_later_is_new(overwrites: Any) -> None:
+async def test_an_empty_object_that_is_filled_later_is_new(overwrites: Any) -> None:
     scene = Scene(overwrites=overwrites)
     scene.feed.put("a", size=0)
     await scene.drain()
@@ -186,7 +195,8 @@ async def test_q6_an_empty_object_that_is_filled_later_is_new(overwrites: Any) -
     assert await scene.drain() == [["a"]]
 
 
-async def test_q5_overwrites_are_ignored_or_read_again() -> None:
+@checks("source:Q5")
+async def test_overwrites_are_ignored_or_read_again() -> None:
     for overwrites, expected in (("ignore", []), ("reread", [["b"]])):
         scene = Scene(overwrites=overwrites)
         scene.feed.put(*"abc")
@@ -197,7 +207,8 @@ async def test_q5_overwrites_are_ignored_or_read_again() -> None:
         assert await scene.drain() == []
 
 
-async def test_q5_overwrites_fail_with_both_versions_named_and_the_state_as_it_was() -> None:
+@checks("source:Q5")
+async def test_overwrites_fail_with_both_versions_named_and_the_state_as_it_was() -> None:
     scene = Scene(overwrites="fail")
     scene.feed.put(*"abc")
     await scene.drain()
@@ -214,7 +225,8 @@ async def test_q5_overwrites_fail_with_both_versions_named_and_the_state_as_it_w
     assert await scene.drain() == [["z"]]
 
 
-async def test_q5_a_newer_version_takes_the_place_of_the_rest_of_the_old_one() -> None:
+@checks("source:Q5")
+async def test_a_newer_version_takes_the_place_of_the_rest_of_the_old_one() -> None:
     scene = Scene(overwrites="reread")
     scene.feed.put("a.jsonl", size=250)
     await scene.keys(BatchLimits(9, 100))
@@ -240,7 +252,7 @@ async def test_gone_and_returned_objects_are_noted_when_a_sweep_ends() -> None:
     assert scene.state.files["b"].gone_ms is None
 
 
-async def test_much_that_is_learned_is_written_down_without_waiting_for_work() -> None:
+async def test_many_notes_are_written_without_waiting_for_work() -> None:
     scene = Scene(learned_max=3)
     scene.feed.put(*(f"{number:02}" for number in range(10)), size=0)
     scene.feed.put("x")
@@ -258,7 +270,8 @@ async def test_long_sweeps_are_written_down() -> None:
     assert scene.state.head.cursor.sweep_key is not None
 
 
-async def test_r2_a_record_whose_response_was_lost_is_settled_with_the_same_content() -> None:
+@checks("source:R2")
+async def test_a_record_whose_response_was_lost_is_settled_with_the_same_content() -> None:
     for took_effect in (False, True):
         scene = Scene()
         scene.feed.put(*"abcdef")
@@ -272,7 +285,8 @@ async def test_r2_a_record_whose_response_was_lost_is_settled_with_the_same_cont
         assert flat(await scene.drain()) == ["c", "d", "e", "f", "0"]
 
 
-async def test_r2_a_cancelled_call_loses_nothing() -> None:
+@checks("source:R2")
+async def test_a_cancelled_call_loses_nothing() -> None:
     scene = Scene()
     scene.feed.put(*"abcdefghij")
     await scene.keys(BatchLimits(1, None))
@@ -282,7 +296,8 @@ async def test_r2_a_cancelled_call_loses_nothing() -> None:
     assert flat(await scene.drain()) == list("bcdefghij")
 
 
-async def test_l12_a_failing_page_delivers_what_was_found_before_and_keeps_the_position() -> None:
+@checks("source:L12")
+async def test_a_failing_page_delivers_the_changes_before_it_and_keeps_the_position() -> None:
     scene = Scene()
     scene.feed.put(*"abcdefghij")
     await scene.keys(BatchLimits(1, None))
@@ -294,7 +309,7 @@ async def test_l12_a_failing_page_delivers_what_was_found_before_and_keeps_the_p
 
 
 class ScriptedFeed(FakeFeed):
-    """Gives the pages it was told to."""
+    """Returns the pages that it was given."""
 
     script: list[list[Change]]
 
@@ -305,7 +320,8 @@ class ScriptedFeed(FakeFeed):
         return FoundPage(steps, TailAndSweep(frontier=f"{self.pages}"), 1, not self.script)
 
 
-async def test_l9_what_a_sweep_reports_again_before_it_is_recorded_is_planned_once() -> None:
+@checks("source:L9")
+async def test_a_change_that_a_sweep_repeats_before_its_record_is_planned_once() -> None:
     scene = Scene()
     scene.feed = ScriptedFeed(scene.state)
     scene.feed.script = [[Change("new", file_of(key)) for key in names] for names in ("ab", "abc", "c")]
@@ -313,7 +329,8 @@ async def test_l9_what_a_sweep_reports_again_before_it_is_recorded_is_planned_on
     assert flat([await scene.keys(everything=True)]) == ["a", "b", "c"]
 
 
-async def test_l9_a_page_that_contradicts_what_is_not_recorded_yet_is_listed_again_after_the_record() -> None:
+@checks("source:L9")
+async def test_a_page_that_contradicts_what_is_not_recorded_yet_is_listed_again_after_the_record() -> None:
     scene = Scene(overwrites="reread")
     scene.feed = ScriptedFeed(scene.state)
     second = [Change("new", file_of("a", 10, "2")), Change("new", file_of("b"))]

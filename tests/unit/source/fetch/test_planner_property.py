@@ -14,6 +14,7 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.source.fetch.admission import BatchLimits
 from aioprefetch.source.fetch.planner import Planner, PlanOptions
 from aioprefetch.source.files import SourceFile
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.fakes import FakeFeed, FakeState
 
 keys = st.sampled_from([f"{letter}.{suffix}" for letter in "abcdef" for suffix in ("jsonl", "gz")])
@@ -94,6 +95,7 @@ def bytes_of(files: list[SourceFile]) -> set[tuple[str, str | None, int]]:
     return {(file.key, file.etag, at) for file in files for at in range(file.size)}
 
 
+@checks("source:R2", "source:L9")
 @settings(max_examples=150, deadline=None)
 @given(steps, st.sampled_from(["ignore", "reread"]), st.integers(1, 5))
 @example(
@@ -106,7 +108,7 @@ def bytes_of(files: list[SourceFile]) -> set[tuple[str, str | None, int]]:
     "reread",
     2,
 )
-def test_r2_l9_each_version_is_planned_once_wherever_planning_stops(
+def test_each_version_is_planned_once_wherever_planning_stops(
     history: list[tuple[Any, ...]], overwrites: Literal["ignore", "reread"], page_files: int
 ) -> None:
     bucket = Bucket(overwrites, page_files)

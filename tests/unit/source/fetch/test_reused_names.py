@@ -1,4 +1,4 @@
-"""Names whose content goes away and comes again: emptied and filled, deleted and made anew."""
+"""Names whose content disappears and returns: emptied and filled, deleted and created again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.source.state import StateOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.source_scene import Scene, items_of
 
 
@@ -38,8 +39,9 @@ def options(overwrites: Overwrites) -> ListOptions:
     return ListOptions(interval_seconds=0, overwrites=overwrites)
 
 
+@checks("source:L9")
 @pytest.mark.parametrize("compacts", [False, True])
-async def test_l9_a_file_that_is_emptied_and_filled_again_is_overwritten(scene: Scene, compacts: bool) -> None:
+async def test_a_file_that_is_emptied_and_filled_again_is_overwritten(scene: Scene, compacts: bool) -> None:
     """Under ``ignore`` one version is delivered, whatever came in between; in another run, too."""
     state_options = StateOptions(keep_records=0, compact_entries=1) if compacts else None
     scene.put("a", "b")
@@ -54,7 +56,8 @@ async def test_l9_a_file_that_is_emptied_and_filled_again_is_overwritten(scene: 
     assert await two.drain() == []
 
 
-async def test_l9_emptying_a_file_is_an_overwrite_that_fails(scene: Scene) -> None:
+@checks("source:L9")
+async def test_emptying_a_file_is_an_overwrite_that_fails(scene: Scene) -> None:
     scene.put("a", "b")
     one = Engine(await scene.open(list_options=options("fail")))
     await one.drain()
@@ -63,7 +66,8 @@ async def test_l9_emptying_a_file_is_an_overwrite_that_fails(scene: Scene) -> No
         await one.drain()
 
 
-async def test_l9_a_file_emptied_under_another_policy_counts_under_this_one(scene: Scene) -> None:
+@checks("source:L9")
+async def test_a_file_emptied_under_another_policy_counts_under_this_one(scene: Scene) -> None:
     for before, filled in (("ignore", "fail"), ("reread", "fail")):
         directory = f"{before}/"
         scene.put("a")
@@ -77,8 +81,9 @@ async def test_l9_a_file_emptied_under_another_policy_counts_under_this_one(scen
             await two.drain()
 
 
+@checks("source:L9")
 @pytest.mark.parametrize("overwrites", ["ignore", "reread", "fail"])
-async def test_l9_an_empty_file_that_is_filled_later_is_new(scene: Scene, overwrites: Overwrites) -> None:
+async def test_an_empty_file_that_is_filled_later_is_new(scene: Scene, overwrites: Overwrites) -> None:
     scene.put("a", size=0)
     one = Engine(await scene.open(list_options=options(overwrites)))
     assert await one.drain() == []
@@ -86,8 +91,9 @@ async def test_l9_an_empty_file_that_is_filled_later_is_new(scene: Scene, overwr
     assert await one.drain() == [("a", 12)]
 
 
+@checks("source:L9")
 @pytest.mark.parametrize("overwrites", ["ignore", "reread", "fail"])
-async def test_l9_a_name_that_was_seen_to_be_gone_is_another_file_when_it_comes_back(
+async def test_a_name_that_was_seen_to_be_gone_is_another_file_when_it_comes_back(
     scene: Scene, overwrites: Overwrites
 ) -> None:
     """Only with another content: the very same one is a file put back."""
@@ -129,7 +135,7 @@ async def test_an_emptied_file_is_no_work_for_a_follower_either(scene: Scene, ov
 
 
 async def test_a_follower_that_was_away_for_long_takes_another_file_of_a_name_for_new(scene: Scene) -> None:
-    """The records that told that the first one was gone have been removed."""
+    """The records that noted the deletion of the first one were removed."""
     small = StateOptions(keep_records=2, compact_records=4, compact_entries=1)
     one = Engine(await scene.open("a/", state_options=small))
     scene.put("k", "other")

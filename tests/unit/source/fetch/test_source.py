@@ -16,10 +16,11 @@ from aioprefetch.source.fetch.source import StateLocation
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
 from aioprefetch.source.state import StateOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 
-async def test_nothing_new_returns_the_very_offset_that_was_given(scene: Scene) -> None:
+async def test_without_news_the_same_offset_object_is_returned(scene: Scene) -> None:
     source = await scene.open()
     start = source.initial_offset()
     assert source.initial_offset() == start
@@ -39,7 +40,8 @@ async def test_offsets_are_small_and_their_text_is_stable(scene: Scene) -> None:
     assert len(json.dumps(Offset(source.state.uuid, 10**20 - 1, 10**20 - 1, 10**20 - 1).to_json())) < 300
 
 
-async def test_f8_limits_hold_one_beside_the_other(scene: Scene) -> None:
+@checks("source:F8")
+async def test_several_limits_hold_together(scene: Scene) -> None:
     scene.put(*"abcdef")
     source = await scene.open(admission=AdmissionOptions(bytes_max=30))
     assert await batches_of(source, source.initial_offset(), AdmissionOptions(files_max=2)) == [
@@ -51,13 +53,14 @@ async def test_f8_limits_hold_one_beside_the_other(scene: Scene) -> None:
     assert await batches_of(other, other.initial_offset()) == [list("abcdef")]
 
 
-async def test_all_there_is_is_bounded_by_what_a_plan_may_hold(scene: Scene) -> None:
+async def test_a_request_for_everything_is_bounded_by_the_size_of_a_plan(scene: Scene) -> None:
     scene.put(*"abcdef")
     source = await scene.open(admission=AdmissionOptions(files_max=1, plan_files_max=4))
     assert await batches_of(source, source.initial_offset(), ALL) == [list("abcd"), ["e", "f"]]
 
 
-async def test_r1_partitions_are_the_same_in_every_process(scene: Scene) -> None:
+@checks("source:R1")
+async def test_partitions_are_the_same_in_every_process(scene: Scene) -> None:
     scene.put(*(f"{number:02}.jsonl" for number in range(30)), size=100)
     source = await scene.open(partitioning=PartitionOptions(target_bytes=200))
     start = source.initial_offset()
@@ -69,7 +72,8 @@ async def test_r1_partitions_are_the_same_in_every_process(scene: Scene) -> None
     assert await again.partitions(start, end) == parts == await source.partitions(start, end)
 
 
-async def test_f7_another_number_of_tasks_reads_the_same_files(scene: Scene) -> None:
+@checks("source:F7")
+async def test_another_number_of_tasks_reads_the_same_files(scene: Scene) -> None:
     scene.put(*(f"{number:02}.gz" for number in range(30)), size=100)
     source = await scene.open()
     start = source.initial_offset()
@@ -81,7 +85,8 @@ async def test_f7_another_number_of_tasks_reads_the_same_files(scene: Scene) -> 
         assert sorted(item.file.key for item in items_of(parts)) == [f"{number:02}.gz" for number in range(30)]
 
 
-async def test_f7_a_batch_of_many_small_files_keeps_all_slots_busy(scene: Scene) -> None:
+@checks("source:F7")
+async def test_a_batch_of_many_small_files_keeps_all_slots_busy(scene: Scene) -> None:
     """As a batch reads the same files: what a file costs besides its bytes counts, too."""
     scene.put(*(f"{number:05}.gz" for number in range(1000)))
     source = await scene.open(partitioning=PartitionOptions(slots=12))
@@ -92,7 +97,8 @@ async def test_f7_a_batch_of_many_small_files_keeps_all_slots_busy(scene: Scene)
     assert max(map(len, parts)) < 1000 / 6
 
 
-async def test_r2_batches_that_the_engine_has_not_heard_of_are_handed_out_again(scene: Scene) -> None:
+@checks("source:R2")
+async def test_batches_that_the_engine_does_not_know_are_returned_again(scene: Scene) -> None:
     scene.put(*"abcdef")
     source = await scene.open()
     limit = AdmissionOptions(files_max=2)
@@ -103,7 +109,8 @@ async def test_r2_batches_that_the_engine_has_not_heard_of_are_handed_out_again(
     assert await batches_of(again, first, AdmissionOptions(files_max=1)) == [["c", "d"], ["e"], ["f"]]
 
 
-async def test_r2_an_older_checkpoint_gets_the_same_batches_again(scene: Scene) -> None:
+@checks("source:R2")
+async def test_an_older_checkpoint_gets_the_same_batches_again(scene: Scene) -> None:
     scene.put(*(f"{number:02}" for number in range(40)))
     source = await scene.open()
     batches = await batches_of(source, source.initial_offset(), AdmissionOptions(files_max=1))
@@ -113,7 +120,7 @@ async def test_r2_an_older_checkpoint_gets_the_same_batches_again(scene: Scene) 
     assert await batches_of(one, one.initial_offset(), ALL) == batches
 
 
-async def test_runs_of_one_batch_replay_batch_by_batch_and_then_take_all_there_is(scene: Scene) -> None:
+async def test_runs_of_one_batch_replay_batch_by_batch_and_then_take_everything(scene: Scene) -> None:
     """As an engine does under Trigger.Once: what a run leaves comes with the next ones."""
     scene.put("a")
     source = await scene.open()
@@ -136,7 +143,8 @@ async def test_runs_of_one_batch_replay_batch_by_batch_and_then_take_all_there_i
     assert second.files == 2
 
 
-async def test_f5_f10_a_large_file_goes_over_several_batches_and_goes_on_after_a_restart(scene: Scene) -> None:
+@checks("source:F5", "source:F10")
+async def test_a_large_file_goes_over_several_batches_and_goes_on_after_a_restart(scene: Scene) -> None:
     scene.put("a.jsonl", size=250)
     scene.put("b.gz", size=400)
     limit = AdmissionOptions(bytes_max=100)
@@ -169,7 +177,8 @@ async def test_commits_come_late_repeatedly_never_and_out_of_order(scene: Scene)
     assert await batches_of(again, offsets[3]) == [["d"], ["0"]]
 
 
-async def test_l5_l7_a_trigger_lists_pages_on_request(scene: Scene) -> None:
+@checks("source:L5", "source:L7")
+async def test_a_trigger_lists_pages_on_request(scene: Scene) -> None:
     scene.put(*(f"{number:05}" for number in range(3000)))
     source = await scene.open(list_options=ListOptions(interval_seconds=0, ahead_pages=0))
     start = source.initial_offset()
@@ -180,7 +189,8 @@ async def test_l5_l7_a_trigger_lists_pages_on_request(scene: Scene) -> None:
         start = end
 
 
-async def test_l8_l9_a_restart_delivers_only_what_changed(scene: Scene) -> None:
+@checks("source:L8", "source:L9")
+async def test_a_restart_delivers_only_what_changed(scene: Scene) -> None:
     scene.put(*"bdf")
     source = await scene.open()
     start = source.initial_offset()
@@ -216,7 +226,7 @@ async def test_a_directory_bucket_is_listed_without_an_order(scene: Scene) -> No
     await operator.aclose()
 
 
-async def test_offsets_that_do_not_go_with_the_state_are_refused(scene: Scene) -> None:
+async def test_offsets_that_do_not_belong_to_the_state_are_refused(scene: Scene) -> None:
     scene.put("a")
     source = await scene.open()
     start = source.initial_offset()
@@ -247,7 +257,7 @@ async def test_an_offset_with_other_totals_than_its_record_is_refused(scene: Sce
     assert await again.latest_offset(end) is end
 
 
-async def test_a_state_that_was_lost_is_not_begun_anew_behind_the_engines_back(scene: Scene) -> None:
+async def test_a_lost_state_is_not_created_again_without_the_engine(scene: Scene) -> None:
     scene.put("a")
     source = await scene.open()
     end = await source.latest_offset(source.initial_offset())
@@ -262,7 +272,7 @@ async def test_a_state_that_was_lost_is_not_begun_anew_behind_the_engines_back(s
     await scene.state_operator.aclose()
 
 
-async def test_a_checkpoint_from_before_the_log_is_told_so(scene: Scene) -> None:
+async def test_a_checkpoint_from_before_the_log_is_refused_as_such(scene: Scene) -> None:
     scene.put(*"abcdef")
     source = await scene.open(state_options=StateOptions(keep_records=1))
     start = first = source.initial_offset()
@@ -281,7 +291,7 @@ async def test_a_checkpoint_from_before_the_log_is_told_so(scene: Scene) -> None
     assert await batches_of(again, end) == [["0"]]
 
 
-async def test_the_one_that_was_overtaken_ends(scene: Scene) -> None:
+async def test_an_overtaken_source_ends(scene: Scene) -> None:
     scene.put(*"ab")
     old = await scene.open()
     new = await scene.open()
@@ -290,7 +300,7 @@ async def test_the_one_that_was_overtaken_ends(scene: Scene) -> None:
     assert await batches_of(new, new.initial_offset()) == [["a", "b"]]
 
 
-async def test_the_backlog_is_told(scene: Scene) -> None:
+async def test_the_backlog_is_reported(scene: Scene) -> None:
     scene.put(*"abcd")
     source = await scene.open()
     end = await source.latest_offset(source.initial_offset(), AdmissionOptions(files_max=1))
@@ -310,7 +320,7 @@ async def test_committed_files_are_cleaned_behind_the_engine(scene: Scene) -> No
     assert source.cleaner.counts == {"cleaned": 2}
 
 
-async def test_options_that_cannot_be_are_refused_at_once(scene: Scene) -> None:
+async def test_invalid_options_are_refused_at_once(scene: Scene) -> None:
     for options in (
         {"admission": AdmissionOptions(files_max=0)},
         {"partitioning": PartitionOptions(slots=0)},

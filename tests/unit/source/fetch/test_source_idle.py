@@ -9,6 +9,8 @@ from aioprefetch.source.fetch.planner import PlanOptions
 from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState, StateOptions
+from aioprefetch.testing.conformance.ids import checks
+from tests.profile import chosen
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 EAGER = ListOptions(interval_seconds=0, sweep_pages=1)
@@ -23,9 +25,10 @@ def log_objects(scene: Scene) -> int:
     return sum(key.startswith("s/log/") for key in scene.states.store.objects)
 
 
+@checks("source:L11", "source:Q8")
 @pytest.mark.parametrize("what", ["deleted", "overwritten"])
 @pytest.mark.parametrize("commits", [True, False])
-async def test_l11_q8_notes_without_work_are_compacted_and_forgotten(scene: Scene, what: str, commits: bool) -> None:
+async def test_notes_without_work_are_compacted_and_forgotten(scene: Scene, what: str, commits: bool) -> None:
     keys = [f"k{number:04}" for number in range(400)]
     scene.put(*keys)
     clock = [1_000_000]
@@ -61,7 +64,8 @@ async def test_l11_q8_notes_without_work_are_compacted_and_forgotten(scene: Scen
         assert len(items_of(await one.partitions(one.initial_offset(), end))) == 400
 
 
-async def test_l11_notes_of_one_trigger_are_bounded_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@checks("source:L11")
+async def test_notes_of_one_trigger_are_bounded_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"k{number:04}" for number in range(2000)]
     scene.put(*keys)
     options = StateOptions(compact_entries=50, keep_records=3)
@@ -105,7 +109,8 @@ async def test_one_batch_after_many_notes_reads_no_notes(scene: Scene) -> None:
     assert await again.latest_offset(start) == end
 
 
-async def test_r2_runs_that_find_nothing_leave_a_bounded_log_and_all_that_may_be_asked_for(scene: Scene) -> None:
+@checks("source:R2")
+async def test_runs_that_find_nothing_leave_a_bounded_log_and_all_that_may_be_asked_for(scene: Scene) -> None:
     scene.put(*(f"k{number}" for number in range(6)))
     options = StateOptions(compact_records=20, keep_records=3)
     source = await scene.open(state_options=options)
@@ -113,7 +118,7 @@ async def test_r2_runs_that_find_nothing_leave_a_bounded_log_and_all_that_may_be
     for _ in range(6):
         offsets.append(await source.latest_offset(offsets[-1], AdmissionOptions(files_max=1)))
     await source.aclose()
-    for _ in range(400):
+    for _ in range(chosen(quick=90, full=400)):
         source = await scene.open(state_options=options)
         source.prepare_available_now()
         assert await source.latest_offset(offsets[-1]) is offsets[-1]
@@ -128,14 +133,15 @@ async def test_r2_runs_that_find_nothing_leave_a_bounded_log_and_all_that_may_be
     assert await batches_of(again, offsets[-1]) == [["new"]]
 
 
-async def test_r2_what_an_engine_has_not_committed_stays_however_often_it_fails(scene: Scene) -> None:
+@checks("source:R2")
+async def test_uncommitted_work_stays_however_often_an_engine_fails(scene: Scene) -> None:
     """A batch that cannot be read: the query is started again and again, and its work does not go away."""
     scene.put("a", "b")
     options = StateOptions(compact_records=10, keep_records=1)
     source = await scene.open(state_options=options)
     first = await source.latest_offset(source.initial_offset(), AdmissionOptions(files_max=1))
     second = await source.latest_offset(first, AdmissionOptions(files_max=1))
-    for _ in range(60):
+    for _ in range(chosen(quick=30, full=60)):
         await source.aclose()
         source = await scene.open(state_options=options)
         assert [item.file.key for item in items_of(await source.partitions(first, second))] == ["b"]

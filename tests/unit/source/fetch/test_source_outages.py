@@ -1,4 +1,4 @@
-"""Stores that throttle, or do not answer, for minutes: a source waits for them, and loses nothing."""
+"""Stores that throttle, or do not respond, for minutes: a source waits for them, and loses nothing."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from aioprefetch.source.fetch.source import FileSource
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.values import Request
+from tests.profile import chosen
 from tests.unit.source.fetch.source_scene import ALL, Scene, items_of
 
 pytestmark = pytest.mark.virtual
@@ -66,7 +67,7 @@ def now() -> float:
 
 
 async def keys_until(source: FileSource, start: Offset, seconds: float) -> tuple[Offset, list[str]]:
-    """What an engine reads that asks again and again, as a running query does."""
+    """The keys that an engine reads in repeated triggers, as a running query does."""
     keys: list[str] = []
     deadline = now() + seconds
     while now() < deadline:
@@ -79,17 +80,21 @@ async def keys_until(source: FileSource, start: Offset, seconds: float) -> tuple
     return start, keys
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        (Throttled, "persistent"),
-        (Unavailable, None),
-        (TimedOut, "persistent"),
-        (BudgetExhausted, "persistent"),
-        (BudgetExhausted, None),
-    ],
+KINDS: list[tuple[type[Error], str | None]] = [
+    (Throttled, "persistent"),
+    (Unavailable, None),
+    (TimedOut, "persistent"),
+    (BudgetExhausted, "persistent"),
+    (BudgetExhausted, None),
+]
+# Each store fails, and each kind of failure is met, in every profile.
+OUTAGES = chosen(
+    quick=[(*kind, which) for kind, which in zip(KINDS, ["bucket", "state", "both", "bucket", "state"], strict=True)],
+    full=[(*kind, which) for kind in KINDS for which in ("bucket", "state", "both")],
 )
-@pytest.mark.parametrize("which", ["bucket", "state", "both"])
+
+
+@pytest.mark.parametrize(("kind", "status", "which"), OUTAGES)
 async def test_an_outage_of_minutes_ends_no_query_and_loses_nothing(
     scene: Scene, kind: type[Error], status: str | None, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,7 +125,7 @@ async def test_an_outage_of_minutes_ends_no_query_and_loses_nothing(
     assert max(pauses) <= 10.2
 
 
-async def test_an_outage_that_does_not_end_is_raised_with_how_long_it_lasted(scene: Scene) -> None:
+async def test_an_endless_outage_is_raised_with_its_duration(scene: Scene) -> None:
     outage = Outage()
     source = await scene.open(operator=scene.operator.layer(outage), list_options=PATIENT)
     scene.put("a.gz")
@@ -134,7 +139,7 @@ async def test_an_outage_that_does_not_end_is_raised_with_how_long_it_lasted(sce
     assert (await source.latest_offset(source.initial_offset())).files == 1
 
 
-async def test_two_outages_are_waited_out_each_for_itself(scene: Scene) -> None:
+async def test_each_of_two_outages_is_tolerated_for_itself(scene: Scene) -> None:
     outage = Outage()
     source = await scene.open(operator=scene.operator.layer(outage), list_options=PATIENT)
     start = source.initial_offset()
@@ -146,7 +151,7 @@ async def test_two_outages_are_waited_out_each_for_itself(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("retry_seconds", [0.0, 600.0])
-async def test_what_cannot_pass_is_raised_at_once_and_everything_where_nothing_is_to_be_waited_for(
+async def test_permanent_errors_are_raised_at_once_and_all_errors_without_retry_seconds(
     scene: Scene, retry_seconds: float
 ) -> None:
     options = ListOptions(interval_seconds=0, retry_seconds=retry_seconds)
@@ -161,7 +166,7 @@ async def test_what_cannot_pass_is_raised_at_once_and_everything_where_nothing_i
 
 
 @pytest.mark.parametrize("way", ["available now", "everything"])
-async def test_a_run_that_is_to_end_does_not_end_because_of_an_outage(scene: Scene, way: str) -> None:
+async def test_a_run_that_ends_does_not_end_because_of_an_outage(scene: Scene, way: str) -> None:
     """``start`` would say that there is no more."""
     outage = Outage()
     source = await scene.open(operator=scene.operator.layer(outage), list_options=PATIENT)
@@ -179,7 +184,7 @@ async def test_a_run_that_is_to_end_does_not_end_because_of_an_outage(scene: Sce
         assert await source.latest_offset(end, ALL) is end
 
 
-async def test_the_work_of_a_batch_is_asked_for_until_the_state_answers(scene: Scene) -> None:
+async def test_the_work_of_a_batch_is_requested_until_the_state_responds(scene: Scene) -> None:
     """After a restart it is read from the log, and there is nothing to give in its place."""
     outage = Outage(Unavailable)
     scene.put(*"abc")

@@ -15,6 +15,7 @@ from aioprefetch.source.fetch.source import StateLocation
 from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.source.state.store import log_name
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 
@@ -67,7 +68,8 @@ async def test_a_log_that_lost_its_end_is_refused_however_often_it_is_opened(sce
         await again.aclose()
 
 
-async def test_q4_what_is_there_now_is_told_by_the_clock_of_the_store(
+@checks("source:Q4")
+async def test_the_clock_of_the_store_decides_which_files_exist_now(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.put("a")
@@ -96,7 +98,8 @@ async def test_available_now_sweeps_a_whole_bucket_at_once(scene: Scene) -> None
     assert sum(len(batch) for batch in await batches_of(again, end)) == 2
 
 
-async def test_l1_f9_a_second_query_attaches_and_lists_nothing(scene: Scene) -> None:
+@checks("source:L1", "source:F9")
+async def test_a_second_query_attaches_and_lists_nothing(scene: Scene) -> None:
     scene.put(*"abc")
     leader = await scene.open("one/")
     end = await leader.latest_offset(leader.initial_offset())

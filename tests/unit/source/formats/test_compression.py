@@ -20,6 +20,7 @@ from aioprefetch.source.files import FetchItem
 from aioprefetch.source.formats import can_split, compression_of
 from aioprefetch.source.formats.compression import decompressor
 from aioprefetch.source.options import FormatOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -82,6 +83,7 @@ def test_streams_of_several_parts_in_any_pieces(kind: str, parts: list[bytes], s
     assert unpack(kind, packed, sizes) == b"".join(parts)
 
 
+@checks("source:Q7")
 @pytest.mark.parametrize("kind", list(PACKERS))
 @pytest.mark.parametrize("offsets", [True, False])
 async def test_q7_a_compressed_file_is_read_with_offsets_in_what_was_decompressed(kind: str, offsets: bool) -> None:

@@ -12,7 +12,7 @@ from tests.model.source_listing.dict_known import DictKnown
 
 
 class FollowedState:
-    """What a follower sees, and what its lister writes. ``newest`` shows what was written since."""
+    """The state that a follower reads. ``newest`` shows the records that its lister has written since."""
 
     def __init__(self, uuid: str = "other") -> None:
         self.uuid = uuid
@@ -63,7 +63,7 @@ class FollowedState:
             files[key] = with_gone(files[key], change)
 
     def compact(self, keep: int = 1) -> None:
-        """Remove all but so many records from the log; they are numbered on."""
+        """Remove all but the newest ``count`` records from the log; their numbers stay."""
         for seq in sorted(self.log)[:-keep]:
             self.log[seq] = REMOVED
 

@@ -1,4 +1,4 @@
-"""What pages mean, compared with what is known: against a model that looks at one key at a time."""
+"""The changes in a page, against a model that compares one key at a time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +8,7 @@ from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import Change, SourceFile
 from aioprefetch.source.list.comparison import compare, compare_sweep, compare_tail
 from aioprefetch.source.list.selection import Selection
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import Entry
 
 keys = st.text("ab/é\U0001f600", min_size=1, max_size=3)
@@ -22,14 +23,14 @@ def entries_of(listing: dict[str, str]) -> list[Entry]:
 
 
 def known_of(known: dict[str, tuple[str, int | None]]) -> list[KnownFile]:
-    """What is known, in the order of keys; never a directory."""
+    """The known files, sorted by key, without directories."""
     return [
         KnownFile(SourceFile(key, 1, etag), 0, gone) for key, (etag, gone) in sorted(known.items()) if key[-1] != "/"
     ]
 
 
 def expected(listing: dict[str, str], known: dict[str, tuple[str, int | None]]) -> dict[str, str]:
-    """What happened to each key."""
+    """The change of each key."""
     found = {}
     for key in {*listing, *known}:
         if key.endswith("/"):
@@ -50,10 +51,10 @@ def expected(listing: dict[str, str], known: dict[str, tuple[str, int | None]]) 
 
 
 @given(listings, knowledge, st.data())
-def test_a_sweep_tells_of_each_key_what_happened_to_it(
+def test_a_sweep_reports_the_change_of_each_key(
     listing: dict[str, str], known: dict[str, tuple[str, int | None]], data: st.DataObject
 ) -> None:
-    """In order; and whoever takes some and goes on from there gets the rest."""
+    """In order; a caller that takes some and continues from there gets the rest."""
     begin = TailAndSweep(frontier="c", sweep_key="", sweep_end="c")
     entries, files = entries_of(listing), known_of(known)
     whole = compare_sweep(begin, entries, files, "c", Selection())
@@ -75,7 +76,7 @@ def test_a_sweep_tells_of_each_key_what_happened_to_it(
 
 
 @given(listings, st.data())
-def test_the_tail_tells_every_file_as_new(listing: dict[str, str], data: st.DataObject) -> None:
+def test_the_tail_reports_every_file_as_new(listing: dict[str, str], data: st.DataObject) -> None:
     entries = entries_of(listing)
     found = compare_tail(TailAndSweep(sweep_key="x", sweeps=3, sweep_end="y"), entries, Selection())
     assert [change.file.key for change, _ in found.changes] == [key for key in sorted(listing) if key[-1] != "/"]
@@ -84,7 +85,8 @@ def test_the_tail_tells_every_file_as_new(listing: dict[str, str], data: st.Data
     assert found.after.frontier == (entries[-1].path if entries else "")
 
 
-def test_q4_the_youngest_time_seen_is_that_of_the_store() -> None:
+@checks("source:Q4")
+def test_the_youngest_time_seen_is_that_of_the_store() -> None:
     """It never goes back, whatever comes after."""
     assert compare_tail(TailAndSweep(high_modified_ms=9), [], Selection()).after.high_modified_ms == 9
     known = [KnownFile(SourceFile("a", 1, "e", None, 5), 0)]
@@ -92,7 +94,7 @@ def test_q4_the_youngest_time_seen_is_that_of_the_store() -> None:
     assert compare_sweep(cursor, [], known, "b", Selection()).after.high_modified_ms == 3
 
 
-def test_files_without_etag_are_told_apart_by_size_and_time() -> None:
+def test_files_without_etag_are_distinguished_by_size_and_time() -> None:
     known = [KnownFile(SourceFile("a", 1, None, None, 5), 0)]
     assert list(compare([SourceFile("a", 1, None, None, 5)], known)) == []
     assert list(compare([SourceFile("a", 2, None, None, 5)], known)) == [

@@ -17,6 +17,7 @@ from aioprefetch.source.files import Change
 from aioprefetch.source.list import DiffLister
 from aioprefetch.source.list.key_sets import KeySpill
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
@@ -40,9 +41,10 @@ def consumer(operator: Operator, options: ListOptions = EAGER) -> Consumer:
     return Consumer(DiffLister(operator, "", options, known), known)
 
 
+@checks("source:L8", "source:L9")
 @pytest.mark.parametrize("ahead_pages", [0, 3])
 @pytest.mark.parametrize("room", [1, 4, 1 << 60])
-async def test_l8_l9_each_file_once_and_nothing_of_an_unchanged_bucket(
+async def test_each_file_once_and_nothing_of_an_unchanged_bucket(
     bucket: SimulatedBucket, operator: Operator, room: int, ahead_pages: int
 ) -> None:
     """With as many taken at a time as there is room for."""
@@ -55,7 +57,8 @@ async def test_l8_l9_each_file_once_and_nothing_of_an_unchanged_bucket(
     await one.feed.aclose()  # type: ignore[attr-defined]
 
 
-async def test_l5_a_quiet_trigger_lists_its_share(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:L5")
+async def test_a_quiet_trigger_lists_its_share(bucket: SimulatedBucket, operator: Operator) -> None:
     for number in range(60):
         bucket.put(f"k{number:02}")
     one = consumer(operator)
@@ -66,7 +69,7 @@ async def test_l5_a_quiet_trigger_lists_its_share(bucket: SimulatedBucket, opera
         assert len(bucket.requests) - before <= EAGER.sweep_pages
 
 
-async def test_overwritten_gone_and_returned_files_are_told(bucket: SimulatedBucket, operator: Operator) -> None:
+async def test_overwritten_gone_and_returned_files_are_reported(bucket: SimulatedBucket, operator: Operator) -> None:
     for number in range(40):
         bucket.put(f"k{number:02}")
     one = consumer(operator)
@@ -75,17 +78,16 @@ async def test_overwritten_gone_and_returned_files_are_told(bucket: SimulatedBuc
     kept = bucket.objects["k05"]
     bucket.delete("k05")
     bucket.put("a")
-    told = {change.file.key: change.kind for change in await one.through()}
-    assert told == {"k03": "overwritten", "k05": "gone", "a": "new"}
+    reported = {change.file.key: change.kind for change in await one.through()}
+    assert reported == {"k03": "overwritten", "k05": "gone", "a": "new"}
     assert await one.through() == []
     bucket.objects["k05"] = kept
     bucket._sorted = None
     assert [(change.file.key, change.kind) for change in await one.through()] == [("k05", "returned")]
 
 
-async def test_l10_certainly_new_is_believed_and_perhaps_is_looked_up(
-    bucket: SimulatedBucket, operator: Operator
-) -> None:
+@checks("source:L10")
+async def test_certainly_new_keys_are_not_looked_up_and_others_are(bucket: SimulatedBucket, operator: Operator) -> None:
     """After the first listing keys that are certainly new cost no look-up; no file is lost to the filter."""
     for number in range(30):
         bucket.put(f"k{number:02}")
@@ -108,7 +110,8 @@ async def test_l10_certainly_new_is_believed_and_perhaps_is_looked_up(
     assert one.delivered.total() == 1030
 
 
-async def test_l10_a_filter_that_says_perhaps_to_everything_loses_nothing(
+@checks("source:L10")
+async def test_a_filter_that_is_always_unsure_loses_nothing(
     bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioprefetch.source.list.key_sets.BloomFilter.__contains__", lambda self, key: True)
@@ -120,7 +123,7 @@ async def test_l10_a_filter_that_says_perhaps_to_everything_loses_nothing(
     assert len(one.delivered) == one.delivered.total() == 30
 
 
-async def test_another_process_begins_its_listing_anew(bucket: SimulatedBucket, operator: Operator) -> None:
+async def test_another_process_starts_its_listing_again(bucket: SimulatedBucket, operator: Operator) -> None:
     """From a cursor in the middle of a listing; with what is known it tells nothing twice."""
     for number in range(50):
         bucket.put(f"k{number:02}")
@@ -137,7 +140,8 @@ async def test_another_process_begins_its_listing_anew(bucket: SimulatedBucket, 
     assert cursor.taken == 50
 
 
-async def test_l12_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket) -> None:
+@checks("source:L12")
+async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket) -> None:
     """By the same token after what may pass, from the beginning after what does not."""
     for number in range(40):
         bucket.put(f"k{number:02}")
@@ -172,7 +176,7 @@ async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
         await DiffLister(operator, "", EAGER, DictKnown()).page(TailAndSweep())
 
 
-def test_what_is_missing_among_keys_in_sorted_runs() -> None:
+def test_missing_keys_are_found_in_sorted_runs() -> None:
     """Keys with line ends, backslashes and halves of surrogates included; few runs or many."""
     chance = random.Random(7)
     alphabet = ["a", "b", "\n", "\\", "n", "\r", "é", "\U0001f600", "\udc80"]
@@ -202,7 +206,7 @@ class FailingKnown(DictKnown):
         self.at = at
 
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
-        """As ``Known`` has it."""
+        """As ``FileIndex`` has it."""
         self.at -= 1
         if self.at == 0:
             raise Unavailable("no", operation="read")
@@ -210,7 +214,9 @@ class FailingKnown(DictKnown):
 
 
 @pytest.mark.parametrize("at", [2, 4])
-async def test_a_page_whose_look_up_failed_is_told_later(bucket: SimulatedBucket, operator: Operator, at: int) -> None:
+async def test_a_page_whose_lookup_failed_is_reported_later(
+    bucket: SimulatedBucket, operator: Operator, at: int
+) -> None:
     """In a run that is to end too, and of the last page, behind which the store has nothing more."""
     for number in range(12):
         bucket.put(f"k{number:02}")
@@ -226,7 +232,7 @@ async def test_a_page_whose_look_up_failed_is_told_later(bucket: SimulatedBucket
     assert len(one.delivered) == one.delivered.total() == 12
 
 
-async def test_a_cancelled_comparison_tells_nothing_to_be_gone(
+async def test_a_cancelled_comparison_reports_no_deletion(
     bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The temporary files stay open until the thread is done with them."""
@@ -261,9 +267,7 @@ async def test_a_cancelled_comparison_tells_nothing_to_be_gone(
 
 
 @pytest.mark.parametrize("ends", [False, True])
-async def test_what_waits_of_a_page_for_long_is_looked_at_again(
-    bucket: SimulatedBucket, operator: Operator, ends: bool
-) -> None:
+async def test_the_old_rest_of_a_page_is_listed_again(bucket: SimulatedBucket, operator: Operator, ends: bool) -> None:
     """By the next listing: an old page plans versions that are there no more. A run that is to end does not."""
     for number in range(3):
         bucket.put(f"k{number}")
@@ -277,12 +281,12 @@ async def test_what_waits_of_a_page_for_long_is_looked_at_again(
         bucket.put(f"k{number}")
     now += REST_SECONDS_MAX + 1
     await (one.until_idle() if ends else one.through())
-    planned_anew = {key for key, etag in one.delivered if etag != old[key]}
-    assert len(planned_anew) == (0 if ends else 3)
+    planned_again = {key for key, etag in one.delivered if etag != old[key]}
+    assert len(planned_again) == (0 if ends else 3)
     assert len(one.delivered) == (3 if ends else 4)
 
 
-async def test_the_rest_of_a_page_is_compared_with_what_was_taken_meanwhile(
+async def test_the_rest_of_a_page_is_compared_with_changes_taken_meanwhile(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     """A listing without order may show a key twice, in two versions; what is gone may be there again."""

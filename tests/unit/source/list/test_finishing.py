@@ -1,4 +1,4 @@
-"""Runs that are to end: one tail, one whole sweep, then idle for good."""
+"""Runs that end: one tail, one whole sweep, then idle."""
 
 import logging
 
@@ -7,6 +7,7 @@ import pytest
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
@@ -37,10 +38,10 @@ def bucket_of(kind: Kind, count: int = 0) -> SimulatedBucket:
 @pytest.mark.virtual
 @pytest.mark.parametrize("room", [1, 7, 1 << 60])
 @pytest.mark.parametrize(("youngest_ms", "level"), [(101, logging.INFO), (7_200_000, logging.WARNING)])
-async def test_how_many_files_are_left_is_told_once_at_the_end(
+async def test_the_number_of_left_files_is_logged_once_at_the_end(
     kind: Kind, room: int, youngest_ms: int, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those dated in the future would wait unseen. A version that was delivered before is not left."""
+    """Files dated in the future would wait unnoticed. A delivered version does not count."""
     caplog.set_level(logging.INFO, "aioprefetch")
     bucket = bucket_of(kind, 40)
     bucket.put("delivered", modified_ms=8_000_000)
@@ -58,16 +59,16 @@ async def test_how_many_files_are_left_is_told_once_at_the_end(
         two.feed.finish_by(100)
         await run_to_its_end(two, room)
         await two.trigger()
-        told = [record for record in caplog.records if "younger than the start" in record.message]
-        assert [record.levelno for record in told] == [level]
-        assert told[0].message.startswith("11 files of ")
-        assert ("times in the future" in told[0].message) == (level == logging.WARNING)
+        reported = [record for record in caplog.records if "younger than the start" in record.message]
+        assert [record.levelno for record in reported] == [level]
+        assert reported[0].message.startswith("11 files of ")
+        assert ("times in the future" in reported[0].message) == (level == logging.WARNING)
         for consumer in (one, two):
             await consumer.feed.aclose()  # type: ignore[attr-defined]
 
 
 @BOTH
-async def test_an_empty_bucket_ends_at_once_and_for_good(kind: Kind) -> None:
+async def test_an_empty_bucket_ends_at_once_and_stays_idle(kind: Kind) -> None:
     bucket = bucket_of(kind)
     async with bucket.operator() as operator:
         known = DictKnown()
@@ -84,7 +85,7 @@ async def test_an_empty_bucket_ends_at_once_and_for_good(kind: Kind) -> None:
 
 @BOTH
 @pytest.mark.parametrize("room", [1, 7, 1 << 60])
-async def test_what_was_there_is_delivered_and_what_came_later_is_left(kind: Kind, room: int) -> None:
+async def test_existing_files_are_delivered_and_later_ones_are_left(kind: Kind, room: int) -> None:
     """Late and overwritten files too; the next run finds the rest."""
     bucket = bucket_of(kind, 40)
     async with bucket.operator() as operator:
@@ -103,7 +104,7 @@ async def test_what_was_there_is_delivered_and_what_came_later_is_left(kind: Kin
         two.feed.finish_by(100)
         await run_to_its_end(two, room)
         assert sorted(key for key, _ in two.delivered) == ["a-late", "k0003"]
-        assert two.told["gone"] == 1
+        assert two.reported["gone"] == 1
         three = Consumer(kind(operator, "", OPTIONS, known), known, cursor=two.cursor)
         three.feed.finish_by(200)
         await run_to_its_end(three, room)
@@ -150,7 +151,7 @@ async def test_it_ends_while_files_are_added_with_every_request(
             await consumer.feed.aclose()  # type: ignore[attr-defined]
 
 
-async def test_the_sweep_of_such_a_run_begins_anew() -> None:
+async def test_the_sweep_of_such_a_run_starts_at_the_first_key() -> None:
     """A late file behind the place that a sweep had come to is delivered in the run."""
     bucket = bucket_of(TailSweepLister, 60)
     async with bucket.operator() as operator:
@@ -171,7 +172,7 @@ async def test_the_sweep_of_such_a_run_begins_anew() -> None:
 
 
 async def test_a_first_run_lists_once() -> None:
-    """What the tail has listed in the run needs no sweep."""
+    """Keys that the tail has listed in the run need no sweep."""
     bucket = bucket_of(TailSweepLister, 30)
     async with bucket.operator() as operator:
         known = DictKnown()
@@ -193,10 +194,11 @@ async def test_it_can_go_back_to_listing_for_ever() -> None:
         assert [change.file.key for change in await one.trigger()] == ["a"]
 
 
+@checks("source:L8")
 @BOTH
 @pytest.mark.parametrize("room", [1, 7, 1 << 60])
-async def test_l8_without_sweeps_what_came_during_a_run_is_found_by_the_next_one(kind: Kind, room: int) -> None:
-    """The tail does not pass over a younger file: nobody would look below the frontier again."""
+async def test_without_sweeps_late_files_of_a_run_are_found_by_the_next_one(kind: Kind, room: int) -> None:
+    """The tail does not skip a younger file: no sweep would list it again below the frontier."""
     bucket = bucket_of(kind, 10)
     options = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=0)
     bucket.put("k0003-young", modified_ms=150)
@@ -233,7 +235,7 @@ async def test_without_sweeps_listing_for_ever_finds_files(kind: Kind) -> None:
 
 
 @BOTH
-async def test_a_long_run_tells_how_far_it_has_come(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_run_logs_its_progress(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     """By the clock it is given; a run that goes on for ever tells nothing."""
     caplog.set_level("INFO", logger="aioprefetch")
     bucket = bucket_of(kind, 60)
@@ -253,7 +255,7 @@ async def test_a_long_run_tells_how_far_it_has_come(kind: Kind, caplog: pytest.L
         assert not caplog.records
         one.feed.finish_by(1000)
         await run_to_its_end(one)
-        told = [record.getMessage() for record in caplog.records]
-        assert 1 <= len(told) <= 3
-        assert all("listing all of s3://bucket" in text and "pages with" in text for text in told)
+        reported = [record.getMessage() for record in caplog.records]
+        assert 1 <= len(reported) <= 3
+        assert all("listing all of s3://bucket" in text and "pages with" in text for text in reported)
         await one.feed.aclose()  # type: ignore[attr-defined]

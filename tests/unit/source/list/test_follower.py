@@ -13,6 +13,7 @@ from aioprefetch.source.list import Follower
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.record import Record
 from aioprefetch.testing import run_virtual
+from aioprefetch.testing.conformance.ids import checks
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.unit.source.list.followed_state import FollowedState
 
@@ -25,17 +26,18 @@ def follower(state: FollowedState) -> Consumer:
     return Consumer(Follower(state, EAGER, known), known)
 
 
-def told(one: list[object]) -> list[tuple[str, str]]:
+def kinds_of(changes: list[object]) -> list[tuple[str, str]]:
     """Kinds and keys."""
-    return [(change.kind, change.file.key) for change in one]  # type: ignore[attr-defined]
+    return [(change.kind, change.file.key) for change in changes]  # type: ignore[attr-defined]
 
 
 async def until_idle(one: Consumer, room: int = 1 << 60) -> list[tuple[str, str]]:
-    """All that is told until a trigger has nothing."""
-    return told(list(await one.until_idle(room)))
+    """All changes until a trigger has none."""
+    return kinds_of(list(await one.until_idle(room)))
 
 
-async def test_l1_two_consumers_share_one_lister() -> None:
+@checks("source:L1")
+async def test_two_consumers_share_one_lister() -> None:
     """A follower costs no listing request, and gets what the other one got."""
     state = FollowedState()
     state.append([FetchItem(state.file(key)) for key in "cab"])
@@ -46,9 +48,10 @@ async def test_l1_two_consumers_share_one_lister() -> None:
     assert one.requests == two.requests == 0
 
 
+@checks("source:F9")
 @pytest.mark.parametrize("room", [1, 7, 1 << 60])
-async def test_f9_a_new_consumer_gets_all_known_names_first_and_then_the_changes(room: int) -> None:
-    """Those that are decided on while it is back-filled included."""
+async def test_a_new_consumer_gets_all_known_names_first_and_then_the_changes(room: int) -> None:
+    """Including files that the lister decides on during the back-fill."""
     state = FollowedState()
     for number in range(30):
         state.append([FetchItem(state.file(f"k{(number * 7 + more) % 90:02}")) for more in range(3)])
@@ -63,7 +66,7 @@ async def test_f9_a_new_consumer_gets_all_known_names_first_and_then_the_changes
     assert await one.until_idle(room) == []
 
 
-async def test_a_file_that_is_cut_over_several_records_is_told_once() -> None:
+async def test_a_file_that_is_cut_over_several_records_is_reported_once() -> None:
     state = FollowedState()
     one = follower(state)
     await one.until_idle()
@@ -76,7 +79,7 @@ async def test_a_file_that_is_cut_over_several_records_is_told_once() -> None:
     assert await until_idle(one) == [("overwritten", "big")]
 
 
-async def test_gone_and_returned_files_are_told() -> None:
+async def test_gone_and_returned_files_are_reported() -> None:
     state = FollowedState()
     file = state.file("a")
     state.append([FetchItem(file)])
@@ -89,7 +92,7 @@ async def test_gone_and_returned_files_are_told() -> None:
     assert one.delivered.total() == 1
 
 
-async def test_what_is_gone_in_the_same_trigger_is_told_gone() -> None:
+async def test_a_file_gone_in_the_same_trigger_is_reported_as_gone() -> None:
     state = FollowedState()
     one = Follower(state, EAGER, DictKnown())
     state.append([FetchItem(state.file(f"k{number}")) for number in range(40)])
@@ -98,11 +101,11 @@ async def test_what_is_gone_in_the_same_trigger_is_told_gone() -> None:
     assert len(page.changes) == 40
     state.append(gone=["k3"])
     page = await one.page(page.after)
-    assert told([change for change, _ in page.changes]) == [("gone", "k3")]
+    assert kinds_of([change for change, _ in page.changes]) == [("gone", "k3")]
 
 
-async def test_what_is_replaced_or_gone_by_now_is_not_told() -> None:
-    """A follower that lags behind would plan what nobody can read."""
+async def test_a_version_replaced_or_gone_since_is_not_reported() -> None:
+    """A late follower would plan versions that can no longer be read."""
     state = FollowedState()
     one = follower(state)
     await one.until_idle()
@@ -113,7 +116,7 @@ async def test_what_is_replaced_or_gone_by_now_is_not_told() -> None:
     assert one.known.files["x"].file == last.items[0].file
 
 
-async def test_a_name_that_was_gone_in_between_is_told_as_new() -> None:
+async def test_a_name_that_was_gone_in_between_is_reported_as_new() -> None:
     state = FollowedState()
     state.append([FetchItem(state.file("x"))])
     one = follower(state)
@@ -147,8 +150,8 @@ async def test_records_are_read_once_and_no_more_than_a_page_needs(monkeypatch: 
     assert max(reads[-20:]) == 1
 
 
-async def test_records_that_were_removed_are_made_up_for_by_what_is_known() -> None:
-    """What is gone included, even if the other one has forgotten it."""
+async def test_known_files_make_up_for_removed_records() -> None:
+    """Including deletions, even if the other source has forgotten them."""
     state = FollowedState()
     state.append([FetchItem(state.file(key)) for key in "abcdef"])
     one = follower(state)
@@ -173,7 +176,7 @@ async def test_a_name_that_was_gone_meanwhile_is_new_although_the_records_were_r
     state.append([FetchItem(state.file(key)) for key in "abcd"])
     state.append([FetchItem(state.file("c"))])
     state.compact()
-    found = told(list(await one.trigger(room=1)))
+    found = kinds_of(list(await one.trigger(room=1)))
     state.append([FetchItem(state.file("d"))])
     found += await until_idle(one, room=1)
     assert found == [("overwritten", "a"), ("new", "b"), ("new", "c"), ("gone", "d"), ("new", "d")]
@@ -184,13 +187,13 @@ async def test_a_record_that_was_followed_in_part_and_removed_then_is_not_follow
     one = follower(state)
     await one.until_idle()
     state.append([FetchItem(state.file(key)) for key in "abc"])
-    assert told(list(await one.trigger(room=2))) == [("new", "a"), ("new", "b")]
+    assert kinds_of(list(await one.trigger(room=2))) == [("new", "a"), ("new", "b")]
     state.append([FetchItem(state.file(key)) for key in "abc"])
     state.compact()
     assert await until_idle(one) == [("overwritten", "a"), ("overwritten", "b"), ("new", "c")]
 
 
-async def test_more_known_files_than_are_looked_at_at_once() -> None:
+async def test_more_known_files_than_one_lookup_returns() -> None:
     """On both sides, on one, and with nothing left on the other."""
     state = FollowedState()
     state.append([FetchItem(state.file(f"k{number:05}")) for number in range(2500)])
@@ -207,7 +210,7 @@ async def test_more_known_files_than_are_looked_at_at_once() -> None:
 
 
 @pytest.mark.virtual
-async def test_a_quiet_log_is_looked_at_once_an_interval() -> None:
+async def test_a_quiet_log_is_read_once_an_interval() -> None:
     state, known = FollowedState(), DictKnown()
     one = Consumer(Follower(state, ListOptions(interval_seconds=60.0), known), known)
     for _ in range(20):
@@ -215,7 +218,7 @@ async def test_a_quiet_log_is_looked_at_once_an_interval() -> None:
     assert state.looks <= 2
 
 
-async def test_a_run_that_is_to_end_goes_to_the_record_that_is_the_newest_one() -> None:
+async def test_a_run_that_ends_goes_to_the_newest_record() -> None:
     state = FollowedState()
     state.append([FetchItem(state.file(key)) for key in "ab"])
     one = follower(state)
@@ -301,9 +304,10 @@ class World:
         await self.one.until_idle()
 
 
+@checks("source:L1", "source:F9")
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_l1_f9_each_version_is_told_once_whatever_happens_meanwhile(seed: int) -> None:
+def test_each_version_is_reported_once_whatever_happens_meanwhile(seed: int) -> None:
     """In the end the follower knows what the other one knows."""
     world = World(seed)
     run_virtual(lambda: world.run(80))

@@ -11,6 +11,7 @@ from aioprefetch.source.cursor import Diff, TailAndSweep
 from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.list.listing_pages import UNUSED_SECONDS_MAX
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
@@ -43,7 +44,8 @@ def fill(bucket: SimulatedBucket, count: int, form: str = "k{:03}") -> list[str]
     return keys
 
 
-async def test_l2_files_are_found_for_ever_without_a_restart(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:L2")
+async def test_files_are_found_for_ever_without_a_restart(bucket: SimulatedBucket, operator: Operator) -> None:
     one = consumer(operator)
     for number in range(50):
         bucket.put(f"k{number:03}")
@@ -51,9 +53,8 @@ async def test_l2_files_are_found_for_ever_without_a_restart(bucket: SimulatedBu
         assert await one.trigger() == []
 
 
-async def test_l3_all_that_a_source_remembers_of_its_listing_is_one_small_cursor(
-    bucket: SimulatedBucket, operator: Operator
-) -> None:
+@checks("source:L3")
+async def test_a_source_remembers_one_small_cursor_of_its_listing(bucket: SimulatedBucket, operator: Operator) -> None:
     """In place of page number and time: another lister goes on from it."""
     fill(bucket, 10)
     one = consumer(operator)
@@ -63,8 +64,9 @@ async def test_l3_all_that_a_source_remembers_of_its_listing_is_one_small_cursor
     assert [change.file.key for change in await two.until_idle()] == [f"k{number:03}" for number in range(4, 10)]
 
 
-async def test_l4_a_name_once_dispatched_is_looked_up_by_its_key(bucket: SimulatedBucket, operator: Operator) -> None:
-    """A new lister without a cursor relists everything; in a sweep, what is known is not told again."""
+@checks("source:L4")
+async def test_a_name_once_dispatched_is_looked_up_by_its_key(bucket: SimulatedBucket, operator: Operator) -> None:
+    """A new lister without a cursor lists everything again; its sweep does not report known files."""
     keys = fill(bucket, 7)
     one = consumer(operator)
     await one.until_idle()
@@ -73,8 +75,9 @@ async def test_l4_a_name_once_dispatched_is_looked_up_by_its_key(bucket: Simulat
     assert sorted(one.known.files) == keys
 
 
+@checks("source:L5")
 @pytest.mark.parametrize("ahead_pages", [0, 2])
-async def test_l5_one_trigger_never_lists_the_whole_bucket(
+async def test_one_trigger_never_lists_the_whole_bucket(
     bucket: SimulatedBucket, operator: Operator, ahead_pages: int
 ) -> None:
     """``n`` pages of new keys cost ``n`` requests, one for the sweep, and what is read ahead."""
@@ -89,7 +92,8 @@ async def test_l5_one_trigger_never_lists_the_whole_bucket(
     await one.feed.aclose()  # type: ignore[attr-defined]
 
 
-async def test_l5_a_quiet_trigger_asks_for_its_share(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:L5")
+async def test_a_quiet_trigger_requests_its_share(bucket: SimulatedBucket, operator: Operator) -> None:
     """One page of the tail and the pages of the sweep."""
     fill(bucket, 60)
     one = consumer(operator)
@@ -101,9 +105,8 @@ async def test_l5_a_quiet_trigger_asks_for_its_share(bucket: SimulatedBucket, op
     assert one.requests == len(bucket.requests)
 
 
-async def test_l6_the_tail_looks_nothing_up_and_no_time_hides_a_file(
-    bucket: SimulatedBucket, operator: Operator
-) -> None:
+@checks("source:L6")
+async def test_the_tail_needs_no_lookup_and_no_time_hides_a_file(bucket: SimulatedBucket, operator: Operator) -> None:
     """Above the frontier all is new; below it a file is found however old it says it is."""
     fill(bucket, 9)
     one = consumer(operator)
@@ -119,7 +122,8 @@ async def test_l6_the_tail_looks_nothing_up_and_no_time_hides_a_file(
     assert [change.file.key for change in await two.through()] == ["k0005"]
 
 
-async def test_l7_pages_are_listed_only_on_request(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:L7")
+async def test_pages_are_listed_only_on_request(bucket: SimulatedBucket, operator: Operator) -> None:
     fill(bucket, 300)
     one = consumer(operator)
     assert bucket.requests == []
@@ -128,7 +132,8 @@ async def test_l7_pages_are_listed_only_on_request(bucket: SimulatedBucket, oper
     assert len(bucket.requests) == 2  # one page of the tail, and one of the sweep
 
 
-async def test_l8_an_unchanged_bucket_tells_nothing(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:L8")
+async def test_an_unchanged_bucket_reports_nothing(bucket: SimulatedBucket, operator: Operator) -> None:
     fill(bucket, 50)
     one = consumer(operator)
     assert len(await one.until_idle()) == 50
@@ -138,7 +143,8 @@ async def test_l8_an_unchanged_bucket_tells_nothing(bucket: SimulatedBucket, ope
     assert one.cursor.sweeps > sweeps + 5  # type: ignore[union-attr]
 
 
-async def test_l9_a_name_is_dispatched_at_most_once(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:L9")
+async def test_a_name_is_dispatched_at_most_once(bucket: SimulatedBucket, operator: Operator) -> None:
     """Deleted and put back unchanged included: then its mark goes away, and nothing is read."""
     fill(bucket, 12)
     one = consumer(operator)
@@ -155,7 +161,8 @@ async def test_l9_a_name_is_dispatched_at_most_once(bucket: SimulatedBucket, ope
     assert set(one.delivered.values()) == {1}
 
 
-async def test_q1_deleting_what_is_done_hides_nothing(bucket: SimulatedBucket, operator: Operator) -> None:
+@checks("source:Q1")
+async def test_deleting_processed_files_hides_nothing(bucket: SimulatedBucket, operator: Operator) -> None:
     """Pages shift, keys do not."""
     keys = fill(bucket, 100)
     one = consumer(operator)
@@ -167,43 +174,47 @@ async def test_q1_deleting_what_is_done_hides_nothing(bucket: SimulatedBucket, o
     assert sorted(key for key, _ in one.delivered) == keys
 
 
-async def test_q5_an_overwritten_object_is_told_once_for_each_version(
+@checks("source:Q5")
+async def test_an_overwritten_object_is_reported_once_for_each_version(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     fill(bucket, 12)
     one = consumer(operator)
     await one.until_idle()
     version = bucket.put("k007").etag
-    told = await one.through()
-    assert [(change.kind, change.file.key, change.file.etag) for change in told] == [("overwritten", "k007", version)]
+    reported = await one.through()
+    assert [(change.kind, change.file.key, change.file.etag) for change in reported] == [
+        ("overwritten", "k007", version)
+    ]
     bucket.delete("k007")
     await one.through()
     bucket.put("k007")
     assert [change.kind for change in await one.through()] == ["new"]  # another file of that name
 
 
-async def test_q8_what_is_gone_is_told_once_however_much_it_is(bucket: SimulatedBucket, operator: Operator) -> None:
-    """So that the state can follow what is there; with as little in memory as ever."""
+@checks("source:Q8")
+async def test_gone_files_are_reported_once_whatever_their_number(bucket: SimulatedBucket, operator: Operator) -> None:
+    """The state follows the bucket, with bounded memory."""
     keys = fill(bucket, 3500)
     bucket.page_entries = 1000
     one = consumer(operator)
     await one.until_idle()
     for key in keys[10:3490]:
         bucket.delete(key)
-    told = await one.through()
-    assert sorted(change.file.key for change in told if change.kind == "gone") == sorted(keys[10:3490])
+    reported = await one.through()
+    assert sorted(change.file.key for change in reported if change.kind == "gone") == sorted(keys[10:3490])
     assert one.known.rows_max <= 1100
     assert await one.through() == []
 
 
 async def test_markers_and_other_keys_pass_without_a_change(bucket: SimulatedBucket, operator: Operator) -> None:
-    """Also where pages hold nothing else; empty files are told."""
+    """Also in pages without other entries; empty files are reported."""
     for key in ("d/", "d/a.csv", *(f"d/b{number}.txt" for number in range(10)), "d/c/", "d/c/x.csv"):
         bucket.put(key)
     bucket.put("e.csv", size=0)
     one = consumer(operator, ListOptions(glob="**/*.csv", interval_seconds=0.0, ahead_pages=0))
     assert [change.file.key for change in await one.until_idle()] == ["d/a.csv", "d/c/x.csv", "e.csv"]
-    assert one.told == {"new": 3}
+    assert one.reported == {"new": 3}
 
 
 async def test_the_literal_part_of_a_glob_narrows_what_is_listed(bucket: SimulatedBucket, operator: Operator) -> None:
@@ -231,7 +242,7 @@ async def test_neither_half_starves(bucket: SimulatedBucket, operator: Operator)
         if any(key == "a-late-one" for key, _ in one.delivered):
             break
     assert number < 40
-    assert one.told["new"] > 30 + number
+    assert one.reported["new"] > 30 + number
 
 
 async def test_a_sweep_ends_however_fast_the_frontier_moves(bucket: SimulatedBucket, operator: Operator) -> None:
@@ -246,7 +257,7 @@ async def test_a_sweep_ends_however_fast_the_frontier_moves(bucket: SimulatedBuc
     assert one.cursor.sweeps > before  # type: ignore[union-attr]
 
 
-async def test_what_was_not_taken_comes_from_memory(bucket: SimulatedBucket, operator: Operator) -> None:
+async def test_untaken_changes_come_from_memory(bucket: SimulatedBucket, operator: Operator) -> None:
     """A page taken in three triggers is asked for once."""
     fill(bucket, 3)
     one = consumer(operator, ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=0))
@@ -265,9 +276,7 @@ async def test_pages_listed_ahead_are_used(bucket: SimulatedBucket, operator: Op
     assert one.requests == len(bucket.requests)
 
 
-async def test_a_cursor_that_does_not_follow_on_drops_what_was_listed_ahead(
-    bucket: SimulatedBucket, operator: Operator
-) -> None:
+async def test_another_cursor_drops_the_pages_listed_ahead(bucket: SimulatedBucket, operator: Operator) -> None:
     fill(bucket, 60)
     lister = TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictKnown())
     for frontier, expected in (("", "k000"), ("k030", "k031"), ("k004", "k005"), ("k004", "k005"), ("k050", "k051")):
@@ -277,7 +286,7 @@ async def test_a_cursor_that_does_not_follow_on_drops_what_was_listed_ahead(
 
 
 @pytest.mark.virtual
-async def test_after_a_look_that_found_nothing_there_is_no_request_for_an_interval(
+async def test_after_a_listing_without_news_there_is_no_request_for_an_interval(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     """However often it is asked; ``clock`` gives the time."""
@@ -298,7 +307,7 @@ async def test_after_a_look_that_found_nothing_there_is_no_request_for_an_interv
     assert await one.trigger() == []  # it was not at rest: there had been something
 
 
-async def test_the_runtime_gives_the_time_and_a_quiet_source_looks_once_an_interval(
+async def test_a_quiet_source_lists_once_an_interval_of_the_runtimes_clock(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     known = DictKnown()
@@ -313,7 +322,7 @@ async def test_the_runtime_gives_the_time_and_a_quiet_source_looks_once_an_inter
 async def test_pages_that_waited_for_long_are_listed_again(
     bucket: SimulatedBucket, operator: Operator, finishing: bool
 ) -> None:
-    """Those that were taken in part and those that were listed ahead: what was deleted meanwhile is not planned."""
+    """Pages taken in part, and pages listed ahead: files deleted meanwhile are not planned."""
     keys = fill(bucket, 12)
     one = consumer(operator, ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0))
     if finishing:
@@ -355,9 +364,10 @@ async def test_keys_are_in_the_order_of_their_bytes(
     ]
 
 
+@checks("source:L5")
 @pytest.mark.virtual
 @pytest.mark.parametrize("interval_seconds", [1.0, UNUSED_SECONDS_MAX + 30.0])
-async def test_l5_nothing_is_listed_ahead_that_a_look_does_not_use(
+async def test_no_page_is_listed_ahead_that_a_trigger_does_not_use(
     bucket: SimulatedBucket, operator: Operator, interval_seconds: float
 ) -> None:
     """After a long interval it would be listed again. A look is one page of the tail and those of the sweep."""

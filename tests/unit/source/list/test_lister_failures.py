@@ -16,6 +16,7 @@ from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.fetch.planner import PlanOptions
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListPage, ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
@@ -36,9 +37,10 @@ def failing(bucket: SimulatedBucket, *errors: type[Error]) -> list[float]:
     return times
 
 
+@checks("source:L12")
 @pytest.mark.virtual
 @pytest.mark.parametrize("error", [Throttled, Unavailable, TimedOut, PermissionDenied])
-async def test_l12_a_failing_page_does_not_lose_the_position(error: type[Error]) -> None:
+async def test_a_failing_page_does_not_lose_the_position(error: type[Error]) -> None:
     bucket = SimulatedBucket()
     keys = [f"k{number:02}" for number in range(30)]
     for key in keys:
@@ -62,8 +64,9 @@ async def test_l12_a_failing_page_does_not_lose_the_position(error: type[Error])
         assert one.passes > 3
 
 
+@checks("source:L12")
 @pytest.mark.virtual
-async def test_l12_pauses_grow_between_triggers_and_begin_anew_after_success() -> None:
+async def test_pauses_grow_between_triggers_and_start_again_after_success() -> None:
     bucket = SimulatedBucket()
     bucket.put("a")
     times = failing(bucket, *[Unavailable] * 12)
@@ -86,8 +89,9 @@ async def test_l12_pauses_grow_between_triggers_and_begin_anew_after_success() -
         await lister.aclose()
 
 
+@checks("source:L12")
 @pytest.mark.virtual
-async def test_l12_the_layers_of_the_operator_try_again_first() -> None:
+async def test_the_layers_of_the_operator_try_again_first() -> None:
     """Two failures are not even seen here."""
     bucket = SimulatedBucket()
     bucket.put("a")
@@ -121,7 +125,7 @@ async def test_after_a_failure_it_goes_on_behind_the_key_not_by_the_token() -> N
 
 
 @pytest.mark.virtual
-async def test_a_failure_ahead_is_seen_by_nobody_if_the_page_comes_when_it_is_needed() -> None:
+async def test_a_failure_of_reading_ahead_is_not_raised_if_the_page_can_be_read_later() -> None:
     bucket = SimulatedBucket()
     for number in range(9):
         bucket.put(f"k{number}")
@@ -139,7 +143,7 @@ async def test_a_failure_ahead_is_seen_by_nobody_if_the_page_comes_when_it_is_ne
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
-async def test_closing_ends_what_is_listed_ahead(kind: type[TailSweepLister] | type[DiffLister]) -> None:
+async def test_closing_ends_listing_ahead(kind: type[TailSweepLister] | type[DiffLister]) -> None:
     """In the middle of a request; it may be used again, and closed twice."""
     bucket = SimulatedBucket()
     for number in range(60):
@@ -158,7 +162,7 @@ async def test_closing_ends_what_is_listed_ahead(kind: type[TailSweepLister] | t
 
 
 @pytest.mark.virtual
-async def test_a_cancelled_page_is_given_out_by_the_next_call() -> None:
+async def test_a_cancelled_page_is_returned_by_the_next_call() -> None:
     bucket = SimulatedBucket()
     bucket.put("a")
     known = DictKnown()
@@ -189,7 +193,7 @@ class CirclingLayer(Layer):
         return Circling(inner)
 
 
-async def test_a_listing_that_goes_round_in_circles_is_an_error() -> None:
+async def test_a_circular_listing_is_an_error() -> None:
     """The checks of ``Operator.list`` hold here; empty pages as such are none."""
     async with SimulatedBucket().operator().layer(CirclingLayer()) as operator:
         lister = TailSweepLister(operator, "", ListOptions(ahead_pages=0), DictKnown())

@@ -1,4 +1,4 @@
-"""What belongs to a source: the literal part of globs, and what is taken of a listing."""
+"""The files of a source: the literal part of globs, and the selection from a listing."""
 
 from datetime import UTC, datetime
 
@@ -32,13 +32,13 @@ def test_literal_prefix(glob: str, prefix: str) -> None:
 
 
 @given(st.text("ab*?[]!/", max_size=8), st.text("ab*[]!/", max_size=8))
-def test_what_matches_begins_with_the_literal_prefix(glob: str, path: str) -> None:
+def test_matching_paths_begin_with_the_literal_prefix(glob: str, path: str) -> None:
     if is_glob(glob) and compile_glob(glob).fullmatch(path):
         assert path.startswith(literal_prefix(glob))
 
 
 @given(st.text("ab*?[]!/", max_size=8))
-def test_a_glob_without_anything_special_is_its_own_prefix(glob: str) -> None:
+def test_a_glob_without_special_characters_is_its_own_prefix(glob: str) -> None:
     """And one that is longer than its prefix matches something else, too."""
     if literal_prefix(glob) == glob:
         assert compile_glob(glob).fullmatch(glob)

@@ -68,12 +68,12 @@ async def test_every_name_is_found_once_in_the_order_of_bytes(operator: Operator
     assert sorted(known.files) == sorted(names)
     await operator.delete(names[4])
     await operator.write(names[6], b"changed")
-    told = {change.file.key: change.kind for change in await one.through()}
-    assert told == {names[4]: "gone", names[6]: "overwritten"}
+    reported = {change.file.key: change.kind for change in await one.through()}
+    assert reported == {names[4]: "gone", names[6]: "overwritten"}
     await one.feed.aclose()  # type: ignore[attr-defined]
 
 
-async def test_directories_made_by_hand_are_passed(operator: Operator) -> None:
+async def test_directory_markers_made_by_hand_are_skipped(operator: Operator) -> None:
     """At the end of a page, of the listing, and at the frontier."""
     for number in range(6):
         await operator.create_dir(f"d{number}/")
@@ -87,7 +87,7 @@ async def test_directories_made_by_hand_are_passed(operator: Operator) -> None:
     await operator.write("d3/late", b"x")
     await one.through()
     assert sorted(known.files) == ["d3/late", *(f"e{number}" for number in range(6)), "f/g"]
-    assert one.told == {"new": 8}
+    assert one.reported == {"new": 8}
     await one.feed.aclose()  # type: ignore[attr-defined]
 
 

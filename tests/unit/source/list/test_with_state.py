@@ -18,7 +18,9 @@ from aioprefetch.source.list import Follower, TailSweepLister
 from aioprefetch.source.options import ListOptions, StateOptions
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState
+from aioprefetch.testing.conformance.ids import checks
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.profile import chosen
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=4)
 SMALL = StateOptions(keep_records=2, compact_entries=20, compact_records=5, run_rows=40, group_rows=10)
@@ -34,7 +36,7 @@ class Source:
 
     @property
     def cursor(self) -> Cursor:
-        """That of the newest record."""
+        """The cursor of the newest record."""
         assert self.state.head is not None
         return self.state.head.cursor
 
@@ -92,8 +94,9 @@ async def opened(
     return state
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_l1_l9_f9_lister_and_follower_deliver_each_version_once(states: Operator, seed: int) -> None:
+@checks("source:L1", "source:L9", "source:F9")
+@pytest.mark.parametrize("seed", range(chosen(quick=1, full=3)))
+async def test_lister_and_follower_deliver_each_version_once(states: Operator, seed: int) -> None:
     """While both states are compacted, and the follower is away for longer than records are kept."""
     chance = random.Random(seed)
     bucket = SimulatedBucket(page_entries=7)

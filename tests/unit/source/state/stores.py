@@ -1,4 +1,4 @@
-"""What tests of a state share: stores that crash or ignore conditions, records, and a dict that knows what is right."""
+"""Shared by tests of a state: stores that crash or ignore conditions, records, and a dict as a model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Crashing(WrappedAccessor):
 
 @dataclass(frozen=True)
 class MeanwhileLayer(Layer):
-    """Something else happens before each call of an operation."""
+    """``happens`` is awaited before each call of an operation."""
 
     operation: str
     happens: Callable[[], Awaitable[None]]
@@ -148,7 +148,7 @@ def memory() -> ap.Operator:
 
 
 async def opened(operator: ap.Operator, **options: Any) -> SourceState:
-    """A state in a directory of the store, opened for writing unless told otherwise."""
+    """A state in a directory of the store, opened for writing by default."""
     settings: dict[str, Any] = {"first": TailAndSweep(), "clock_ms": lambda: 0, "options": SMALL, **options}
     state = await SourceState.open(operator, "state/", settings.pop("identity", IDENTITY), **settings)
     _states.append(state)
@@ -164,7 +164,7 @@ async def close_all() -> None:
 
 
 def forget_all() -> None:
-    """They are closed, or gone with their loop."""
+    """Forget states and stores that are closed, or gone with their loop."""
     _states.clear()
     _operators.clear()
 
@@ -214,14 +214,14 @@ async def add(state: SourceState, *items: FetchItem | SourceFile | str, **fields
 
 
 class Model:
-    """What is known, by the plainest means."""
+    """The known files, as a dict."""
 
     def __init__(self) -> None:
         self.files: dict[str, KnownFile] = {}
         self._carried: set[SourceFile] = set()
 
     def apply(self, record: Record) -> None:
-        """What a record says."""
+        """Apply the changes by a record."""
         for key, gone_ms in record.gone:
             known = self.files.get(key)
             if known is not None and known.gone_ms is None:

@@ -1,4 +1,4 @@
-"""What comes back from a checkpoint or a state as JSON: whoever edited it, it is what was written, or a typed error."""
+"""Edited JSON in a checkpoint or a state: it is read as written, or refused with a typed error."""
 
 import copy
 import json
@@ -121,7 +121,7 @@ def as_text(tree: Any) -> str:
 
 
 @pytest.mark.parametrize(("read", "text"), WRITTEN)
-def test_what_was_written_is_read(read: Callable[[str], str], text: str) -> None:
+def test_written_json_is_read(read: Callable[[str], str], text: str) -> None:
     assert read(text) == text
 
 
@@ -150,7 +150,7 @@ def test_an_edited_tree_is_read_as_it_stands_or_refused(
 
 @pytest.mark.parametrize("body", ["5", "[]", "null", '"x"', "NaN", BOMB, "{}", "[" * 900 + "]" * 900])
 @pytest.mark.parametrize("read", [record_of, snapshot_of, meta_of])
-def test_a_body_that_is_nothing_of_ours_is_refused(read: Callable[[str], str], body: str) -> None:
+def test_a_foreign_body_is_refused(read: Callable[[str], str], body: str) -> None:
     with pytest.raises(UntrustedMetadata, match="the source's state is damaged"):
         read(body)
 
@@ -173,14 +173,14 @@ WRONG_BYTES: list[Any] = ["5", float("nan"), 1 << 63, {}]
         ({"v": 2, "more": 1}, Unsupported),
     ],
 )
-def test_an_edited_offset_is_refused_by_the_name_of_what_is_wrong(change: dict[str, Any], kind: type[Error]) -> None:
+def test_an_edited_offset_is_refused_by_the_name_of_its_field(change: dict[str, Any], kind: type[Error]) -> None:
     with pytest.raises(kind) as caught:
         Offset.from_json({**GOOD, **change})
     assert (caught.value.operation, len(str(caught.value)) < 500) == ("read_offset", True)
 
 
 @pytest.mark.parametrize("foreign", [{}, {"partition-0": 3}, None, 5, [GOOD], "x", {"v": 1, "state": "id"}])
-def test_what_is_no_offset_of_ours_is_told_so(foreign: Any) -> None:
+def test_a_foreign_offset_is_refused_as_such(foreign: Any) -> None:
     nested = foreign
     for _ in range(5000):
         nested = [nested]
@@ -207,7 +207,7 @@ MARKER = {"through": 3, "failed": [FILE.to_json()], "dead": [["k", "e", None]]}
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 @example(None)
-async def test_a_marker_of_cleaning_that_was_edited_is_as_good_as_none(data: st.DataObject | None) -> None:
+async def test_an_edited_marker_of_cleaning_counts_as_none(data: st.DataObject | None) -> None:
     changed = BOMB if data is None else as_text(edited(MARKER, data.draw))
     async with ap.Operator.from_uri("memory://edited-marker") as operator:
         marker = MarkerFile(operator, "cleaned.json")
@@ -227,6 +227,6 @@ async def test_a_list_of_files_left_out_that_was_edited_is_refused(line: str) ->
             await DeadLists(operator, "state/").files(0, 1)
 
 
-def test_a_seal_keeps_what_is_in_it() -> None:
+def test_a_seal_keeps_its_body() -> None:
     assert unseal(seal({"a": [1, None]})[0], path="p")[0] == {"a": [1, None]}
     assert isinstance(decode(encode(RECORDS[0], "ab")[0], 3, path="p"), LoggedRecord)

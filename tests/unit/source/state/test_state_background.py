@@ -18,7 +18,7 @@ from tests.unit.source.state.stores import SMALL, Switch, add, memory, next_reco
 COMMIT_SECONDS = 10
 
 
-async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_compactions_are_raised_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
     base, switch = memory(), Switch()
     plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
     state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=0.0))
@@ -37,7 +37,7 @@ async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCapture
 
 
 @pytest.mark.virtual
-async def test_failures_of_compactions_that_may_pass_are_waited_out_for_minutes() -> None:
+async def test_transient_failures_of_compactions_are_tolerated_for_minutes() -> None:
     base, switch = memory(), Switch()
     plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
     state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=600.0))

@@ -1,4 +1,4 @@
-"""Compaction: which runs are written anew, what stays, what is bounded, and that others go on meanwhile."""
+"""Compaction: the runs that are replaced, the limits of log and memory, and readers and appends meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from aioprefetch.source.state.checksummed_json import unseal
 from aioprefetch.source.state.compaction import cut_rows, merge_rows, plan_rewrites
 from aioprefetch.source.state.delta import Delta, fold
 from aioprefetch.source.state.runs import RunInfo, encode_run, files_of, table_of
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
+from tests.profile import chosen
 from tests.unit.source.state.stores import SMALL, Model, Switch, add, check_known, file, memory, opened
 
 FOREVER = -(10**15)
@@ -40,7 +42,7 @@ def by_key(files: list[KnownFile]) -> list[KnownFile]:
 
 @settings(deadline=None)
 @given(st.lists(known_files, max_size=30), changes, st.integers(2, 9), st.integers(0, 50))
-def test_runs_written_anew_have_what_a_dict_has(
+def test_replaced_runs_equal_a_dict(
     before: list[KnownFile], news: dict[str, int | None], rows_max: int, forget_before_ms: int
 ) -> None:
     rows = by_key(before)
@@ -86,7 +88,7 @@ def planned(runs: list[RunInfo], changed: list[str], **options: int) -> list[tup
     ]
 
 
-def test_only_the_ranges_that_changed_are_written_anew() -> None:
+def test_only_the_ranges_that_changed_are_replaced() -> None:
     runs = [run(0, "b", "d", 90), run(1, "f", "h", 90), run(2, "j", "l", 90)]
     assert planned(runs, ["g"]) == [("0", "", False), ("1", "g", True), ("2", "", False)]
     assert planned(runs, ["a", "i", "k"]) == [("0", "a", True), ("1", "i", True), ("2", "k", True)]
@@ -99,20 +101,21 @@ def test_keys_at_the_end_fill_the_last_run_and_then_make_another() -> None:
     assert planned([run(0, "b", "d", 99)], ["c", "x"]) == [("0", "c", True), ("", "x", True)]
 
 
-def test_small_runs_join_a_neighbour_that_is_written_anew() -> None:
+def test_small_runs_join_a_neighbour_that_is_replaced() -> None:
     runs = [run(0, "b", "d", 3), run(1, "f", "h", 90), run(2, "j", "l", 3)]
     assert planned(runs, ["g"]) == [("0,1,2", "g", True)]
     assert planned(runs, ["k"]) == [("0", "", False), ("1", "", False), ("2", "k", True)]
 
 
-def test_q8_a_run_with_files_gone_long_enough_is_written_anew() -> None:
+@checks("source:Q8")
+def test_a_run_with_files_gone_long_enough_is_replaced() -> None:
     runs = [run(0, "b", "d", 90, 5), run(1, "f", "h", 90, 50)]
     assert planned(runs, [], gone_before_ms=10) == [("0", "", True), ("1", "", False)]
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(known_files, max_size=5), max_size=8), st.integers(-1, 8))
-def test_a_delta_is_its_two_parts_in_turn(records: list[list[KnownFile]], through: int) -> None:
+def test_a_delta_equals_its_two_parts_applied_in_order(records: list[list[KnownFile]], through: int) -> None:
     whole = Delta()
     for seq, files in enumerate(records):
         whole.add(seq, {one.file.key: one if one.gone_ms is None else one.gone_ms for one in files})
@@ -132,7 +135,8 @@ async def names(operator: ap.Operator) -> list[str]:
     return [entry.path.removeprefix("state/") async for entry in operator.list("state/", recursive=True)]
 
 
-async def test_l11_the_state_is_bounded_and_no_list_of_names_is_in_its_metadata() -> None:
+@checks("source:L11")
+async def test_the_state_is_bounded_and_no_list_of_names_is_in_its_metadata() -> None:
     operator = memory()
     options = replace(SMALL, run_rows=1000, group_rows=100, keep_records=3, memory_items=100, cache_bytes=1 << 20)
     state = await opened(operator, options=options)
@@ -153,7 +157,8 @@ async def test_l11_the_state_is_bounded_and_no_list_of_names_is_in_its_metadata(
     await state.aclose()
 
 
-async def test_l11_a_look_up_holds_a_page_of_the_files() -> None:
+@checks("source:L11")
+async def test_a_lookup_holds_a_page_of_the_files() -> None:
     operator = memory()
     options = replace(SMALL, run_rows=200, group_rows=10, cache_bytes=20_000)
     state = await opened(operator, options=options)
@@ -172,7 +177,8 @@ async def test_l11_a_look_up_holds_a_page_of_the_files() -> None:
     assert set(await state.index.find(wanted[::97])) == set(wanted[::97])
 
 
-async def test_q8_files_that_are_gone_are_forgotten_after_the_grace_and_not_before() -> None:
+@checks("source:Q8")
+async def test_files_that_are_gone_are_forgotten_after_the_grace_and_not_before() -> None:
     operator = memory()
     clock = [0]
     state = await opened(operator, clock_ms=lambda: clock[0])
@@ -198,7 +204,8 @@ async def test_q8_files_that_are_gone_are_forgotten_after_the_grace_and_not_befo
     assert {one.file.key for one in await again.index.between("", "zzz")} == kept
 
 
-async def test_q8_a_state_whose_files_are_deleted_after_use_stays_small() -> None:
+@checks("source:Q8")
+async def test_a_state_whose_files_are_deleted_after_use_stays_small() -> None:
     operator = memory()
     clock = [0]
     state = await opened(operator, clock_ms=lambda: clock[0])
@@ -239,7 +246,7 @@ async def test_commits_start_compactions_in_the_background_while_records_come() 
         model.apply(await add(state, *(f"k{batch * 7 % 30:02}{letter}" for letter in "abcd")))
         await state.committed(batch + 1)
         await asyncio.sleep(0)
-        if batch % 3 == 0:
+        if batch % chosen(quick=10, full=3) == 0:
             await check_known(state.index, model)
     await state.committed(3)  # Late and old: without effect.
     await state.join()
@@ -250,7 +257,8 @@ async def test_commits_start_compactions_in_the_background_while_records_come() 
     await check_known(again.index, model)
 
 
-async def test_l11_records_and_commits_wait_for_a_compaction_that_does_not_keep_up() -> None:
+@checks("source:L11")
+async def test_records_and_commits_wait_for_a_compaction_that_does_not_keep_up() -> None:
     base, switch = memory(), Switch()
     state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=4))
     slow = Injection(operation="write", path="state/snapshot.json", hang=True)
@@ -283,7 +291,8 @@ async def log_seqs(operator: ap.Operator) -> list[int]:
     return [int(name[4:16]) for name in await names(operator) if name.startswith("log/")]
 
 
-async def test_r2_the_last_committed_records_with_work_are_kept_whatever_comes_after_them() -> None:
+@checks("source:R2")
+async def test_the_last_committed_records_with_work_are_kept_whatever_comes_after_them() -> None:
     operator = memory()
     state = await opened(operator, options=replace(SMALL, keep_records=3))
     records = [await add(state, f"k{number}") for number in range(10)]
@@ -322,7 +331,7 @@ async def test_r2_the_last_committed_records_with_work_are_kept_whatever_comes_a
     assert (await log_seqs(operator))[0] == 75
 
 
-async def test_a_reader_is_told_that_records_were_removed_since_it_looked() -> None:
+async def test_a_reader_learns_that_records_were_removed_since_its_last_look() -> None:
     operator = memory()
     state = await opened(operator)
     reader = await opened(operator, writer=False)
@@ -342,14 +351,15 @@ async def test_a_state_that_is_opened_again_and_again_without_a_commit_stays_sma
     operator = memory()
     options = replace(SMALL, compact_records=10)
     record = await add(await opened(operator, options=options), "a")
-    for _ in range(100):
+    for _ in range(chosen(quick=45, full=100)):
         state = await opened(operator, options=options)
         assert await state.work(0, 1) == [record]
         await state.aclose()
     assert len(await log_seqs(operator)) <= 1 + 2 * 20 + 1
 
 
-async def test_q8_a_file_that_is_gone_is_forgotten_in_time_although_nothing_else_happens() -> None:
+@checks("source:Q8")
+async def test_a_file_that_is_gone_is_forgotten_in_time_although_nothing_else_happens() -> None:
     operator = memory()
     clock = [0]
     state = await opened(operator, clock_ms=lambda: clock[0], options=replace(SMALL, forget_after_seconds=1000.0))

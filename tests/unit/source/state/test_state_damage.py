@@ -68,11 +68,21 @@ async def first_run(operator: ap.Operator) -> str:
     return "state/" + str(body["runs"][0][0])
 
 
+async def test_the_format_with_flags_of_conditions_is_still_read() -> None:
+    """Format 1 of ``meta.json``, also that of a store which ignored conditions at that time."""
+    for honoured in (True, False):
+        operator, _ = await grown()
+        await edit(operator, "state/meta.json", {"v": 1, "creates": honoured, "replaces": honoured})
+        assert set(await (await opened(operator)).index.find(["k0a", "k5f", "z"])) == {"k0a", "k5f"}
+        await edit(operator, "state/meta.json", {"creates": None})
+        await refused(operator, UntrustedMetadata, "true or false is needed")
+
+
 @pytest.mark.parametrize("name", ["meta.json", "snapshot.json"])
 async def test_a_newer_format_is_left_alone(name: str) -> None:
     operator, _ = await grown()
-    await edit(operator, f"state/{name}", {"v": 2})
-    await refused(operator, Unsupported, "format 2.*update")
+    await edit(operator, f"state/{name}", {"v": 3})
+    await refused(operator, Unsupported, "format 3.*update")
 
 
 async def test_a_record_of_a_newer_format_is_left_alone() -> None:
@@ -212,7 +222,7 @@ async def test_overlapping_runs_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "edited"])
-async def test_a_missing_or_edited_run_is_noticed_when_it_is_looked_into(how: str) -> None:
+async def test_a_missing_or_edited_run_is_noticed_when_it_is_read(how: str) -> None:
     operator, _ = await grown()
     path = await first_run(operator)
     data = await operator.read(path)
@@ -250,7 +260,7 @@ async def test_a_store_that_cannot_be_written_is_refused() -> None:
         await opened(memory().layer(FaultLayer(plan)))
 
 
-async def test_arguments_that_cannot_be_meant_are_refused() -> None:
+async def test_invalid_arguments_are_refused() -> None:
     for directory in ("state", "/state/", None):
         with pytest.raises(InvalidArgument, match="directory"):
             await SourceState.open(memory(), directory, IDENTITY, first=TailAndSweep())  # type: ignore[arg-type]
@@ -258,7 +268,7 @@ async def test_arguments_that_cannot_be_meant_are_refused() -> None:
         await SourceState.open(memory(), "", None, first=TailAndSweep())
 
 
-def test_a_record_takes_memory_for_what_is_in_it() -> None:
+def test_the_memory_for_a_record_follows_from_its_contents() -> None:
     data, _ = encode(Record(3, "w", TailAndSweep("a")), "")
     tracemalloc.start()
     try:
@@ -278,7 +288,7 @@ def test_a_record_that_is_too_long_is_left(monkeypatch: pytest.MonkeyPatch) -> N
 
 @settings(deadline=None)
 @given(st.binary(max_size=40), st.integers(0, 200))
-def test_no_bytes_but_our_own_are_a_record(noise: bytes, position: int) -> None:
+def test_only_our_own_bytes_are_a_record(noise: bytes, position: int) -> None:
     data, _ = encode(Record(3, "w", TailAndSweep("a")), "12345678")
     position %= len(data)
     changed = data[:position] + noise + data[position + len(noise) :]
@@ -290,7 +300,7 @@ def test_no_bytes_but_our_own_are_a_record(noise: bytes, position: int) -> None:
 
 @settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda one: st.lists(one, max_size=4)))
-def test_what_is_sealed_is_unsealed(body: Any) -> None:
+def test_sealed_json_is_unsealed(body: Any) -> None:
     data, crc = seal(body)
     assert unseal(data, path="p") == (body, crc)
     with pytest.raises(UntrustedMetadata):

@@ -14,9 +14,11 @@ import aioprefetch as ap
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState
-from aioprefetch.source.state import index as known_module
+from aioprefetch.source.state import index as index_module
 from aioprefetch.source.state.snapshot import Snapshot
 from aioprefetch.testing.clock import run_virtual
+from aioprefetch.testing.conformance.ids import checks
+from tests.profile import chosen
 from tests.unit.source.state.stores import (
     SMALL,
     Crash,
@@ -116,7 +118,7 @@ class Run:
         )
 
     async def check(self) -> None:
-        """The state is what the model is."""
+        """The state equals the model."""
         assert self.state is not None
         before_ms = self.now_ms - SMALL.forget_after_ms
         await check_known(self.state.index, self.model, forgotten_before_ms=before_ms)
@@ -124,7 +126,7 @@ class Run:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories)
-def test_look_ups_are_those_of_a_dict(history: list[Step]) -> None:
+def test_lookups_equal_those_of_a_dict(history: list[Step]) -> None:
     async def play() -> None:
         run = Run(memory())
         await run.open()
@@ -136,13 +138,14 @@ def test_look_ups_are_those_of_a_dict(history: list[Step]) -> None:
         assert run.state is not None
         await run.state.aclose()
 
-    with mock.patch.object(known_module, "STEP_FILES", 2):
+    with mock.patch.object(index_module, "STEP_FILES", 2):
         run_virtual(play)
 
 
+@checks("source:R1")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories, st.integers(0, 150), st.booleans())
-def test_r1_a_crash_at_any_call_of_the_store_loses_nothing(history: list[Step], at: int, after: bool) -> None:
+def test_a_crash_at_any_call_of_the_store_loses_nothing(history: list[Step], at: int, after: bool) -> None:
     async def play() -> None:
         run = Run(memory())
         await run.open()
@@ -187,17 +190,21 @@ FULL_HISTORY: list[Step] = [
 ]
 
 
+@checks("source:R1")
 @pytest.mark.parametrize("after", [False, True])
-def test_r1_a_crash_at_each_single_call_loses_nothing(after: bool) -> None:
-    """Before and after each call of the store has taken effect, from the making of the state on."""
+def test_a_crash_at_each_single_call_loses_nothing(after: bool) -> None:
+    """Before and after each call of the store has taken effect, from the making of the state on.
+
+    ``quick`` takes the calls in turn, every second one before and the others after they have taken effect.
+    """
 
     async def play(at: int) -> int:
         run = Run(memory())
         calls = await play_with_crash(run, FULL_HISTORY, at, after)
         await run.check()
         assert run.state is not None
-        if run.state.head is not None and at % 4 == 0:
-            # It goes on as if nothing had been, and what the crash left behind goes.
+        if run.state.head is not None and at % 4 < 2:
+            # It goes on as if nothing had happened, and removes the leftovers of the crash.
             await run.step(("append", [("after", 0)], [], [], False))
             await run.step(("commit", 0))
             await run.state.compact()
@@ -209,7 +216,7 @@ def test_r1_a_crash_at_each_single_call_loses_nothing(after: bool) -> None:
 
     calls = run_virtual(lambda: play(10**9))
     assert calls > 60
-    for at in range(calls):
+    for at in range(chosen(quick=int(after), full=0), calls, chosen(quick=2, full=1)):
         run_virtual(lambda at=at: play(at))  # type: ignore[misc]
 
 

@@ -21,7 +21,7 @@ async def wiped(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("records", [0, 2, 5, 8])
-async def test_a_state_that_was_deleted_and_made_anew_is_another_one(records: int) -> None:
+async def test_a_state_that_was_deleted_and_created_again_is_another_one(records: int) -> None:
     """With fewer records than were read, with as many, and with more."""
     base = memory()
     state = await opened(base)
@@ -34,10 +34,10 @@ async def test_a_state_that_was_deleted_and_made_anew_is_another_one(records: in
         with pytest.raises(StateConflict, match="nothing is there now"):
             await reader.newest()
         return
-    anew = await opened(base)
+    other = await opened(base)
     for number in range(records):
-        await add(anew, f"n{number}")
-    with pytest.raises(StateConflict, match=anew.uuid):
+        await add(other, f"n{number}")
+    with pytest.raises(StateConflict, match=other.uuid):
         await reader.newest()
 
 

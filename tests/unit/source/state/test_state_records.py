@@ -24,6 +24,7 @@ from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.state import SideFiles, SourceState
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import (
     IDENTITY,
@@ -56,7 +57,8 @@ async def test_a_new_state_begins_with_a_claim() -> None:
     await state.aclose()
 
 
-async def test_r1_what_was_appended_is_there_after_opening_again() -> None:
+@checks("source:R1")
+async def test_appended_records_are_there_after_opening_again() -> None:
     operator = memory()
     state = await opened(operator)
     cut = FetchItem(file("big")).cut(10)
@@ -77,7 +79,8 @@ async def test_r1_what_was_appended_is_there_after_opening_again() -> None:
     assert set(await again.index.find(["a", "big", "empty", "other"])) == {"a", "big", "empty"}
 
 
-async def test_f9_a_reader_claims_nothing_and_follows() -> None:
+@checks("source:F9")
+async def test_a_reader_claims_nothing_and_follows() -> None:
     operator = memory()
     with pytest.raises(NotFound, match="start the source that lists"):
         await opened(operator, writer=False)
@@ -125,7 +128,8 @@ async def test_a_reader_goes_on_when_compactions_have_passed_it() -> None:
     await reader.aclose()
 
 
-async def test_l1_the_older_of_two_writers_ends_whichever_appends_first() -> None:
+@checks("source:L1")
+async def test_the_older_of_two_writers_ends_whichever_appends_first() -> None:
     operator = memory()
     older = await opened(operator)
     newer = await opened(operator)
@@ -170,7 +174,7 @@ async def test_a_stale_writer_cannot_replace_the_snapshot() -> None:
 
 
 @pytest.mark.virtual
-async def test_a_lost_answer_is_recognised_as_our_own() -> None:
+async def test_a_write_whose_response_was_lost_is_recognised_as_our_own() -> None:
     operator = memory().layer(LOST)
     state = await opened(operator)
     record = await add(state, "a")
@@ -180,7 +184,7 @@ async def test_a_lost_answer_is_recognised_as_our_own() -> None:
 
 
 @pytest.mark.virtual
-async def test_a_write_that_fails_for_good_can_be_tried_again() -> None:
+async def test_a_write_that_fails_permanently_can_be_tried_again() -> None:
     plan = (Injection(operation="write", path=FIRST, times=20, error=TimedOut),)
     operator = memory().layer(FaultLayer(plan))
     state = await opened(operator)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
-
 from aioprefetch.source.state import SourceState
+from tests.profile import chosen
 from tests.unit.source.state.stores import SMALL, add, file, memory, opened, pages
 
 
 class Names:
-    """What is right, by the plainest means: keys that are there, and those that are gone."""
+    """The model: the keys that exist, and those that are gone."""
 
     def __init__(self) -> None:
         self.since: dict[str, int] = {}
@@ -32,21 +31,21 @@ class Names:
         self.there.update(planned)
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_since_when_a_name_is_there_survives_compactions(seed: int) -> None:
-    chance = random.Random(seed)
-    base, names = memory(), Names()
+async def test_since_when_a_name_exists_survives_compactions() -> None:
     options = replace(SMALL, forget_after_seconds=1e6)
-    state = await opened(base, options=options)
-    for _ in range(60):
-        await names.step(state, chance)
-        if chance.random() < 0.2:
-            await state.compact()
-        if chance.random() < 0.05:
-            state = await opened(base, options=options)
-        if chance.random() < 0.2:
-            found = await pages(state.index, 7)
-            assert {one.file.key: one.since for one in found} == names.since
+    for seed in range(chosen(quick=3, full=8)):
+        chance = random.Random(seed)
+        base, names = memory(), Names()
+        state = await opened(base, options=options)
+        for _ in range(60):
+            await names.step(state, chance)
+            if chance.random() < 0.2:
+                await state.compact()
+            if chance.random() < 0.05:
+                state = await opened(base, options=options)
+            if chance.random() < 0.2:
+                files = await pages(state.index, 7)
+                assert {known.file.key: known.since for known in files} == names.since, seed
 
 
 async def test_a_name_that_was_forgotten_is_new() -> None:

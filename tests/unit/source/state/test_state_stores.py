@@ -21,6 +21,7 @@ from aioprefetch.services.s3.client import S3Client
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.state import SourceState
 from aioprefetch.source.state import store as store_module
+from aioprefetch.source.state.store import StateStore
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ListPage, ListRequest, Metadata, StatRequest, WriteRequest
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
@@ -222,3 +223,18 @@ async def test_s3_keeps_writers_apart_or_is_refused(
             return
         older = await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
         await keeps_writers_apart(operator, older)
+
+
+async def test_a_replacement_whose_response_was_lost_is_recognised() -> None:
+    """By its bytes; the next replacement then expects its ETag."""
+    base = memory()
+    await StateStore(base, "state/", "w").create("snapshot.json", b"1")
+    lost = Injection(operation="write", at="reply", error=Unavailable)
+    store = StateStore(base.layer(FaultLayer((lost,))), "state/", "w")
+    before = await store.read_versioned("snapshot.json")
+    assert before is not None
+    after = await store.replace("snapshot.json", b"22", before)
+    assert after == await store.read_versioned("snapshot.json")
+    with pytest.raises(StateConflict, match="another writer has replaced it"):
+        await store.replace("snapshot.json", b"333", before)
+    await store.replace("snapshot.json", b"333", after)
