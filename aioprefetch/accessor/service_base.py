@@ -27,13 +27,13 @@ from aioprefetch.values import (
 
 
 def is_unmodified(request: Request, error: Exception) -> bool:
-    """Whether an error says what a conditional read hoped for: there is no other version to send."""
+    """Whether an error is the expected answer to ``if_none_match``: the object has not changed."""
     conditional = isinstance(request, ReadRequest) and request.if_none_match is not None and request.if_match is None
     return conditional and isinstance(error, ConditionNotMatch)
 
 
 class ServiceAccessor:
-    """An accessor that can do nothing yet; a service overrides what it can do and says so in its capability."""
+    """An accessor without operations. A service overrides those of its capability; the others raise ``Unsupported``."""
 
     def __init__(self, info: ServiceInfo, capability: Capability, runtime: Runtime) -> None:
         self._info = info
@@ -84,4 +84,4 @@ class ServiceAccessor:
         self._unsupported(request)
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is nothing to close."""

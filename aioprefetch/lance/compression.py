@@ -1,6 +1,6 @@
 """Compressed buffers of a page. They are fetched and decompressed whole.
 
-A buffer says how large it was. The size is believed only as far as the compressed bytes can hold so much.
+A buffer claims a decompressed size. A claim that the compressed bytes cannot fulfil is refused.
 """
 
 from __future__ import annotations

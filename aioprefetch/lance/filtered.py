@@ -17,7 +17,7 @@ from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
-# Up to so many deleted rows in a row are read along: of vectors of 3 KB that is about what reads are merged over.
+# Up to this number of adjacent deleted rows are read along: for vectors of 3 KB about the gap over which reads merge.
 HOLE_ROWS_MAX = 32
 
 
@@ -72,16 +72,13 @@ class FilteredColumn:
 
     @property
     def rows_scheduled(self) -> int:
-        """See ``ColumnScheduler``."""
         return self._rows.kept(self._inner.rows_scheduled)
 
     @property
     def is_finished(self) -> bool:
-        """See ``ColumnScheduler``."""
         return self._inner.is_finished
 
     def schedule_next(self, io: PageIo) -> Any:
-        """See ``ColumnScheduler``."""
         return self._inner.schedule_next(io)
 
 

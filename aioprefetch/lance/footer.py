@@ -1,7 +1,10 @@
-"""A Lance file's own account of itself: footer, offset tables, schema, and the metadata of columns on demand.
+"""The metadata of a Lance file: footer, offset tables, schema, and the metadata of columns on demand.
 
-One suffix request brings all of it for most files, and the size of the file besides. Where the metadata is larger than
-what was asked for, one more read follows, and the next files of the same runtime are opened with a longer tail.
+One suffix request brings all of it for most files, and the size of the file. If the metadata is larger than that
+request, another read follows, and the next files of the same runtime are opened with a longer tail.
+
+The metadata of a column are its pages, their buffers and encodings. Every buffer is checked against the size of the
+file here, once, so that no later step has to. The encodings stay bytes: the decoders of the file's version parse them.
 """
 
 from __future__ import annotations
@@ -109,7 +112,7 @@ def _page(parsed: Parsed, version: tuple[int, int], file_size: int, path: str) -
 
 
 def _check_order(pages: Sequence[PageMetadata], path: str) -> None:
-    """Pages lie in row order: whoever maps rows to pages counts on it."""
+    """Check that pages lie in row order, as the search of the page of a row needs it."""
     last = 0
     for page in pages:
         if page.first_row is not None:

@@ -34,7 +34,7 @@ def decode(symbol_table: bytes, codes: memoryview | Bytes, offsets: npt.NDArray[
     codes
         Bytes that hold the coded values, uint8.
     offsets
-        ``n + 1`` positions in ``codes``; bytes before the first and after the last belong to nobody and are ignored.
+        ``n + 1`` positions in ``codes``; bytes before the first and after the last position are ignored.
 
     Returns the text of all values back to back (uint8) and ``n + 1`` int64 offsets into it, which start with 0.
     ``UntrustedMetadata`` for a table or codes that no writer makes. At most 8 bytes come out for a byte that goes in.

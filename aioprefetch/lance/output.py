@@ -10,8 +10,8 @@ back to back. Concatenated are alone:
 Offsets and validity of lists, and of structs in versions that keep levels, are made by the callers, which know what
 their pages say of them; the values below come from here.
 
-The last small piece of a page is copied, so that a batch that the consumer keeps does not hold a page of which
-everybody else is done.
+The last small piece of a page is copied, so that a batch that the consumer keeps does not hold the memory of a page
+whose other rows are done.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def dictionary(
 def merge_dictionaries(kind: pa.DataType, dictionaries: Sequence[pa.Array]) -> tuple[pa.Array, list[npt.NDArray[Any]]]:
     """One dictionary of all values, nulls among them, and for each of ``dictionaries`` the new index of each old one.
 
-    ``Unsupported`` when the index type of ``kind`` cannot count so many.
+    ``Unsupported`` when the index type of ``kind`` cannot count them.
     """
     both = pa.concat_arrays(dictionaries).dictionary_encode(null_encoding="encode")
     width = fixed_width(kind.index_type)

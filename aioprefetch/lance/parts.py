@@ -1,4 +1,7 @@
-"""The parts of a scan: a file, or a fragment of a dataset, whose columns may lie in several files."""
+"""The parts of a scan: a file, or a fragment of a dataset, whose columns may lie in several files.
+
+The arguments of a scan are checked here before any I/O.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
 
-# So many fields are made before the loop turns: some milliseconds' worth.
+# The number of fields that are made before the event loop runs again: some milliseconds of work.
 _FIELDS_IN_A_ROW = 32
 
 Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
@@ -98,12 +101,10 @@ class BoundColumn:
 
     @property
     def rows_scheduled(self) -> int:
-        """See ``ColumnScheduler``."""
         return self._inner.rows_scheduled
 
     @property
     def is_finished(self) -> bool:
-        """See ``ColumnScheduler``."""
         return self._inner.is_finished
 
     def schedule_next(self, io: PageIo) -> Any:
@@ -130,11 +131,9 @@ class NoIo:
     size = 0
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> Any:
-        """Nobody calls it."""
         raise NotImplementedError
 
     def spawn(self, work: Any, *, name: str) -> None:
-        """Nobody calls it."""
         raise NotImplementedError
 
 
@@ -220,7 +219,7 @@ def scan_request(
     budget_bytes: int | None = None,
     slots: int | None = None,
 ) -> ScanRequest:
-    """The request of a call. Raises ``InvalidArgument`` for what cannot be meant, before any I/O."""
+    """The request of a call. Raises ``InvalidArgument`` for invalid arguments, before any I/O."""
     if rows is not None and take is not None:
         raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
     if columns is not None:

@@ -116,14 +116,14 @@ class PlannedRead:
         raise Closed("a plan has no bytes", operation="plan")
 
     def want(self) -> None:
-        """Nobody is told."""
+        """Do nothing: a plan has no reads to promote."""
 
     async def wait(self) -> Sequence[memoryview]:
-        """There is nothing to wait for."""
+        """Raise ``Closed``, as ``views`` does."""
         return self.views
 
     async def arrive(self) -> None:
-        """The same."""
+        """There is nothing to wait for."""
 
     def release(self) -> None:
         """Nothing is held."""

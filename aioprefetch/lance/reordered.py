@@ -1,7 +1,8 @@
 """Rows in another order than the file's: ``take`` of unsorted or repeated row numbers.
 
-The distinct rows are scheduled and read in the order of the file, as always. The first batch needs all of them, since
-its rows may lie anywhere; they are decoded once and stay in memory until the last batch was delivered.
+The distinct rows are scheduled and read in the order of the file. The first batch needs all of them, since its rows may
+lie anywhere; they are decoded once and stay in memory until the last batch is delivered. Batches with different
+dictionaries are put together here, because Arrow refuses dictionaries that hold a null, as those of 2.0 do.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from aioprefetch.lance.output import fixed_width, merge_dictionaries
 from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
-# Distinct rows are decoded in pieces of about so much: no column of one gets too large for what makes it.
+# The approximate size of a piece of distinct rows: no column of a piece exceeds what a decoder can build.
 _PIECE_BYTES = 128 << 20
 
 
 class ReorderedColumn:
     """One column in all parts of a scan. It covers none of the ``rows`` that come out until it is finished.
 
-    Up to then it counts from below zero, so that pages are scheduled in row-major order as ever. Its pages carry the
+    Up to then it counts from below zero, so that pages are scheduled in row-major order. Its pages carry the
     number of their part.
     """
 

@@ -1,4 +1,7 @@
-"""Which rows a scan wants: a range of them, or row numbers in any order, as sorted ranges that do not overlap."""
+"""The rows of a scan: a range, or row numbers in any order, as sorted ranges that do not overlap.
+
+``RowRanges`` keeps ranges as arrays, so that a take of thousands of rows is planned without a loop.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +129,7 @@ def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
     """Row numbers from outside: a list, a range, an array of numpy or Arrow."""
     try:
         numbers = np.asarray(take)
-    except Exception as error:  # Whatever an array-like of somebody else's raises.
+    except Exception as error:  # Any error that the array-like of a caller raises.
         raise InvalidType(f"take must be a list of row numbers: {error}", operation="scan", path=path) from error
     if numbers.ndim == 1 and not numbers.size:
         return np.empty(0, np.int64)

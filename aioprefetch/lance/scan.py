@@ -56,7 +56,7 @@ def scan(
     gap_bytes, request_bytes_max, budget_bytes, slots
         See ``IoService``: reads that are merged, the largest request, what may be held in memory, requests in flight.
 
-    Raises ``InvalidArgument`` at once for what cannot be meant. The first batch raises ``NotFound``, ``Unsupported``
+    Raises ``InvalidArgument`` at once for invalid arguments. The first batch raises ``NotFound``, ``Unsupported``
     for a version or an encoding that is not known here, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument``
     for columns and ``InvalidRange`` for row numbers that the table does not have.
     """

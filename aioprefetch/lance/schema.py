@@ -1,7 +1,10 @@
 """The schema of a Lance file or dataset: fields in a tree, as Arrow fields, and the columns that hold them.
 
 A schema is stored as a flat list, parents before their children, each with the id of its parent. Version 2.0 gives a
-column of its own to every struct and list, later ones to leaves alone; a packed struct is one column in both.
+column of its own to every struct and list, later versions to leaves alone; a packed struct is one column in both.
+
+A type name is a word with parameters after colons: ``timestamp:us:UTC``, ``fixed_size_list:float:128``. Lists and
+structs take their contents from child fields; for all other types the name says everything.
 """
 
 from __future__ import annotations
@@ -205,7 +208,7 @@ class Field:
         return version == (2, 0) and not (self.is_struct or self.is_list or self.is_map)
 
     def with_children(self, children: Sequence[Field]) -> Field:
-        """The same field with other children, its Arrow type made anew."""
+        """A copy with other children, and the Arrow type of those."""
         arrow = _arrow_field(self.name, self.logical_type, self.nullable, self.metadata, children, "")
         return replace(self, children=tuple(children), arrow=arrow)
 

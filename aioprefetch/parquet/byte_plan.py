@@ -1,15 +1,15 @@
-"""From wanted chunks to requests: which pages of a chunk, which gaps, which ranges are read with one request.
+"""From wanted chunks to requests: the pages of a chunk, the gaps, and the ranges that one request brings.
 
-Where only some rows of a chunk are wanted and it has an offset index, pages are read.
+If only some rows of a chunk are wanted and it has an offset index, pages are read.
 
-**A request has a price**: the bytes that could have come while its first one is waited for. A gap between wanted ranges
-that is smaller is asked for along with them, the smallest first, as long as all gaps together have no more bytes than
-what is wanted and one block. So few requests bring tiny chunks, and no file takes much more than twice what is wanted.
-Gaps of up to 8 KiB are always taken along, as pyarrow's ``pre_buffer`` does: no plan has more requests than it has. An
+**A request has a price**: the bytes that could arrive during the wait for its first byte. A smaller gap between wanted
+ranges is requested with them, smallest gaps first, as long as all gaps together have at most as many bytes as the
+wanted ranges and one block. So few requests bring tiny chunks, and no file takes much more than twice the wanted bytes.
+Gaps of up to 8 KiB are always included, as in pyarrow's ``pre_buffer``: no plan has more requests than it has. An
 object of at most a block is one request.
 
-What is asked for together is a **run**. A run of at most a block is one request, a larger one is cut so that its parts
-come in parallel. The requests are those that the scan's queue sends when it has memory for all of them.
+A **run** is a sequence of ranges that are requested together. A run of at most a block is one request; a larger run is
+cut into parts that arrive in parallel. The requests are those that the scan's queue sends if it has memory for all.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Plan:
     gap_bytes
         The price of a request: wider gaps are not asked for along with what is wanted.
     request_bytes_max
-        The parts that a run larger than a block is cut into have at most so many bytes.
+        The parts of a run larger than a block have at most this size.
     held_ranges
         What is in the runtime's memory already, and is copied from there.
     """

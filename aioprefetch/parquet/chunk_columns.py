@@ -1,4 +1,8 @@
-"""Columns whose chunks are read whole, decoded row by row by pyarrow's one reader for some row groups."""
+"""Columns whose chunks are read whole, decoded row by row by pyarrow's one reader for some row groups.
+
+The chunks of a small row group are read with one submission: to schedule hundreds of chunks of a few KiB one by one
+would take more time than to receive and decode them.
+"""
 
 from __future__ import annotations
 
@@ -56,26 +60,21 @@ class GroupRead:
         self._is_there = is_resident
 
     def scan_row(self, part: int) -> int:
-        """See ``Unit``."""
         return self._first + self._wanted.count if part else self._first
 
     def submit(self, io: PageIo, count: int) -> None:
-        """See ``Unit``."""
         if self._read is None and not self._is_there and count:
             self._read = io.submit([(one.start, one.end) for one in self.chunks if one.size], self._first)
 
     def want(self, row: int) -> None:
-        """See ``ChunkRead``."""
         if self._read is not None:
             self._read.want()
 
     async def wait(self, row: int) -> None:
-        """See ``ChunkRead``."""
         if self._read is not None:
             await self._read.wait()
 
     def rows_ready(self) -> int:
-        """See ``ChunkRead``."""
         if not self._is_there and self._read is not None and self._read.done:
             try:
                 self._is_there = len(self._read.views) > 0
@@ -84,18 +83,15 @@ class GroupRead:
         return self.rows if self._is_there else 0
 
     def check_pages(self) -> CheckedPages:
-        """See ``ChunkRead``."""
         most = self._page_bytes_max
         found = [check_pages(chunk, self._memory, self._path, page_bytes_max=most) for chunk in self.chunks]
         return CheckedPages(all(one.is_exact for one in found), sum(one.large_page_bytes for one in found))
 
     def release(self, row: int) -> None:
-        """See ``ChunkRead``."""
         if row >= self.rows:
             self.close()
 
     def close(self) -> None:
-        """See ``ChunkRead``."""
         read, self._read = self._read, None
         if read is not None:
             self._is_there = True
@@ -188,7 +184,6 @@ class ChunkColumns:
         )
 
     def ready(self) -> int:
-        """See ``ColumnSource``."""
         while self._coming < len(self._groups):
             parts = self._groups[self._coming]
             ready = min(part.rows_ready() for part in parts)
@@ -198,12 +193,10 @@ class ChunkColumns:
         return self._wanted.count
 
     def want(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         for part, row in self._parts_before(self._wanted.end_of(rows)):
             part.want(row)
 
     async def wait(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         for part, row in self._parts_before(self._wanted.end_of(rows)):
             await part.wait(row)
 
@@ -217,7 +210,6 @@ class ChunkColumns:
         ]
 
     def drain(self, first: int, last: int) -> Callable[[], Columns]:
-        """See ``ColumnSource``."""
         piece = self._reader.expect(self._wanted.cut(first, last))
 
         def decode() -> Columns:
@@ -274,11 +266,9 @@ class ChunkColumns:
         return f"{where}, columns {names}: {error}"
 
     def row_bytes(self) -> float:
-        """See ``ColumnSource``."""
         return max(self._reader.row_bytes, self._row_bytes)
 
     def release(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         row = self._first_rows[-1] if rows >= self._wanted.count else self._wanted.end_of(rows)
         while self._released < len(self._groups):
             for part in self._groups[self._released]:
@@ -288,7 +278,6 @@ class ChunkColumns:
             self._released += 1
 
     def close(self) -> None:
-        """See ``ColumnSource``."""
         for parts in self._groups:
             for part in parts:
                 part.close()

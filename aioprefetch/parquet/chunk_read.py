@@ -1,8 +1,16 @@
-"""The bytes of one column chunk on their way: cut into segments, submitted, arrived, done with.
+"""The read of one column chunk: segments that are submitted, received, decoded and released.
 
-A chunk larger than a segment is read piece by piece, and what was decoded is given back piece by piece, so that a row
-group larger than the memory budget streams through it. Where a segment begins in rows is only estimated: its priority
-is as good as the estimate. When decoding needs a segment that was not scheduled yet, it is submitted then.
+A chunk larger than a segment is read in pieces, and the memory of decoded pieces is released in pieces, so that a row
+group larger than the memory budget streams through it. The row at which a segment begins is an estimate, and so is its
+priority. When decoding needs a segment that is not scheduled yet, it is submitted at once.
+
+pyarrow decodes a chunk page by page, and touches a page only when it needs a row of it. Rows can therefore be decoded
+while the rest of the chunk is still to come. ``PageWalk`` follows the page headers as the bytes arrive.
+
+* Leaves outside lists: pyarrow touches a page with its first row; the values of its header are rows.
+* Leaves within lists: the end of a record shows at the beginning of the next record, so the page behind that of a row
+  must have arrived too. Pages of version 2 have a number of rows. Those of version 1 have not: such a chunk is decoded
+  when all of it has arrived, and is kept until its last row was decoded.
 """
 
 from __future__ import annotations
@@ -271,7 +279,7 @@ class ChunkRead:
 
 
 def _has_come(read: PendingRead | None) -> bool:
-    """Whether the bytes are there. A read that failed never comes: whoever waits for it is told why."""
+    """Whether the bytes have arrived. Those of a failed read never do: ``wait`` raises the error."""
     if read is None:
         return True
     if not read.done:

@@ -1,7 +1,7 @@
-"""Where the column chunks of a file lie: names to leaves, and byte ranges that were checked before anything is asked.
+"""Column chunks of a file: from names to leaves, and byte ranges that are checked before any request.
 
-What the footer says of each chunk was found in its bytes (``chunk_walk``); here it is held against the file, and only
-for chunks that somebody wants: a file with one bad chunk still gives the others.
+``footer_walk`` reads the numbers of each chunk from the footer; here they are checked against the file, and only for
+the chunks that a scan wants: a file with a bad chunk still gives the others.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ColumnChunk(NamedTuple):
     """The pages of one leaf column in one row group: bytes ``[start, end)``, which lie within the file's data.
 
     ``first_row`` counts from the file's first row. ``num_values`` counts nulls and items of lists. ``codec`` is
-    pyarrow's name of the compression. ``offset_index`` and ``column_index`` are where the page indexes lie, ``None``
-    where there are none or nobody asked. ``uncompressed_bytes`` is what the footer says of the pages, 0 if nothing.
-    ``is_nullable``: the schema lets it hold nulls.
+    pyarrow's name of the compression. ``offset_index`` and ``column_index`` are the ranges of the page indexes,
+    ``None`` if there are none or if they were not requested. ``uncompressed_bytes`` is the size of the pages by the
+    footer, 0 if it has none. ``is_nullable``: the schema allows nulls.
     """
 
     row_group: int

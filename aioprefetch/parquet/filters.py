@@ -51,7 +51,7 @@ def _clause(clause: Any, path: str) -> Clause:
         raise InvalidType(f"a filter is (column, operator, value), not {clause!r}", operation="scan", path=path)
     column, operator, value = clause
     if operator not in OPERATORS:
-        raise InvalidArgument(f"{operator!r} is none of {', '.join(OPERATORS)}", operation="scan", path=path)
+        raise InvalidArgument(f"{operator!r} must be one of {', '.join(OPERATORS)}", operation="scan", path=path)
     if operator in ("in", "not in"):
         if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             raise InvalidType(f"{operator!r} needs a list, not {value!r}", operation="scan", path=path)

@@ -1,8 +1,8 @@
 """The footer of a Parquet file: read with the file's tail in one request, checked, parsed, kept while it is current.
 
-The first request asks for the last bytes and brings size and ETag along. How many bytes depends on what comes next: a
-scan gets a tail so large that a small file is there whole, and whoever wants the footer alone one that holds most of
-them. An object whose size is known, and that has at most a block, comes whole for a scan.
+The first request is for the last bytes, and brings size and ETag. Its size depends on the purpose: the tail of a scan
+is so large that a small file arrives whole; the tail for a footer alone holds most footers. An object whose size is
+known to be at most a block arrives whole for a scan.
 
 Footers of files in one directory are alike, so their sizes are remembered and the next one comes in one request. A
 footer that is larger than the tail takes a second request, of exactly what is missing.
@@ -41,14 +41,14 @@ TAIL_BYTES_MAX = 16 << 20
 # A footer larger than this is refused. Those of a hundred thousand column chunks have some 10 MiB.
 FOOTER_BYTES_MAX = 64 << 20
 
-# What parsed footers and the tails they came with may take together, as far as it can be told, in each runtime.
+# The maximum memory of parsed footers and their tails together, estimated, in each runtime.
 CACHE_BYTES_MAX = 64 << 20
 
 # A parsed footer takes several times the memory of its bytes: pyarrow's metadata, and what we keep of each chunk.
 _PARSED_SHARE = 10
 # Footers from here on are parsed on another thread: pyarrow takes about 8 ms for 1 MiB.
 _THREAD_BYTES_MIN = 256 << 10
-# So many footers of a directory are remembered, in so many directories.
+# The number of footer sizes that are remembered of a directory, and the number of directories.
 _SIZES_MAX = 8
 _DIRECTORIES_MAX = 256
 _SIZE_STEP_BYTES = 16 << 10
@@ -169,7 +169,7 @@ async def footer(
 
     A footer that was read before is kept by path and ETag: where the store knows ``If-None-Match`` it is asked whether
     the file is still the same, and no bytes travel if it is. One that is asked for by its ``version`` or its ETag
-    (``if_match``) costs no request then. Stores without ETags are read anew every time.
+    (``if_match``) costs no request then. Footers of stores without ETags are read every time.
 
     Parameters
     ----------
@@ -384,7 +384,7 @@ class FooterCache:
                 del self._latest[key[0]]
 
     def tail_bytes(self, place: Place, *, everything: bool) -> int:
-        """How much to ask for first: the largest footer of late in this directory, and what suits at least."""
+        """The size of the first request: the largest recent footer of this directory, and at least a minimum."""
         least = TAIL_BYTES_EVERYTHING if everything else TAIL_BYTES
         sizes = self._sizes.get(_directory(place))
         largest = max(sizes) if sizes else 0

@@ -1,7 +1,9 @@
-"""Bounds of pages and row groups: bytes in Parquet's PLAIN encoding, and which of them cannot be bounds at all.
+"""Bounds of pages and row groups: bytes in Parquet's PLAIN encoding, and whether they can be bounds at all.
 
 Bounds of pages become Arrow values, compared as the column's Arrow type compares. Those of row groups are compared by
-pyarrow; here is only found out whether they can be true.
+pyarrow, which knows which statistics of which writers can be trusted, and evaluates any expression on them. But it ends
+the process if their bytes are not as wide as the column's type, and believes a lower bound above the upper bound. It
+gets a footer with nothing but statistics that were checked.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ class BoundsReader:
 _BOUNDS = ((6, 5), (2, 1))
 _NULL_COUNT = 3
 
-# Bounds longer than this are left out: decimals have 32 bytes at most, and no text needs more to be told from another.
+# Longer bounds are ignored: decimals have at most 32 bytes, and texts hardly need more to be distinguished.
 _BOUND_BYTES_MAX = 4096
 
 _ORDERS_FIELD = 7

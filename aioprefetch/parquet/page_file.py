@@ -1,8 +1,8 @@
-"""A file of a few pages: pyarrow decodes chunks as a whole, so chosen pages of one are made a chunk of their own.
+"""A small file of chosen pages: pyarrow decodes chunks as a whole, so chosen pages become a chunk of their own.
 
 The bytes are the chunk's dictionary page and the chosen data pages, back to back. The footer is the file's own, cut to
-the top-level column that the leaf is in, with one row group, in which the chunk of the leaf is described anew and those
-of the column's other leaves are left as they are: nobody reads them. So names, nesting and types are the file's.
+the top-level column of the leaf, with one row group. The chunk of the leaf is described again in it; those of the
+column's other leaves stay as they are, since they are not read. Names, nesting and types are therefore the file's.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class FooterParts:
     def _group_with_chunk(
         self, row_group: int, leaf: int, column: int, rows: int, dictionary_bytes: int, data_bytes: int
     ) -> bytes:
-        """A RowGroup of the chunks of a column; nobody reads those but ``leaf``'s."""
+        """A RowGroup of the chunks of a column, of which only that of ``leaf`` is read."""
         group = self._footer.chunks[row_group]
         first = self._leaves[column]
         last = self._leaves[column + 1] if column + 1 < len(self._leaves) else len(group)

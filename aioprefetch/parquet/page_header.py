@@ -1,7 +1,7 @@
-"""The headers of pages, read from bytes that may not all have come yet, and what they may claim.
+"""The headers of pages: reading them from bytes that may be incomplete, and checking them before pyarrow decodes.
 
-Only the few numbers that a reader of pages needs are taken out; a header is a Thrift struct of some 20 to 100 bytes.
-pyarrow reads the same headers again when it decodes. What is checked here is what it would allocate for.
+Only the few numbers that a reader of pages needs are read; a header is a Thrift struct of some 20 to 100 bytes. pyarrow
+reads the same headers again when it decodes. The numbers by which it would allocate memory are checked here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UNCOMPRESSED = "UNCOMPRESSED"
 # pyarrow reads headers up to this size; statistics within them are what makes them long.
 HEADER_BYTES_MAX = 16 << 20
 
-# How many bytes a byte can become at most. LZ4 and Snappy: a copy of some bytes takes so much at least. GZIP: 258 bytes
-# from two bits. ZSTD: a block of 128 KiB from four bytes. Brotli: 16 MiB from a few bytes.
+# The maximum expansion of each codec. LZ4 and Snappy: by the shortest form of a copy. GZIP: 258 bytes from two bits.
+# ZSTD: a block of 128 KiB from four bytes. Brotli: 16 MiB from a few bytes.
 _EXPANSION = {
     UNCOMPRESSED: 1,
     "SNAPPY": 32,
@@ -150,7 +150,7 @@ def _check_sizes(start: int, data_start: int, compressed: int, uncompressed: int
 
 
 def _counts(fields: thrift.Struct, kind: int) -> tuple[int, int | None, int]:
-    """Values, rows where they are told, and encoding."""
+    """Number of values, number of rows if stated, and encoding."""
     if kind == DATA:
         inner = _inner(fields, 5, "data page")
         return _number(inner, 1, "number of values"), None, _number(inner, 2, "encoding")

@@ -1,7 +1,7 @@
-"""One leaf of which chosen pages are read: where few rows of a chunk are wanted, and its pages are known.
+"""Leaves of which chosen pages are read: few rows of a chunk are wanted, and the places of its pages are known.
 
-Some neighbouring pages make a part, which is submitted, decoded and given back as one. Each part is decoded once, by
-whichever batch needs it first.
+Neighbouring pages make a part, which is submitted, decoded and released as one. Each part is decoded once, by the first
+batch that needs it. A column with such a leaf has its leaves decoded separately; ``PagedField`` assembles them.
 """
 
 from __future__ import annotations
@@ -105,15 +105,12 @@ class PagedLeaf:
 
     @property
     def parts(self) -> int:
-        """See ``Unit``."""
         return len(self._parts)
 
     def scan_row(self, part: int) -> int:
-        """See ``Unit``."""
         return self._first + self._parts[part].first
 
     def submit(self, io: PageIo, count: int) -> None:
-        """See ``Unit``."""
         self._io = io
         start, end = self._dictionary_range
         if self._submitted == 0 and count and start < end:
@@ -127,7 +124,6 @@ class PagedLeaf:
     # --- as a source of columns -----------------------------------------------------------------------------------
 
     def ready(self) -> int:
-        """See ``ColumnSource``."""
         if self._dictionary_read is not None and not _has_come(self._dictionary_read):
             return 0
         while self._arrived < self._submitted:
@@ -138,7 +134,6 @@ class PagedLeaf:
         return self._lasts[self._arrived - 1] if self._arrived else 0
 
     def want(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         if self._dictionary_read is not None:
             self._dictionary_read.want()
         for part in self._before(rows):
@@ -146,7 +141,6 @@ class PagedLeaf:
                 part.read.want()
 
     async def wait(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         self.want(rows)
         if self._dictionary_read is not None:
             await self._dictionary_read.wait()
@@ -178,7 +172,6 @@ class PagedLeaf:
         return decode
 
     def release(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         while self._released < len(self._parts) and self._lasts[self._released] <= rows:
             self._give_back(self._parts[self._released])
             self._released += 1
@@ -186,7 +179,6 @@ class PagedLeaf:
             self.close()
 
     def close(self) -> None:
-        """See ``ColumnSource``."""
         for part in self._parts:
             self._give_back(part)
         read, self._dictionary_read = self._dictionary_read, None
@@ -278,7 +270,7 @@ class PagedLeaf:
 
 
 def _has_come(read: PendingRead) -> bool:
-    """Whether the bytes are there. A read that failed never comes: whoever waits for it is told why."""
+    """Whether the bytes have arrived. Those of a failed read never do: ``wait`` raises the error."""
     if not read.done:
         return False
     try:
@@ -310,21 +302,17 @@ class PagedField:
         self._sources: list[PagedLeaf | ChunkColumns] = [*leaves, *([others] if others is not None else [])]
 
     def ready(self) -> int:
-        """See ``ColumnSource``."""
         return min(source.ready() for source in self._sources)
 
     def want(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         for source in self._sources:
             source.want(rows)
 
     async def wait(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         for source in self._sources:
             await source.wait(rows)
 
     def drain(self, first: int, last: int) -> Callable[[], Columns]:
-        """See ``ColumnSource``."""
         decodes = [leaf.drain(first, last) for leaf in self._leaves]
         others = self._others.drain(first, last) if self._others is not None else None
         place, kind = self._place, self._kind
@@ -336,16 +324,13 @@ class PagedField:
         return decode
 
     def row_bytes(self) -> float:
-        """See ``ColumnSource``."""
         return self._row_bytes
 
     def release(self, rows: int) -> None:
-        """See ``ColumnSource``."""
         for source in self._sources:
             source.release(rows)
 
     def close(self) -> None:
-        """See ``ColumnSource``."""
         for source in self._sources:
             source.close()
 

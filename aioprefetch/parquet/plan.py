@@ -1,7 +1,8 @@
-"""Which bytes of a file a scan needs, and the requests that bring them: known before the first one is sent.
+"""The byte ranges of a scan, and the requests for them: known before the first request for data is sent.
 
 Row groups are chosen by number, by rows and by statistics, chunks by columns, and rows within row groups by the page
-indexes of what filters name. ``byte_plan`` makes requests of it.
+indexes of the columns in filters. ``byte_plan`` turns them into requests. The arguments of the caller are checked
+before any I/O and copied, since a scan may begin long after the call.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ScanRequest:
 
 
 def scan_request(path: str, *, columns: object, row_groups: object, rows: Any, filters: Any) -> ScanRequest:
-    """The request of a call. Raises ``InvalidArgument`` for what cannot be meant."""
+    """The request of a call. Raises ``InvalidArgument`` for invalid arguments."""
     return ScanRequest(
         columns=None if columns is None else column_names(columns, path=path),
         row_groups=None if row_groups is None else group_numbers(row_groups, path=path),
@@ -121,7 +122,7 @@ async def plan_scan(
     """The plan for a file whose footer is known. Reads page indexes where they pay.
 
     ``InvalidArgument`` names columns that are not there, ``InvalidType`` and ``InvalidRange`` are raised for rows and
-    row groups that cannot be meant, ``UntrustedMetadata`` for chunks and indexes that cannot be.
+    row groups that are invalid, ``UntrustedMetadata`` for chunks and indexes that are damaged.
     """
     normalized = normalized_filters(filters, footer)
     leaves = resolve_columns(footer, columns)

@@ -51,11 +51,9 @@ class LeafScheduler:
 
     @property
     def is_finished(self) -> bool:
-        """See ``ColumnScheduler``."""
         return self._unit == len(self._units)
 
     def schedule_next(self, io: PageIo) -> Unit:
-        """See ``ColumnScheduler``."""
         unit = self._units[self._unit]
         self._part += 1
         unit.submit(io, self._part)
@@ -91,7 +89,7 @@ class ColumnSource(Protocol):
         ...
 
     def release(self, rows: int) -> None:
-        """The first ``rows`` rows were decoded, and nobody reads their pages any more."""
+        """Release the pages of the first ``rows`` rows, which are decoded."""
         ...
 
     def close(self) -> None:
@@ -151,7 +149,6 @@ class WindowsDecoder:
         """See ``RootDecoder``. Pages are the units that the windows have already."""
 
     async def wait(self, rows: int) -> None:
-        """See ``RootDecoder``."""
         parts = self._parts(rows)
         for window, _, last in parts:
             for source in window.sources:
@@ -161,7 +158,6 @@ class WindowsDecoder:
                 await source.wait(last)
 
     def loaded_rows(self, most: int) -> int:
-        """See ``RootDecoder``."""
         loaded = 0
         for window, first, last in self._parts(most):
             ready = min((source.ready() for source in window.sources), default=last)
@@ -171,7 +167,6 @@ class WindowsDecoder:
         return loaded
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """See ``RootDecoder``."""
         return self.fitting_rows(rows, batch_bytes)
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
@@ -188,7 +183,6 @@ class WindowsDecoder:
         return max(1, fitting)
 
     def drain(self, rows: int) -> DecodeTask:
-        """See ``RootDecoder``."""
         parts = self._parts(rows)
         self._drained += rows
         decodes = [(last - first, [source.drain(first, last) for source in w.sources]) for w, first, last in parts]
@@ -205,7 +199,7 @@ class WindowsDecoder:
         return DecodeTask(rows, decode, self._put_down)
 
     def _put_down(self) -> None:
-        """A batch is out of its consumer's hands. The allocator keeps its memory for the next one, unless told."""
+        """Return the memory of a batch that its consumer dropped, which the allocator would keep for the next one."""
         self._release_decoded()
         if self._is_memory_short:
             decode_pool().release_unused()
@@ -218,7 +212,6 @@ class WindowsDecoder:
                     source.release(last)
 
     def close(self) -> None:
-        """See ``RootDecoder``."""
         self._draining.clear()
         for window in self._windows:
             for source in window.sources:

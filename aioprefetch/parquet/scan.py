@@ -1,4 +1,4 @@
-"""Scans of Parquet files: what the caller means, made into columns for the two loops."""
+"""Scans of Parquet files: the arguments of the caller become the columns that the two loops work on."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def scan(
     version, if_match
         The version or the ETag that the file must have.
 
-    Raises ``InvalidArgument`` at once for options that cannot be meant, and for the footer of another path. The first
+    Raises ``InvalidArgument`` at once for invalid options, and for the footer of another path. The first
     batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
     file, ``UntrustedMetadata`` for a damaged file, with the row group and the columns, and ``Unsupported`` for what
     pyarrow does not read.
@@ -266,12 +266,12 @@ _BUDGET_SHARE = 2
 # decode them: a decompressed page of each column, and what its allocator keeps of batches that are gone.
 _PAGES_SHARE = 2
 
-# So many row groups must fit: the one that is decoded and the next one. Larger ones stream through the memory in
-# segments, of which a leaf holds two at once; twice as many are on their way.
+# The number of row groups that must fit: the current one and the next. Larger ones stream through the memory in
+# segments, of which a leaf holds two at once while four are in flight.
 _ROW_GROUPS_HELD = 2
 _SEGMENTS_HELD = 6
 
-# Where not everything fits, so many requests must: a few large ones would come one after the other.
+# If not everything fits, at least this number of requests must: a few large ones would arrive one after the other.
 _REQUESTS_HELD = 8
 
 # Smaller segments would cost more time in requests than they save in memory.

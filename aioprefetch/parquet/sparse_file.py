@@ -1,7 +1,7 @@
-"""A file that exists in memory where its bytes are needed, and nowhere else.
+"""A file in memory that holds only the bytes in use.
 
 Requested bytes are received at their true offsets into a private mapping as large as the file. pyarrow reads the
-mapping as if it were the file, without a copy, and bytes that nobody needs any more go back to the kernel page by page.
+mapping as if it were the file, without a copy, and bytes that are no longer needed go back to the kernel page by page.
 Untouched pages cost nothing, so a mapping of many gigabytes is as cheap as its resident part.
 """
 
@@ -42,7 +42,7 @@ class Coverage:
         self._change(start, end, 1)
 
     def remove(self, start: int, end: int) -> list[Range]:
-        """Every byte of ``[start, end)`` is needed once less; the parts that nobody needs from now on, in order."""
+        """Every byte of ``[start, end)`` is needed once less; returns the parts with a count of 0 now, in order."""
         freed: list[Range] = []
         for low, high in self._change(start, end, -1):
             if freed and freed[-1][1] == low:
@@ -52,7 +52,7 @@ class Coverage:
         return freed
 
     def is_idle(self, start: int, end: int) -> bool:
-        """Whether nobody needs a byte of ``[start, end)``."""
+        """Whether no byte of ``[start, end)`` is needed."""
         index = bisect_right(self._starts, start) - 1
         position = start
         while position < end:
@@ -113,7 +113,7 @@ class SparseFile:
         return self._view[start:end]
 
     def discard(self, start: int, end: int) -> None:
-        """``[start, end)`` is needed once less. What nobody needs goes to the kernel, page by page, and reads as zeros.
+        """``[start, end)`` is needed once less. Unneeded memory goes to the kernel, page by page, and reads as zeros.
 
         A page of the kernel stays while a neighbour needs a byte of it.
         """

@@ -25,8 +25,8 @@ from aioprefetch.ranges import joined
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
 SMALL_GROUP_BYTES = 512 << 10
 
-# Small row groups are decoded together until they have the rows of so many batches, where columns are decoded in
-# parallel. With fewer columns than processors it is windows that are decoded in parallel, so they are small.
+# Small row groups are decoded together until they have the rows of this number of batches, if columns are decoded in
+# parallel. With fewer columns than processors windows are decoded in parallel, so they are small.
 _WINDOW_BATCHES = 4
 
 # What a value takes in memory, by its physical type.
@@ -256,7 +256,7 @@ class WindowMaker:
 
 
 def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
-    """Row groups by window: those with ``window_rows`` rows alone, smaller ones together until they have so many.
+    """Row groups by window: those with ``window_rows`` rows alone, smaller ones together until they have that number.
 
     One that is read page by page is alone, too.
     """

@@ -1,4 +1,4 @@
-"""The client: ranged GETs and HEADs over pooled HTTP/1.1 connections, bodies received into the caller's memory."""
+"""The client: GET and HEAD over pooled HTTP/1.1 connections; bodies are received into the memory of the caller."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ClientSnapshot(NamedTuple):
 
 
 class HttpClient:
-    """One pool of connections within a runtime, which closes it.
+    """One pool of connections, closed with its runtime.
 
-    Redirects are not followed, bodies are not inflated, nothing is retried, with one exception: a connection that was
-    kept from an earlier request, and turns out to be closed before a byte of a response came, is replaced once.
+    The client follows no redirects, decodes no content codings and retries nothing but a stale connection: if a reused
+    connection was closed before the first byte of the response, the request is sent once more on a new one.
     """
 
     def __init__(self, runtime: Runtime, options: ClientOptions | None = None) -> None:
@@ -46,11 +46,11 @@ class HttpClient:
         return {"transport_connections_open": pool.open_count, "transport_connections_idle": pool.idle_count}
 
     async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
-        """Send a request; ``receiver`` gets the response. Returns how many seconds its head took.
+        """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
-        ``fields`` are the headers of this request alone, each with its CRLF (``encoded_fields``). Raises
+        ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``. Raises
         ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
-        ``Closed``, or what the receiver raised. If it fails or is cancelled, the connection is closed.
+        ``Closed``, and any error of the receiver. If the call fails or is cancelled, the connection is closed.
         """
         pool = self._pool
         connection = pool.take_idle(target.route) or await pool.connect(target.route)

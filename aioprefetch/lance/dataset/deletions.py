@@ -1,4 +1,10 @@
-"""Deleted rows of a fragment, and where its living rows lie."""
+"""Deleted rows of a fragment, and the places of its living rows.
+
+A deletion file is an Arrow file or a Roaring bitmap in its portable form (RoaringFormatSpec): a set of 32-bit numbers,
+in containers of numbers with the same upper half. It is a cookie, a table of (upper half, count - 1), offsets of the
+containers (absent for a few containers if some are runs), and the containers: sorted 16-bit numbers, a bitmap of
+8 KiB, or runs of (first, length - 1).
+"""
 
 from __future__ import annotations
 
@@ -100,7 +106,7 @@ class _Bitmap:
         return view
 
 
-# So many deleted rows take some milliseconds to find their places: they are looked at on another thread.
+# From this number of deleted rows on, the search for their places takes milliseconds, and runs on another thread.
 THREAD_ROWS_MIN = 20_000
 
 

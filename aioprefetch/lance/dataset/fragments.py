@@ -1,4 +1,8 @@
-"""Fragments as parts of a scan: which of their files hold the wanted fields, and which of their rows are wanted."""
+"""Fragments as parts of a scan: the files that hold the wanted fields, and the wanted rows.
+
+The metadata of files is kept from one scan to the next, since takes of a few rows would mostly read it again. Columns
+that a fragment lacks because they were added later are nulls, without any I/O.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ class OpenFiles:
         return found
 
     async def run(self, work: Callable[[], T], *, rows: int) -> T:
-        """The result of work on so many deleted rows, on another thread where these are many."""
+        """The result of work on ``rows`` deleted rows, on another thread if these are many."""
         return work() if rows < THREAD_ROWS_MIN else await self._operator.runtime().run_blocking(work)
 
 
@@ -81,10 +85,10 @@ def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
         kept.popitem(last=False)
 
 
-# Metadata of so many fragments is read ahead of the scheduling loop.
+# The number of fragments whose metadata is read ahead of the scheduling loop.
 _FRAGMENTS_AHEAD = 8
 
-# So many fragments may be scheduled and not decoded yet: their metadata is in memory, and in no budget.
+# The maximum number of fragments between scheduling and decoding: no budget counts the memory of their metadata.
 _FRAGMENTS_OPEN_MAX = 64
 
 
@@ -254,26 +258,24 @@ class MissingField:
         self._row_bits = null_bits(kind)
 
     def accept(self, page: None) -> None:
-        """See ``FieldDecoder``."""
+        """Do nothing: there are no pages."""
 
     def want(self, rows: int) -> None:
-        """See ``FieldDecoder``."""
+        """Do nothing: there are no reads."""
 
     async def wait(self, rows: int) -> None:
-        """See ``FieldDecoder``."""
+        """Do nothing: there are no reads."""
 
     def loaded_rows(self, most: int) -> int:
-        """See ``FieldDecoder``."""
         return most
 
     def size_bytes(self, rows: int) -> int:
-        """See ``FieldDecoder``."""
         return (rows * self._row_bits + 7) // 8
 
     def drain(self, rows: int) -> ArrayTask:
-        """See ``FieldDecoder``. ``Unsupported`` for more nulls than a batch is given memory for."""
+        """The next ``rows`` nulls. ``Unsupported`` for more nulls than a batch may have memory for."""
         check_nulls(self.size_bytes(rows))
         return ArrayTask(decode=lambda: pa.nulls(rows, self._kind))
 
     def close(self) -> None:
-        """See ``FieldDecoder``."""
+        """Do nothing: nothing is held."""

@@ -60,7 +60,7 @@ _MANIFEST = MessageTable(
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a fragment. ``columns``: field ids to columns of the file; ``size`` in bytes if told."""
+    """A data file of a fragment. ``columns``: field ids to columns of the file; ``size`` in bytes, if stated."""
 
     path: str
     columns: Mapping[int, int]
@@ -69,7 +69,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeletionFile:
-    """Where a fragment's deleted rows are listed. ``rows``: how many they are, ``None`` if not told."""
+    """The file that lists a fragment's deleted rows. ``rows``: their number, ``None`` if the manifest has none."""
 
     path: str
     is_bitmap: bool

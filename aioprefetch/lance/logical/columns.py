@@ -83,7 +83,7 @@ class ColumnPages:
         return known
 
     def first_item(self, page: int) -> int:
-        """The item that the lists of a page begin with: so many are in the pages before it."""
+        """The number of items in the pages before this page: the first item of its lists."""
         starts = self._item_starts
         while len(starts) <= page:
             starts.append(starts[-1] + self.list_scheduler(len(starts) - 1).content_size)

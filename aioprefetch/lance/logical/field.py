@@ -1,6 +1,8 @@
-"""What one top-level field of a file gives the decode loop: rows of an Arrow array, page by page.
+"""A top-level field as the decode loop sees it, and the record of all fields, which is the root of a scan of one file.
 
-The document's ``LogicalPageDecoder`` and ``NextDecodeTask``, for one field. All versions of the format share them.
+``FieldDecoder`` gives rows of an Arrow array, page by page, after the ``LogicalPageDecoder`` and ``NextDecodeTask`` of
+the format's documentation. All versions of the format share it. The record is the documentation's picture of a whole
+file as one page of ``SimpleStruct`` without nulls.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class ListPage:
             return
         if self._ends.is_loaded:
             self.items.want(self.item_count(skip, rows))
-        else:  # Which of them is not known yet: about so many.
+        else:  # The exact items are unknown until the ends are loaded: estimate their number.
             self.items.want(-(-self._count * (skip + rows) // self.rows))
 
     async def wait(self, skip: int, rows: int) -> None:
@@ -132,7 +132,7 @@ class ListPage:
         return fits
 
     def release(self) -> None:
-        """Nobody needs the page any more."""
+        """Release the reads of the page."""
         self._is_released = True
         self._ends.release()
         if self.items is not None:

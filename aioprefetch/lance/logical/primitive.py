@@ -41,7 +41,7 @@ class BlobPage:
         await self._planned.wait()
 
     def release(self) -> None:
-        """Nobody needs the page any more."""
+        """Release the reads of the page."""
         self._is_released = True
         self._descriptors.release()
         for page in self.pages or ():

@@ -1,7 +1,7 @@
-"""What a field of version 2.0 is made of, at any depth: a stateless plan, a scheduler and a decoder from it.
+"""Fields of version 2.0 at any depth: a stateless plan, which makes a scheduler and a decoder.
 
-After the document's logical schedulers and decoders. A decoder here gives *portions*, which are decoded together with
-those of other pages; at the top it is wrapped into a ``FieldDecoder``.
+They follow the logical schedulers and decoders of the format's documentation. A decoder here gives *portions*, which
+are decoded together with those of other pages; at the top level a ``FieldDecoder`` wraps it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LogicalField(Protocol):
         ...
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ColumnScheduler[Any]:
-        """The pages of ``ranges``. ``UntrustedMetadata`` when the field has not so many rows."""
+        """The pages of ``ranges``. ``UntrustedMetadata`` if the field has fewer rows."""
         ...
 
     def decoder(self) -> LogicalDecoder:

@@ -1,4 +1,7 @@
-"""Structs without nulls: a column that says so, and the children in columns of their own."""
+"""Structs without nulls, a column with children in columns of their own; and top-level fields as the loops see them.
+
+The errors of a top-level field name the field and the file; errors of numpy and Arrow become our own.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ class StructDecoder:
 
 @contextmanager
 def blamed_on(name: str, path: str) -> Iterator[None]:
-    """Errors say which field of which file they come from; what is none of ours is ``UntrustedMetadata``."""
+    """Add field and file to errors; errors of numpy and Arrow become ``UntrustedMetadata``."""
     try:
         yield
     except Error as error:

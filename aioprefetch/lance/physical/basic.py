@@ -48,7 +48,6 @@ class Basic(Direct):
         return validity + self.values.plan(ranges)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> BasicRows:
-        """Both."""
         validity = None if self.validity is None else self.validity.decoder(ranges, reads)
         return BasicRows(validity, self.values.decoder(ranges, reads))
 
@@ -143,7 +142,7 @@ class NullSlot:
     width: int = 1
 
     def size_bytes(self, rows: int) -> int:
-        """Memory for nulls of so many rows."""
+        """Memory for nulls of ``rows`` rows."""
         if self.kind == "bits":
             return (self.size * rows + 7) // 8
         return self.size * self.width * rows
@@ -157,11 +156,10 @@ class AllNulls(Direct):
     slots: tuple[NullSlot, ...]
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """Nothing."""
         return []
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> AllNulls:
-        """As many nulls."""
+        """The nulls of ``rows`` rows."""
         return AllNulls(ranges.rows, self.slots)
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -181,7 +179,7 @@ class AllNulls(Direct):
         return index == len(self.slots) - 1
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Zeros: invalid rows, and items that nobody sees."""
+        """Zeros: the rows are invalid, and their items invisible."""
         for index, (slot, target) in enumerate(zip(self.slots, targets, strict=True)):
             if target is None:
                 continue
@@ -195,7 +193,7 @@ class AllNulls(Direct):
                 target.part(slot.size * rows)[:] = 0
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """Zeros that take no memory as long as nobody looks at what stands below the nulls."""
+        """Zeros that take no memory until the bytes below the nulls are read."""
         return [self._zeros(index, slot, rows) for index, slot in enumerate(self.slots)]
 
     def _zeros(self, index: int, slot: NullSlot, rows: int) -> Slice | None:

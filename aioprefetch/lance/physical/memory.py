@@ -1,4 +1,7 @@
-"""Bitmaps at any bit position, eight bits at a time. Bit ``i`` is bit ``i % 8`` of byte ``i // 8``, lowest first."""
+"""Memory for the buffers of a batch, and bitmaps at any bit position, eight bits at a time.
+
+Bit ``i`` is bit ``i % 8`` of byte ``i // 8``, lowest first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page of one column is to the rest: reads to plan, and rows to decode into memory that somebody else made.
+"""The protocols of a page of one column: reads to plan, and rows to decode into memory of the caller.
 
 After the document's ``PhysicalPageScheduler`` and ``PhysicalPageDecoder``. Both are stateless: a page is shared by the
 batches that its rows fall into, which may be decoded on several threads at once.

@@ -1,4 +1,8 @@
-"""The responses to a plan, put together."""
+"""The reads of a page between its scheduling and its decoding.
+
+``LoadingPage`` holds the reads that are under way, and the task of an indirect read. The functions put the views of the
+responses together.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 from aioprefetch.scheduler.pending_read import QueuedRead, Stretch
 
-# So many answers of so few bytes are copied by number, byte by byte; fewer or larger ones each by itself.
+# From this number of responses on, of at most this size on average, one index of all bytes copies them together.
 _GATHERED_MIN = 256
 _GATHERED_BYTES_MAX = 64
-# So many at once: the numbers of their bytes take eight times the memory of these.
+# The number of responses that one index covers: it takes eight times the memory of their bytes.
 _GATHERED_TOGETHER = 1 << 14
 
 
 class Gathered(Sequence[memoryview]):
-    """Answers that lie back to back in ``data``: a view is made of those alone that somebody looks at."""
+    """Responses that lie back to back in ``data``: a view of one is made when it is used."""
 
     def __init__(self, data: Bytes, bounds: Sequence[int]) -> None:
         self.data = data
@@ -159,7 +163,7 @@ class _Read:
 
 
 class FollowUp:
-    """The second half of an indirect page, in a free task. What it fails with is for whoever waits."""
+    """The second half of an indirect page, in a task of its own. Its failure is raised to the waiters."""
 
     __slots__ = ("_ended", "_error")
 
@@ -236,7 +240,7 @@ class LoadingPage(Generic[DecodedT]):
             try:
                 self._decode()
             except Exception as error:
-                self._error = error  # For whoever waits.
+                self._error = error  # ``wait`` raises it.
         return self._decoder is not None
 
     @property
@@ -269,7 +273,7 @@ class LoadingPage(Generic[DecodedT]):
         return self.decoder
 
     def release(self) -> None:
-        """Nobody needs the page any more. A free task that is still under way submits nothing."""
+        """Release the reads. A task that is still under way submits nothing."""
         self._is_released = True
         for read in self.reads:
             read.release()

@@ -187,7 +187,7 @@ class CompressedStrings:
 
 
 def selected(content: Bytes, contents: RowRanges) -> Bytes:
-    """The bytes of wanted rows, one range after the other. ``UntrustedMetadata`` if there are not so many."""
+    """The bytes of wanted rows, one range after the other. ``UntrustedMetadata`` if there are fewer."""
     wanted = contents.bytes_at(0, 1)
     if wanted and wanted[-1][1] > len(content):
         raise UntrustedMetadata(f"strings end at {wanted[-1][1]} of {len(content)} bytes")

@@ -1,4 +1,7 @@
-"""Values of a fixed width, one after the other; and bitmaps, which are values of one bit."""
+"""Values of a fixed width, back to back; bitmaps, which are values of one bit; and packed structs.
+
+A packed struct (the encoding ``PackedStruct``) is stored row by row.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ class BitmapRows:
         return (rows + 7) // 8
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Bits; they are needed wherever somebody has them."""
+        """The bits; unlike other values they may begin at any position of a byte."""
         capacities[0].size += rows
         capacities[0].is_needed = True
 

@@ -34,7 +34,7 @@ Words = npt.NDArray[np.unsignedinteger]
 
 
 def word_type(bits: int) -> np.dtype[np.unsignedinteger]:
-    """The little-endian unsigned number of so many bits (8, 16, 32 or 64)."""
+    """The little-endian unsigned type of ``bits`` bits (8, 16, 32 or 64)."""
     return _DTYPES[bits]
 
 

@@ -262,7 +262,7 @@ def _decompressed(encoding: General, pieces: Pieces, counts: Positions) -> Piece
 
 
 def first_buffer_bytes(encoding: Encoding, counts: Positions) -> Positions:
-    """The most bytes that the first buffer of chunks with so many values can need."""
+    """The maximum size of the first buffer of chunks with ``counts`` values."""
     match encoding:
         case Flat(bits) | Rle(bits) | ByteStreamSplit(bits):
             return (counts * bits + 7) // 8

@@ -1,4 +1,7 @@
-"""The pages of a top-level field in row order: its leaf columns, each with the pages that hold wanted rows."""
+"""A top-level field: its leaf columns, each with the pages that hold wanted rows, and the decoder of all its leaves.
+
+The decoder takes pages of all leaves and gives arrays of any number of rows.
+"""
 
 from __future__ import annotations
 
@@ -180,17 +183,14 @@ class StructuralField:
         self._drained = [0] * leaves  # Of the first page of each leaf.
 
     def accept(self, page: LeafPage) -> None:
-        """See ``FieldDecoder``."""
         self._pages[page.leaf].append(page)
 
     def want(self, rows: int) -> None:
-        """See ``FieldDecoder``."""
         for leaf in range(len(self._pages)):
             for part in self._parts(leaf, rows):
                 part.page.loading.want()
 
     async def wait(self, rows: int) -> None:
-        """See ``FieldDecoder``."""
         self.want(rows)
         for leaf in range(len(self._pages)):
             for part in self._parts(leaf, rows):
@@ -200,7 +200,6 @@ class StructuralField:
                     raise self._explained(error) from error.__cause__
 
     def loaded_rows(self, rows: int) -> int:
-        """See ``FieldDecoder``."""
         return min(self._loaded(leaf, rows) for leaf in range(len(self._pages)))
 
     def _loaded(self, leaf: int, rows: int) -> int:
@@ -234,7 +233,6 @@ class StructuralField:
         return ArrayTask(lambda: self._decode(rows, taken), spent)
 
     def close(self) -> None:
-        """See ``FieldDecoder``."""
         for pages in self._pages:
             while pages:
                 pages.popleft().loading.release()

@@ -1,8 +1,8 @@
-"""Full-zip pages, the layout of large values: each item's levels and value stand together.
+"""Full-zip pages, the layout of large values: levels and value of each item stand together.
 
-An item is a control word (its levels, in 1, 2 or 4 bytes; none where the page has no levels), then the value, if it has
-one: of fixed width, or a length and so many bytes. A second buffer has the position of every row; without it rows are
-equally wide.
+An item is a control word (its levels, in 1, 2 or 4 bytes; absent in pages without levels), then the value, if it has
+one: of fixed width, or a length and the bytes. A second buffer has the position of every row; without it all rows have
+the same width.
 """
 
 from __future__ import annotations
@@ -332,7 +332,6 @@ class FullZipPage:
         self._positions = positions
 
     def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
-        """See ``Page``."""
         return equal_breaks(ranges, rows) if self._zip.is_copied else []
 
     def decode(self, ranges: Sequence[Range]) -> Segment:

@@ -1,4 +1,7 @@
-"""Decoded values of a page as something that output.py bridges: rows to be written into the buffers of a batch."""
+"""Decoded values of a page as rows that output.py writes into the buffers of a batch.
+
+Texts of a batch go into one ``StringBuilder``, which grows; each piece is freed once it is written.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ class _Bits:
         if self._flags is None:
             return None
         bits = packed(self._cut(skip, rows))
-        memory = allocate(bits.size)  # Aligned for whoever gets the array.
+        memory = allocate(bits.size)  # Arrow memory, aligned to 64 bytes.
         memory[:] = bits
         return memory
 
@@ -220,13 +223,11 @@ class LeafRows:
             _add(self._parts, kind, values, 1)
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """See ``PhysicalPageDecoder``."""
         capacities = [Capacity() for _ in self._parts]
         self.update_capacity(skip, rows, capacities)
         return sum(capacity.size for capacity in capacities)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """See ``PhysicalPageDecoder``."""
         for part, capacity in zip(self._parts, capacities, strict=True):
             if isinstance(part, _Text):
                 part.need(skip, rows, capacity)
@@ -234,13 +235,11 @@ class LeafRows:
                 part.need(rows, capacity)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """See ``PhysicalPageDecoder``."""
         for part, target in zip(self._parts, targets, strict=True):
             if target is not None:
                 part.write(skip, rows, target)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """See ``PhysicalPageDecoder``."""
         return [part.slice(skip, rows) for part in self._parts]
 
 

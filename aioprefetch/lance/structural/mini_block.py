@@ -1,8 +1,10 @@
 """Mini-block pages, the layout of small values: chunks of up to 32 Ki values that are decoded as a whole.
 
-A page is read whole when all or most of it is wanted, or when it is small. Else its chunk metadata (with dictionary
+A page is read whole if all or most of it is wanted, or if it is small. Otherwise its chunk metadata (with dictionary
 and repetition index) comes first and then the chunks that hold wanted rows. Rows are decoded from exactly the chunks
-they lie in, all chunks at once, so decoding takes memory for those rows and one chunk at either end, not for the page.
+they lie in, all chunks at once: decoding takes memory for those rows and one chunk at either end, not for the page.
+
+A dictionary is a block: one buffer of values that is not divided into chunks.
 """
 
 from __future__ import annotations

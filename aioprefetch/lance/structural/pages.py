@@ -20,7 +20,7 @@ from aioprefetch.ranges import Range, total_length
 
 # Pages up to this size are read whole, whatever is wanted of them.
 WHOLE_PAGE_BYTES = 64 << 10
-# Of larger ones, those of which at most one row in so many is not wanted.
+# Larger pages are read whole if at most one row in this number is unwanted.
 _UNWANTED_SHARE = 8
 
 
@@ -40,7 +40,7 @@ class Page(Protocol):
 
 
 class PageScheduler(Protocol):
-    """See ``PhysicalPageScheduler``."""
+    """A page of version 2.1 or 2.2 that plans its reads, as a ``PhysicalPageScheduler`` of version 2.0 does."""
 
     @property
     def rows(self) -> int:
@@ -80,8 +80,8 @@ class LoadedRows:
     def segments(self, skip: int, rows: int, together: int) -> Iterator[Segment]:
         """``rows`` of the wanted rows behind the first ``skip``, one after the other; on any thread.
 
-        ``together``: how many rows are decoded at once, where there are so many: fewer are decoded with those behind
-        them, more in pieces, whose temporary memory is small beside what comes of them.
+        ``together`` is the number of rows that are decoded at once. A shorter request decodes rows behind it along; a
+        longer one is decoded in pieces, whose temporary memory is small beside the result.
         """
         ahead = min(together, self.rows - skip)
         with self._lock:
@@ -155,19 +155,15 @@ class MiniBlockScheduler:
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """See ``PageScheduler``."""
         return list(self._plan.index_buffers if self.is_indirect(ranges) else self._plan.buffers)
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """See ``PageScheduler``."""
         return not _is_whole(ranges, self._plan.rows, self._plan.buffers)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """See ``PageScheduler``."""
         return self._plan.chunk_ranges(self._plan.page(reads), ranges.bytes_at(0, 1))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        """See ``PageScheduler``."""
         views = list(reads)
         if self.is_indirect(ranges):
             return LoadedRows(ranges, Deferred(lambda: self._plan.loaded(ranges.bytes_at(0, 1), views)))
@@ -186,7 +182,6 @@ class FullZipScheduler:
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """See ``PageScheduler``."""
         if not self._plan.zip.has_index:
             return self._plan.data_ranges(ranges.bytes_at(0, 1))
         if self.is_indirect(ranges):
@@ -194,17 +189,14 @@ class FullZipScheduler:
         return list(self._plan.buffers)
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """See ``PageScheduler``."""
         return self._plan.zip.has_index and not _is_whole(ranges, self._plan.rows, self._plan.buffers)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """See ``PageScheduler``."""
         base = self._plan.buffers[0][0]
         found = [self._plan.positions(view) for view in reads]
         return [(base + int(one[0]), base + int(one[-1])) for one in found]
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        """See ``PageScheduler``."""
         views, pairs = list(reads), ranges.bytes_at(0, 1)
         if not self._plan.zip.has_index:
             return LoadedRows(ranges, self._plan.page(pairs, views, None))
@@ -229,11 +221,9 @@ class ConstantScheduler:
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """See ``PageScheduler``."""
         return list(self._plan.buffers)
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """See ``PageScheduler``."""
         return False
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
@@ -241,6 +231,5 @@ class ConstantScheduler:
         return []
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        """See ``PageScheduler``."""
         views = list(reads)
         return LoadedRows(ranges, Deferred(lambda: self._plan.page(views)))

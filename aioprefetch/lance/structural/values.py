@@ -34,7 +34,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Values of any length: ``data[offsets[i]:offsets[i + 1]]``; bytes before the first offset belong to nobody."""
+    """Values of any length: ``data[offsets[i]:offsets[i + 1]]``; bytes before the first offset are unused."""
 
     data: Bytes
     offsets: Positions

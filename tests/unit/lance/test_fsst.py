@@ -1,4 +1,4 @@
-"""FSST against a decoder that goes code by code, and against tables and codes that nobody writes."""
+"""FSST against a decoder that goes code by code, and against tables and codes that no writer makes."""
 
 from __future__ import annotations
 

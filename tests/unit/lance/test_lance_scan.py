@@ -18,6 +18,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
+from tests.profile import chosen
 from tests.unit.lance.written import PATH, VERSIONS, stored, write_file
 
 ROWS = 20_000
@@ -41,7 +42,7 @@ async def test_takes_ranges_and_batches(files: dict[str, bytes], version: str) -
     chance = random.Random(version)
     async with stored(files[version]) as operator:
         assert (await ap_lance.read_table(operator, PATH)).equals(TABLE)
-        for _ in range(15):
+        for _ in range(chosen(quick=5, full=15)):
             start, size = chance.randrange(ROWS), chance.choice([1, 100, 5000])
             names = chance.sample(TABLE.column_names, 2)
             found = await ap_lance.read_table(
@@ -134,7 +135,7 @@ async def test_a_plan_names_reads_that_decide_on_others() -> None:
         ({"budget_bytes": 1.5}, InvalidType, "budget_bytes"),
     ],
 )
-async def test_says_at_once_what_cannot_be_meant(options: Any, error: type[Exception], message: str) -> None:
+async def test_invalid_arguments_are_refused_at_once(options: Any, error: type[Exception], message: str) -> None:
     async with stored({}) as operator:
         with pytest.raises(error, match=message):
             ap_lance.scan(operator, PATH, **options)

@@ -112,7 +112,7 @@ def test_reads_what_was_written(value: dict[str, Any], packed: bool) -> None:
 
 
 @given(outers, st.integers(13, 1000), st.sampled_from([0, 1, 2, 5]))
-def test_skips_what_it_does_not_know_unless_it_must_not(value: dict[str, Any], number: int, wire: int) -> None:
+def test_unknown_fields_are_skipped_unless_parsing_is_strict(value: dict[str, Any], number: int, wire: int) -> None:
     unknown = {0: varint(7), 1: bytes(8), 2: varint(3) + b"abc", 5: bytes(4)}[wire]
     data = b"".join([key(number, wire), unknown, *encode(value, packed=True), key(number, wire), unknown])
     assert parse(TABLE, data) == value

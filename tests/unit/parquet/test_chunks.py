@@ -88,7 +88,7 @@ async def test_a_wide_file_lists_some_names() -> None:
 
 
 @pytest.mark.parametrize("columns", ["i", b"i", 7, [1], [None], [b"i"]])
-async def test_what_is_no_list_of_names(columns: Any) -> None:
+async def test_columns_must_be_a_list_of_names(columns: Any) -> None:
     found = await footer_for(NESTED)
     with pytest.raises(InvalidType):
         resolve_columns(found, columns)

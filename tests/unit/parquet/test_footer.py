@@ -140,7 +140,7 @@ async def test_a_large_footer_is_parsed_on_another_thread(monkeypatch: pytest.Mo
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_object_that_changes_between_two_requests_is_told() -> None:
+async def test_an_object_that_changes_between_two_requests_is_refused() -> None:
     data = large_file()
     async with bench() as b:
         b.put(data)
@@ -186,7 +186,7 @@ NO_PARQUET = {
 
 
 @pytest.mark.parametrize("name", NO_PARQUET)
-async def test_what_is_no_parquet_file_is_refused_after_one_request(name: str) -> None:
+async def test_other_files_are_refused_after_one_request(name: str) -> None:
     async with bench() as b:
         with pytest.raises(UntrustedMetadata) as raised:
             await read(b, NO_PARQUET[name])

@@ -56,7 +56,7 @@ async def test_a_store_without_conditions_is_read_again_but_not_parsed_again(mon
 
 
 @pytest.mark.parametrize("etag", [None, "W/modified-1"])
-async def test_what_has_no_etag_to_hold_to_is_not_kept(etag: str | None) -> None:
+async def test_a_footer_without_a_strong_etag_is_not_kept(etag: str | None) -> None:
     async with bench() as b:
         b.operator.accessor()
         b.gate.falsify = with_etag(etag)

@@ -62,7 +62,7 @@ def test_says_what_pyarrow_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "indexed", "checksums", "no statistics", "polars"])
-def test_what_writers_write_is_matched_by_the_pattern(name: str) -> None:
+def test_the_pattern_matches_the_files_of_writers(name: str) -> None:
     raw = footer_of(FILES[name])
     for group in walk_footer(memoryview(raw)).chunks:
         for chunk in group:
@@ -117,7 +117,7 @@ UNUSUAL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_what_is_unusual_is_read_field_by_field(name: str) -> None:
+def test_an_unusual_chunk_is_read_field_by_field(name: str) -> None:
     chunk = chunk_of(tree_of(FILES["plain"]), 0, 0)
     if UNUSUAL[name] is None:
         raw = thrift.write_struct(chunk).replace(b"\x26\x00", b"\x26" + b"\x80" * 11 + b"\x00", 1)

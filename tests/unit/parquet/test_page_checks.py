@@ -10,6 +10,7 @@ from aioprefetch.errors import BudgetExhausted, ConfigInvalid, InvalidType, Untr
 from aioprefetch.parquet import chunk_columns, read_table, scan
 from aioprefetch.parquet.page_header import read_page_header
 from aioprefetch.parquet.row_reader import decode_pool
+from tests.profile import chosen
 from tests.unit.gates import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
@@ -44,7 +45,7 @@ async def test_no_flipped_bit_becomes_another_row(writer: str, options: dict[str
     expected = TABLE.slice(20, 40) if options else TABLE
     end = pages_end(data)
     async with bench() as b:
-        for _ in range(100):
+        for _ in range(chosen(quick=40, full=100)):
             flipped = bytearray(data)
             flipped[rng.randrange(4, end)] ^= 1 << rng.randrange(8)
             b.put(bytes(flipped))
@@ -99,7 +100,7 @@ async def test_the_damaged_column_is_named_where_pages_may_be_larger_than_usual(
             await read_table(b.operator, "k", page_bytes_max=8 * MIB)
 
 
-async def test_why_decoding_failed_is_told_where_no_checksum_can_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_decoding_has_its_reason_without_a_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> None:
         raise IndexError("within the search")
 
@@ -116,7 +117,7 @@ async def test_why_decoding_failed_is_told_where_no_checksum_can_be_looked_at(mo
 
 
 def bomb(columns: int, value_bytes: int, **options: Any) -> bytes:
-    """A file of some KB, of whose columns each has one value of so many bytes."""
+    """A file of some KB, each of whose columns has one value of that size."""
     table = pa.table({f"c{n}": pa.array([bytes(value_bytes)]) for n in range(columns)})
     return written(table, compression="zstd", use_dictionary=False, write_statistics=False, **options)
 

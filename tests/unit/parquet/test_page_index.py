@@ -84,7 +84,7 @@ async def test_indexes_that_are_not_in_the_tail_share_a_request() -> None:
         assert await load_page_indexes(found.pinned, [chunks[0]._replace(offset_index=None)]) == {(0, 0): (None, None)}
 
 
-async def test_a_failing_request_is_told_as_it_is() -> None:
+async def test_a_failing_request_raises_its_own_error() -> None:
     async with bench() as b:
         b.put(DATA)
         found = await footer(b.operator, "k", tail_bytes=100)

@@ -267,7 +267,7 @@ def test_rows(rows: Any, expected: list[tuple[int, int]]) -> None:
         ([(1, 2, 3)], InvalidType),
     ],
 )
-def test_rows_that_cannot_be_meant(rows: Any, error: type[Exception]) -> None:
+def test_invalid_rows_are_refused(rows: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         checked_rows(rows, FOOTER)
 

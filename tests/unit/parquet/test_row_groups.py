@@ -201,7 +201,7 @@ async def test_waiting_wants_everything_before_it_waits(operator: Operator) -> N
     made.root.close()
 
 
-async def test_a_read_that_fails_is_told_to_whoever_waits(operator: Operator) -> None:
+async def test_the_error_of_a_failed_read_is_raised_to_its_waiters(operator: Operator) -> None:
     made = await scanned(operator, small_pages())
     made.io.reads[0].come()
     made.io.reads[1].fail(Unavailable("gone"))

@@ -82,7 +82,7 @@ def test_what_is_put_together_has_one_dictionary() -> None:
     assert concatenated(batches[:1]) is batches[0]
 
 
-def test_more_than_one_array_holds_is_told_as_such() -> None:
+def test_more_bytes_than_an_array_holds_are_refused() -> None:
     """Lists whose items together are too many for offsets of 32 bits. Nulls take no memory."""
     items = (1 << 31) - 10
     lists = pa.ListArray.from_arrays(pa.array([0, items], pa.int32()), pa.nulls(items))

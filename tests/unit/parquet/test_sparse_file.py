@@ -1,4 +1,4 @@
-"""Memory at the offsets of a file: what is needed stays, what nobody needs goes, neighbours are left alone."""
+"""Memory at the offsets of a file: needed bytes stay, others go, and neighbours are left alone."""
 
 import mmap
 import random
@@ -124,7 +124,7 @@ def test_memory_goes_with_what_is_in_it() -> None:
     assert resident_bytes() - before < MIB
 
 
-def test_no_address_space_is_told() -> None:
+def test_a_lack_of_address_space_is_an_error() -> None:
     with pytest.raises(Unsupported, match="no room for a mapping as large as the file"):
         SparseFile(1 << 62, path="k")
 

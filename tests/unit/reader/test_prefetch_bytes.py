@@ -11,7 +11,7 @@ from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Closed, ObjectChanged, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual

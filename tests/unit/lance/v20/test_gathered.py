@@ -1,4 +1,4 @@
-"""Thousands of small answers put together: the same bytes as one by one, and a view for nobody who does not look."""
+"""Thousands of small responses put together: the same bytes as one by one, and a view only of those that are used."""
 
 import random
 from itertools import accumulate
@@ -9,6 +9,7 @@ import pytest
 from aioprefetch.errors import Closed
 from aioprefetch.lance.physical.reads import Answers, Gathered, gathered, joined
 from aioprefetch.ranges import Range
+from tests.profile import chosen
 from tests.unit.scheduler.scenes import scene
 
 DATA = random.Random("gathered").randbytes(100_000)
@@ -40,11 +41,11 @@ def test_it_is_a_sequence() -> None:
         found[3]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", chosen(quick=range(2), full=range(6)))
 async def test_ranges_in_any_order_are_put_together(seed: int) -> None:
-    chosen = random.Random(seed)
-    starts = [chosen.randrange(800_000) for _ in range(2000)]
-    ranges: list[Range] = [(start, start + chosen.randrange(1, 40)) for start in starts]
+    rng = random.Random(seed)
+    starts = [rng.randrange(800_000) for _ in range(2000)]
+    ranges: list[Range] = [(start, start + rng.randrange(1, 40)) for start in starts]
     if seed % 2:
         ranges.sort()
     async with scene(is_open=True, gap_bytes=100, request_bytes_max=50_000) as s:
@@ -55,13 +56,13 @@ async def test_ranges_in_any_order_are_put_together(seed: int) -> None:
         found = gathered(ranges, read.stretches)
         assert found is not None
         assert [bytes(view) for view in found] == [bytes(view) for view in read.views]
-        assert read.stretches == []  # Somebody has looked at them.
+        assert read.stretches == []  # The views were made from them.
         read.release()
         with pytest.raises(Closed):
             _ = read.stretches
 
 
-async def test_few_or_large_answers_are_not_copied() -> None:
+async def test_few_or_large_responses_are_not_copied() -> None:
     async with scene(is_open=True) as s:
         for ranges in ([(number * 100, number * 100 + 8) for number in range(200)], [(0, 1000)] * 300):
             read = s.io.submit(ranges, 0)

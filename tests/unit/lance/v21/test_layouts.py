@@ -83,7 +83,7 @@ def test_full_zip_and_constant() -> None:
         (nested(5, b""), "PageLayout has a field 5"),
     ],
 )
-def test_what_is_not_known_is_named(message: bytes, word: str) -> None:
+def test_an_unknown_part_is_named(message: bytes, word: str) -> None:
     with pytest.raises(Unsupported, match=word):
         parse_layout(message, TYPE_URL)
 
@@ -113,7 +113,7 @@ def test_other_encodings_are_named() -> None:
         (nested(2, nested(5, b"\x01") + nested(6, bytes(33))), "constant of 33 bytes"),
     ],
 )
-def test_what_contradicts_itself_is_refused(message: bytes, word: str) -> None:
+def test_contradictions_are_refused(message: bytes, word: str) -> None:
     with pytest.raises(UntrustedMetadata, match=word):
         parse_layout(message, TYPE_URL)
 
