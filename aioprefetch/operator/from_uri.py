@@ -106,7 +106,7 @@ _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token",
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _PREFIX = "AIOPREFETCH_"
 
-_BUILT_IN: Mapping[str, type[UriRecipe]] = {scheme: recipe for recipe in BY_URI for scheme in recipe.schemes}
+BUILT_IN: Mapping[str, type[UriRecipe]] = {scheme: recipe for recipe in BY_URI for scheme in recipe.schemes}
 # Recipes of entry points, by scheme. A recipe that fails to load is tried again.
 _loaded: dict[str, type[UriRecipe]] = {}
 
@@ -115,12 +115,16 @@ def split_uri(uri: str) -> tuple[str, str]:
     """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with those that are supported."""
     scheme, separator, rest = str(uri).partition("://")
     scheme = scheme.lower()
-    if separator and (scheme in _BUILT_IN or _entry_point(scheme) is not None):
+    if separator and (scheme in BUILT_IN or _entry_point(scheme) is not None):
         return scheme, rest
+    raise _unknown_scheme(str(uri), scheme if separator else "")
+
+
+def _unknown_scheme(uri: str, scheme: str) -> ConfigInvalid:
     supported = f"supported: {', '.join(supported_schemes())}"
-    if not separator or not scheme:
-        message = f"the URI {redact(str(uri))!r} has no scheme; {supported}"
-        if str(uri).startswith("/"):
+    if not scheme:
+        message = f"the URI {redact(uri)!r} has no scheme; {supported}"
+        if uri.startswith("/"):
             message += f"; files are at file://{uri}"
     else:
         message = f"unknown scheme {printable(redact(scheme))!r}; {supported}"
@@ -129,13 +133,13 @@ def split_uri(uri: str) -> tuple[str, str]:
             f"; a store of obstore's is put under an Operator with ap.services.ObspecStore:"
             f" Operator(ObspecStore(obstore.store.{_OBSTORE_CLASSES[scheme]}(...)))"
         )
-    raise ConfigInvalid(message, operation="configure")
+    return ConfigInvalid(message, operation="configure")
 
 
 def supported_schemes() -> tuple[str, ...]:
     """The schemes of the built-in services, then those of entry points."""
     others = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    return (*_BUILT_IN, *sorted(others - _BUILT_IN.keys()))
+    return (*BUILT_IN, *sorted(others - BUILT_IN.keys()))
 
 
 def service_options(scheme: str) -> tuple[str, ...]:
@@ -150,12 +154,11 @@ def store_options(scheme: str) -> tuple[str, ...]:
 
 def recipe_of(scheme: str) -> type[UriRecipe]:
     """The recipe class of a scheme. ``ConfigInvalid`` where an entry point cannot be loaded, or has none."""
-    recipe = _BUILT_IN.get(scheme) or _loaded.get(scheme)
+    recipe = BUILT_IN.get(scheme) or _loaded.get(scheme)
     if recipe is None:
         entry = _entry_point(scheme)
         if entry is None:
-            split_uri(f"{scheme}://")
-        assert entry is not None
+            raise _unknown_scheme(f"{scheme}://", scheme)
         recipe = _loaded[scheme] = _load(entry)
     return recipe
 
@@ -259,7 +262,7 @@ def _check_variable(variable: str) -> None:
     A variable that is like no option may belong to another program, such as a test suite.
     """
     name = variable.removeprefix(_PREFIX).lower()
-    pairs = {(recipe, option) for scheme, recipe in _BUILT_IN.items() for option in store_options(scheme)}
+    pairs = {(recipe, option) for scheme, recipe in BUILT_IN.items() for option in store_options(scheme)}
     options = {option for _, option in pairs}
     readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
     if name in readable:

@@ -12,7 +12,7 @@ from aioprefetch.runtime.options import check_count, checked_seconds
 Stack = tuple[Layer, ...]
 
 
-def default_stack(service: Service, *, attempts_max: int, retry_seconds: float) -> Stack:
+def default_stack(service: Service, *, attempts_max: int = 4, retry_seconds: float = 60.0) -> Stack:
     """The default stack over a service.
 
     Timeout bounds one attempt and so lies within Retry; neither a pause between attempts nor a queue may hold a slot,

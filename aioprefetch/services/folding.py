@@ -1,4 +1,4 @@
-"""Pages of a listing out of sorted keys, for services that hold all their names in memory. Pure, no I/O."""
+"""Pages of a listing from sorted keys, for services that hold all their names in memory. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str
     """One page of the keys that begin with ``request.path``, in order, what lies deeper folded into directories.
 
     A key that ends with ``/`` is a directory made by hand; the directory that is listed does not list itself. The
-    page token is the last path given out.
+    page token is the last path of the page.
     """
     prefix = request.path
     after = max(request.start_after or "", request.page_token or "")

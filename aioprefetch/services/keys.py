@@ -1,4 +1,4 @@
-"""Which names an object may have, for services that keep keys as given. Pure, no I/O."""
+"""The names that an object may have, for services that keep keys as they are. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ KEY_BYTES_MAX = 1024
 
 
 def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX) -> str:
-    """``path`` itself, kept as given: spaces, ``//``, a leading slash and unicode all count.
+    """``path`` itself, kept as it is: spaces, ``//``, a leading slash and unicode all count.
 
-    Raises ``InvalidPath`` for what some client or server on the way would change or cut: segments ``.`` and ``..``, a
-    NUL character, text that is no UTF-8 (a lone surrogate), and more than ``bytes_max`` bytes of UTF-8.
+    Raises ``InvalidPath`` for a key that some client or server on the way would change or cut: segments ``.`` and
+    ``..``, a NUL character, text that is no UTF-8 (a lone surrogate), and more than ``bytes_max`` bytes of UTF-8.
     """
     try:
         size = len(path.encode())

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported, printable, redact
-from aioprefetch.operator.from_uri import READER_OPTIONS, split_uri, store_options, supported_schemes, unknown_option
+from aioprefetch.operator.from_uri import BUILT_IN, READER_OPTIONS, split_uri, store_options, unknown_option
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync.file import SyncFile
 
@@ -98,7 +98,7 @@ def open(  # noqa: A001 - what it stands in for
 def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:
     """``ConfigInvalid`` for what is no option of a reader."""
     for name in options.keys() - READER_OPTIONS:
-        if any(name in store_options(scheme) for scheme in supported_schemes()):
+        if any(name in store_options(scheme) for scheme in BUILT_IN):
             raise ConfigInvalid(
                 f"{name!r} is no option of a reader; options of a store belong to Operator.from_uri",
                 operation="open",

@@ -1,4 +1,4 @@
-"""The live fs service: requests become jobs for threads, and what they find becomes heads, pages and errors of ours."""
+"""The live fs service: requests become jobs of threads, and their results heads, pages and errors of ours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-# Listings that wait for their next page; an older one starts anew from its token.
+# Listings that wait for their next page; an older listing starts again from its token.
 SUSPENDED_SCANS_MAX = 8
 DELETE_BATCH = 100
 
@@ -56,7 +56,7 @@ class FsAccessor(ServiceAccessor):
         self._suspended: OrderedDict[tuple[str, bool, str], Iterator[Entry]] = OrderedDict()
 
     def _names(self, request: Request, path: str | None = None) -> tuple[str, ...]:
-        """The names of a path that must be a file's."""
+        """The names of a path, which must be that of a file."""
         path = request.path if path is None else path
         names = names_of(path, operation=request.operation)
         if not names or path.endswith("/"):
@@ -140,7 +140,7 @@ class FsAccessor(ServiceAccessor):
     def _scan(
         self, scan: Iterator[Entry] | None, prefix: str, recursive: bool, after: str, limit: int
     ) -> tuple[list[Entry], Iterator[Entry] | None]:
-        """Some entries, and what comes after them, if anything."""
+        """Some entries, and the rest of the scan, if there is any."""
         if scan is None:
             scan = Scan(self._root, prefix, recursive=recursive, after=after)
         entries = list(islice(scan, limit))
@@ -168,7 +168,7 @@ class FsAccessor(ServiceAccessor):
         try:
             return await self._copy(request)
         except Error as error:
-            error.operation = request.operation  # The caller asked for neither the read nor the write in it.
+            error.operation = request.operation  # The operation of the caller, instead of the read or write in it.
             raise
 
     async def _copy(self, request: CopyRequest) -> Metadata:

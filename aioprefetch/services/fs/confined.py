@@ -7,7 +7,7 @@ under which files are hidden while they are written.
 A walk goes name by name, by directory descriptors, through no link.
 ``O_NOFOLLOW`` guards only the last name of a path, and a check of the path before its use loses against a rename in
 between. So each name is opened relative to the directory before it, and a link on any of them is refused. The root
-itself is the user's own configuration: links in it are followed. Hard links cannot be told from files.
+itself is the user's own configuration: links in it are followed. Hard links cannot be distinguished from files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConfinedRoot:
     """The root and the walk below it. All methods block: call them in a thread.
 
     With ``follow_symlinks`` a path is first resolved, must then lie under the resolved root, and the resolved path is
-    walked as strictly as any other. That is weaker: whoever can make links below the root chooses which file under
+    walked as strictly as any other. That is weaker: a user who can make links below the root chooses which file under
     the root a key means.
     """
 
@@ -90,7 +90,7 @@ def listable(directory: int) -> int:
 
 
 def link_status(directory: int, name: str) -> os.stat_result | None:
-    """The status of what ``name`` is in the directory, a link itself included; ``None`` for nothing."""
+    """The status of ``name`` in the directory, of a link itself; ``None`` if there is no such name."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def _enter(directory: int, name: str, *, create: bool) -> int:
     except FileNotFoundError:
         if not create:
             raise
-    with contextlib.suppress(FileExistsError):  # Somebody else made it in between.
+    with contextlib.suppress(FileExistsError):  # Made by another writer in between.
         os.mkdir(name, dir_fd=directory)
     return _open_directory(directory, name)
 
@@ -131,7 +131,7 @@ def _open_directory(directory: int, name: str) -> int:
                 raise InvalidPath(f"{name!r} on the way is a symbolic link, and links are not followed") from error
             if status is not None and not stat.S_ISDIR(status.st_mode):
                 raise
-        # A moment ago it was none, now it is a directory, or nothing at all: look again.
+        # The name has changed meanwhile: look again.
     raise InvalidPath(f"{name!r} on the way keeps being replaced by something that is no directory")
 
 

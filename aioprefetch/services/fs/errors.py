@@ -1,4 +1,4 @@
-"""What each errno of the operating system means in our tree of errors: one table."""
+"""The one table from the errno of the operating system to our errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TABLE: dict[int, tuple[type[Error], str]] = {
     errno.ESTALE: (Unavailable, "the network file system lost its handle of the file"),
 }
 
-# To read below a file is to read what is not there; only a writer needs to know that the file is in the way.
+# A path below a file does not exist for a reader; only a writer needs to know that the file is in the way.
 _LOOKS_ONLY = ("read", "stat")
 
 

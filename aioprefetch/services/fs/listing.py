@@ -74,7 +74,7 @@ class Scan:
             children = self._children(names, self._beginning if is_base else "")
         except _GONE:
             return
-        except InvalidPath:  # It was a directory a moment ago: somebody put a link in its place.
+        except InvalidPath:  # A link has taken the place of the directory.
             if is_base:
                 raise
             return
@@ -126,13 +126,13 @@ class Scan:
         return [None] * len(batch)
 
     def _resolved(self, names: Names) -> Names:
-        # Only what the caller named may lead through a link; what lies below was found not to be one.
+        # Only the prefix of the caller may lead through a link; the directories below were found to be none.
         base = self._root.resolved(self._base)
         return (*base, *names[len(self._base) :])
 
 
 def make_directories(root: ConfinedRoot, names: Names) -> None:
-    """Make a directory and its parents; what exists already is fine, a file in the way is not."""
+    """Make a directory and its parents. A directory that exists is no error, a file in the way is."""
     names = root.resolved(names)
     with root.directory(names[:-1], create=True) as directory:
         if not names:
@@ -149,12 +149,12 @@ def make_directories(root: ConfinedRoot, names: Names) -> None:
 
 
 def remove(root: ConfinedRoot, names: Names, *, directory: bool) -> None:
-    """Remove a file, or a directory below which no file is; what is missing is no error.
+    """Remove a file, or a directory below which no file is; a missing one is no error.
 
     A link is refused, or with ``follow_symlinks`` removed itself.
     """
     try:
-        # The last name is never resolved: what is removed is a name, not what it leads to.
+        # The last name is never resolved: a link itself is removed, not its target.
         with root.directory(root.resolved(names[:-1])) as parent:
             status = link_status(parent, names[-1])
             if status is None:

@@ -23,7 +23,7 @@ def etag_of(status: os.stat_result) -> str:
 
 
 def modified_at(status: os.stat_result) -> datetime | None:
-    """The time of modification, ``None`` for one that no calendar knows."""
+    """The time of modification, ``None`` for a time beyond the calendar."""
     try:
         return datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
     except (OverflowError, ValueError, OSError):
@@ -79,7 +79,7 @@ class OpenedFile:
         return data
 
     def close(self) -> None:
-        """Close the file, or let the last read that still runs do it: its number must not go to another file yet."""
+        """Close the file, or let the last read that still runs do it: its descriptor must not be reused yet."""
         with self._lock:
             self._closing = True
             self._close_if_due()

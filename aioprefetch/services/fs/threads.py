@@ -33,8 +33,8 @@ async def settled(
 
     A thread cannot be stopped: one that still reads into a buffer would corrupt it for its next owner, and one that
     opens a file would leak it. Reading into memory of the job's own would let go at once but cost a copy of every
-    byte; jobs are cut into pieces of milliseconds instead. ``give_up`` is called at the cancellation and may tell the
-    job to do less; ``dispose`` gets a result that nobody will receive.
+    byte; jobs are cut into pieces of milliseconds instead. ``give_up`` is called at the cancellation and may let the
+    job do less; ``dispose`` gets a result that no caller will receive.
     """
     task = asyncio.ensure_future(job)
     interruption: asyncio.CancelledError | None = None

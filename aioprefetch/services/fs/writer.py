@@ -66,7 +66,7 @@ class PartialFile:
         os.fchmod(self.descriptor, 0o600)
 
     def refuse_by_conditions(self) -> None:
-        """Raise what the target, as it is now, and the request's conditions forbid."""
+        """Raise unless the conditions of the request hold for the target as it is now."""
         refuse_by_conditions(self._directory, self._target, self._request)
 
     def place(self, lock: threading.Lock) -> os.stat_result:
@@ -94,7 +94,7 @@ class PartialFile:
         return status
 
     def give_up(self) -> None:
-        """Nobody waits any more: do not put the file in place unless that has happened. For any thread."""
+        """Do not put the file in place, unless that has happened: its caller has gone. For any thread."""
         self._given_up = True
 
     def _link(self) -> None:
@@ -212,7 +212,7 @@ class FileWriteBody:
 
 
 class _Opening:
-    """Makes a temporary file in a thread, and knows of it even if nobody gets the result.
+    """Makes a temporary file in a thread, and keeps it for the case that the result reaches no caller.
 
     A loop that ends cancels whatever waits for the thread, while the thread goes on.
     """
@@ -224,7 +224,7 @@ class _Opening:
         self._given_up = False
 
     def run(self) -> PartialFile:
-        """For the thread. A file that is wanted no more when it is made is removed at once."""
+        """For the thread. A file that is not wanted any more is removed at once."""
         made = self._open_partial()
         with self._lock:
             if not self._given_up:
@@ -234,7 +234,7 @@ class _Opening:
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
 
     def give_up(self) -> PartialFile | None:
-        """The file, if it was made by now: the caller's to discard."""
+        """The file, if it was made by now: the caller discards it."""
         with self._lock:
             self._given_up = True
             return self._made

@@ -1,4 +1,4 @@
-"""Objects behind plain HTTP servers, to be read: ranges where the server has them, and a way around where not."""
+"""Objects behind plain HTTP servers, to be read, also where the server has no ranges."""
 
 from aioprefetch.services.http.recipe import Http
 

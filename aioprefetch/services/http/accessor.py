@@ -1,4 +1,4 @@
-"""The live http service: reads with a way around each thing that a plain HTTP server may lack."""
+"""The live http service: reads, also from servers without ranges, suffix ranges, lengths, ETags or HEAD."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _request_fields(request: ReadRequest) -> bytes:
     """The headers of one read, encoded."""
     wanted = range_header(request)
     fields = b"" if wanted is None else f"Range: {wanted}\r\n".encode()
-    # A weak ETag never matches in If-Match, and one of our own making matches nothing: those are only compared.
+    # A weak ETag never matches in If-Match, and an ETag that was made here matches nothing: both are only compared.
     if request.if_match is not None and not is_weak(request.if_match):
         fields += encoded_fields({"If-Match": quote_etag(request.if_match)})
     if request.if_none_match is not None and not is_synthetic(request.if_none_match):
@@ -229,7 +229,7 @@ def _request_fields(request: ReadRequest) -> bytes:
 def _checked_part(
     request: ReadRequest, response: UncheckedHead, bounds: tuple[int, int], total: int | None
 ) -> ReadHead:
-    """The checked head of a part that we cut out of a whole object ourselves."""
+    """The checked head of a part that is cut out of a whole object here."""
     start, end = bounds
     if start == end:
         head = check_reply(

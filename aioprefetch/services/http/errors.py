@@ -31,7 +31,7 @@ STATUSES: dict[int, tuple[type[Error], str]] = {
     404: (NotFound, "there is no such object"),
     407: (PermissionDenied, "the proxy wants credentials; give user and password in its URL"),
     408: (TimedOut, "the server gave up waiting for the request"),
-    410: (NotFound, "the object is gone for good"),
+    410: (NotFound, "the object is gone permanently"),
     412: (ConditionNotMatch, "the object is not the one that if_match names"),
     425: (Throttled, "the server asks to send the request again later"),
     429: (Throttled, "the server asks for fewer requests"),

@@ -1,4 +1,4 @@
-"""A request to the base's server, along its redirects; and what this runtime has learned of that server."""
+"""A request to the base's server, along its redirects; and the traits of that server that this runtime has observed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUCCESS_STATUSES = frozenset({200, 206})
 # The text of an error may fail or take this long without consequence.
 ERROR_BODY_SECONDS_MAX = 2.0
 REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
-# No store's limit, but that of many servers for a request line, after percent-encoding.
+# The limit of many servers for a request line, after percent-encoding.
 KEY_BYTES_MAX = 2048
 # Objects whose encoded requests are kept for their next range.
 TARGETS_MAX = 256
@@ -41,7 +41,7 @@ _COUNTER = {"GET": "action_http_get_request", "HEAD": "action_http_head_request"
 
 @dataclass(slots=True)
 class ServerTraits:
-    """What the server of one origin was seen to do; ``None``: not seen yet."""
+    """The observed behaviour of the server of one origin; ``None``: not observed yet."""
 
     obeys_range: bool | None = None
     refuses_head: bool = False
@@ -131,7 +131,7 @@ class Exchange:
         return receiver.checked_head, receiver.error_text
 
     def _target(self, request: Request, method: Method, ours: Mapping[str, str]) -> tuple[str, Target]:
-        """URL and target for a key; kept for its other ranges, until what we say of ourselves changes."""
+        """URL and target for a key; kept for its other ranges, until the credentials change."""
         options = self._options
         credentials = ours, options.identity.request_query()
         cached = self._targets.get((method, request.path))

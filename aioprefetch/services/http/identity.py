@@ -1,7 +1,7 @@
-"""Who we are to the server: authentication, the user's own headers, the query of the base URL. Pure, no I/O.
+"""The identity that a server sees: authentication, the user's headers, the query of the base URL. Pure, no I/O.
 
-All of it may be secret, so no repr shows it, a pickle carries references, and text that a server sent is scrubbed of
-it before a person sees it.
+All of it may be secret: no repr shows it, a pickle carries references, and texts of servers are scrubbed of it before a
+person sees them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OURS = {
     *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),
     *("transfer-encoding", "upgrade"),
 }
-# A shorter text may stand in a response by chance, and is no secret worth the name.
+# A shorter text may stand in a response by chance.
 _SCRUB_LENGTH_MIN = 4
 
 

@@ -1,4 +1,4 @@
-"""Which proxy a request goes through: the one that was given for its scheme, or what the environment says."""
+"""The proxy of a request: the one of the options for its scheme, or that of the environment."""
 
 from __future__ import annotations
 

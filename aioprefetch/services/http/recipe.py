@@ -38,7 +38,7 @@ class Http(HttpOptions):
         For name resolution, connecting, proxy and TLS together; and for the head of a response, and for the next of its
         body: one that brings less than 1 KiB a second for so long has stalled.
     skip_bytes_max
-        From a server that ignores ranges, so many bytes at most are read and thrown away to reach an offset.
+        The maximum of bytes that are read and dropped to reach an offset on a server that ignores ranges.
     stat_method
         ``head``, ``get`` (a GET of one byte), or ``auto``: HEAD unless the server refuses it.
 

@@ -15,7 +15,7 @@ from aioprefetch.transport import Origin, is_link_local_or_metadata
 from aioprefetch.transport.origin import DEFAULT_PORTS
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
-# What may stand unencoded in a path or query that somebody else has encoded already.
+# Characters that stay as they are in a path or query that is percent-encoded already.
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE = _PATH_SAFE + "?"
 
@@ -59,7 +59,7 @@ def encoded_key(key: str) -> str:
 
 
 def redirect_target(current: str, location: str | None, base: Origin) -> tuple[Origin, str]:
-    """Where a redirect leads: origin and URL. Raises ``RedirectRefused`` for what must not be followed."""
+    """Where a redirect leads: origin and URL. Raises ``RedirectRefused`` for a redirect that must not be followed."""
     if not location:
         raise RedirectRefused("the server redirects without saying where (no Location)")
     try:
@@ -96,13 +96,13 @@ def origin_of(parts: SplitResult) -> Origin:
         raise ValueError("the host is missing or no valid name")
     try:
         port = parts.port
-    except ValueError:  # Its words show what stands there: half of a password, perhaps.
+    except ValueError:  # Its message shows the text, which may be half of a password.
         raise ValueError("the port is no number below 65536") from None
     return Origin(scheme, host, port or DEFAULT_PORTS[scheme])
 
 
 def _shown(text: str) -> str:
-    """A URL that could not be taken apart, without what may be secret in it."""
+    """A URL that could not be parsed, without the parts that may be secret."""
     return excerpt(re.sub(r"//[^/]*@", "//", text.split("?", 1)[0]))
 
 

@@ -66,7 +66,7 @@ PRESIGN_SECONDS_MAX = 7 * 24 * 3600
 CHUNK_BYTES = 256 << 10
 CLOSE_SECONDS_MAX = 5.0
 
-# obstore's threads belong to the process that first used it: in a forked child its calls never come back.
+# obstore's threads belong to the process that first used it: in a forked child its calls never return.
 _obstore_generation: list[int] = []
 
 
@@ -83,7 +83,7 @@ class ObspecAccessor(ServiceAccessor):
         self._closer_registered = False
         self._explainer = Explainer(lambda: known_secrets(store))
         self._pages = Pages(store, self._root, self._called)
-        # obstore gives ETags in quotes and wants them so; of other stores the first response tells.
+        # obstore gives ETags in quotes and wants them so; for other stores the first response decides.
         self._etags_quoted: bool | None = True if self._kind else None
 
     def _key(self, path: str, request: Request) -> str:
@@ -108,7 +108,7 @@ class ObspecAccessor(ServiceAccessor):
         return method
 
     async def _called(self, request: Request, call: Callable[[], Awaitable[T]]) -> T:
-        """What a call of the store returns; every failure is one of ours, with operation and path."""
+        """The result of a call of the store. Raises errors of ours, with operation and path."""
         self._check_process(request)
         self._check_open(request)
         try:
@@ -119,7 +119,7 @@ class ObspecAccessor(ServiceAccessor):
             raise self._explainer.broken_off(request) from None
         except Exception as error:
             explained = self._explainer.explain(error, request)
-        # Raised here, so that what the store raised is not its context: that may tell a secret.
+        # Raised here, so that the exception of the store is not its context: that may hold a secret.
         raise explained from explained.__cause__
 
     def _check_open(self, request: Request) -> None:
@@ -323,14 +323,14 @@ class ObspecAccessor(ServiceAccessor):
         return Metadata(path=request.target)
 
     async def delete(self, request: DeleteRequest) -> None:
-        # What ends with a slash is a directory: there is no object that stands for it.
+        # A path that ends with a slash is a directory, for which there is no object.
         keys = [self._key(path, request) for path in request.paths if not path.endswith("/")]
         if not keys:
             return
         try:
             await self._delete(request, keys)
         except NotFound:
-            # Some stores refuse what is missing, and nobody knows where in the list they stopped.
+            # Some stores refuse a missing key, and do not say where in the list they stopped.
             for key in keys if len(keys) > 1 else ():
                 await self._delete_if_there(request, key)
 
@@ -414,6 +414,6 @@ def _stream_of(result: Any, head: ReadHead) -> Any:
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody cancels the running task, and not only what it waits for."""
+    """Whether the running task is cancelled, and not only the future that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

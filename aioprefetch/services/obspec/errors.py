@@ -1,8 +1,8 @@
-"""What a store raised, as one of our errors.
+"""The errors of a store as errors of ours.
 
-obspec defines its errors by their names alone, so the tables go by the names of classes. obstore's ``GenericError``
-says in its text what happened: the status of the response, the kind of the failure, the error of the system. What is in
-no table is ``Unexpected``, which nothing tries again.
+obspec defines its errors by their names alone, so the tables go by the names of classes. obstore's ``GenericError`` has
+the cause in its text: the status of the response, the kind of the failure, the error of the system. An error in no
+table is ``Unexpected``, which is not tried again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BY_CODE: Mapping[str, type[Error]] = {
     "OperationTimedOut": errors.TimedOut,
     "InternalError": errors.Unavailable,
 }
-# How a request failed that brought no response, or a body that broke off.
+# The failure of a request without a response, or of a body that broke off.
 BY_FAILURE: Mapping[str, type[Error]] = {
     "Timeout": errors.TimedOut,
     "Connect": errors.Unavailable,
@@ -106,13 +106,13 @@ _DEBUG = "\n\nDebug source:"
 
 
 class Explainer:
-    """Makes our errors for one store. ``secrets`` gives what no message may hold."""
+    """Makes our errors for one store. ``secrets`` gives the texts that no message may hold."""
 
     def __init__(self, secrets: Callable[[], Iterable[str]]) -> None:
         self._secrets = secrets
 
     def explain(self, error: BaseException, request: Request) -> Error:
-        """The error for what the store raised during ``request``; its cause is chained unless it tells a secret."""
+        """The error for what the store raised during ``request``; its cause is chained unless it holds a secret."""
         if isinstance(error, Error):
             return error.add_context(operation=request.operation, path=request.path)
         text = str(error)
@@ -129,7 +129,7 @@ class Explainer:
         return explained
 
     def broken_off(self, request: Request) -> Error:
-        """The error for a call that ended as if it were cancelled, although nobody cancelled it."""
+        """The error for a call that ended as if it were cancelled, although it was not cancelled."""
         return errors.Unexpected(_FORKED, operation=request.operation, path=request.path)
 
     def _scrubbed(self, text: str) -> str:
@@ -149,7 +149,7 @@ def _kind_of(error: BaseException, text: str, request: Request) -> type[Error]:
     for cls in type(error).__mro__:
         if cls.__name__ in BY_CLASS:
             kind = BY_CLASS[cls.__name__]
-            # A key of somebody else's in a listing is no argument of the caller's.
+            # A key in a listing is no argument of the caller.
             unnameable = kind is errors.InvalidPath and isinstance(request, ListRequest)
             return errors.Unsupported if unnameable else kind
     if isinstance(error, ValueError) and "parse path" in summary:
@@ -178,7 +178,7 @@ def _condition(kind: type[Error], request: Request, facts: dict[str, Any], said:
     if writing is not None and writing.if_match is not None and kind is errors.NotFound:
         return errors.ConditionNotMatch(f"there is no object with the ETag {writing.if_match!r}", **facts)
     if kind is errors.AlreadyExists and not (writing is not None and writing.if_not_exists):
-        # That is how obstore calls each 409.
+        # obstore raises this for each 409.
         return errors.ConditionNotMatch(f"another write of the object is going on{said}", status="temporary", **facts)
     if kind is errors.ConditionNotMatch:
         if writing is not None and writing.if_not_exists:

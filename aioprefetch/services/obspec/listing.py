@@ -1,7 +1,7 @@
-"""Pages out of what a store lists: a stream without tokens, or one level at once.
+"""Pages of a listing from a store that lists by a stream without tokens, or one level at once.
 
-A token is a number and the last path given out. The number finds the listing that was begun, kept for a while; where
-it is gone, or was asked twice, a new one is begun behind that path, which takes a listing in order. Stores that list in
+A token is a number and the last path of its page. The number finds the listing, which is kept for a while; if it is
+gone, or was asked twice, a new listing begins behind that path, which takes a listing in order. Stores that list in
 no order at all are listed to the end, sorted, and served from memory.
 """
 
@@ -22,7 +22,7 @@ from aioprefetch.values import Entry, ListPage, ListRequest
 
 T = TypeVar("T")
 
-# Listings that were left half way keep what they have fetched; the oldest is given up first.
+# Unfinished listings keep the entries that they have fetched; the oldest is dropped first.
 LISTINGS_KEPT_MAX = 16
 _TOKEN = re.compile(r"\d+([:!])(.*)", re.DOTALL)
 
@@ -35,7 +35,7 @@ class Listing(Protocol):
 
     @property
     def in_order(self) -> bool:
-        """Whether all so far came in the order of keys."""
+        """Whether all entries so far came in the order of keys."""
         ...
 
     async def page(self, request: ListRequest, limit: int) -> ListPage:
@@ -65,11 +65,11 @@ class Pages:
             page_token=root + last if last else None,
             page_entries_max=limit,
         )
-        # A listing whose page failed is not used again: nobody knows where it stands.
+        # A listing whose page failed is not used again: its position is unknown.
         listing = self._begun.pop(request.page_token or "", None)
         if listing is None:
             if not in_order:
-                raise _disordered(request, "and is gone: begin anew")
+                raise _disordered(request, "and is gone: list again")
             listing = await self._begin(inner)
         page = await listing.page(inner, limit)
         strip = len(root)
@@ -204,14 +204,14 @@ def _offset_of(request: ListRequest) -> str | None:
     """A text behind which the listing may begin; ``None`` where there is none that every store understands."""
     after = max(request.start_after or "", request.page_token or "")
     if not after.startswith(request.path):
-        after = request.path[:-1]  # What begins with the path comes behind what it begins with.
+        after = request.path[:-1]  # Keys with this prefix come behind the prefix without its last character.
     if not after.isprintable() or "//" in after or after.startswith("/"):
         return None
     return after.rstrip("/") or None
 
 
 def _read_token(request: ListRequest) -> tuple[str, bool]:
-    """The last path given out, and whether a listing may begin anew behind it."""
+    """The last path of the page, and whether a new listing may begin behind it."""
     if request.page_token is None:
         return "", True
     match = _TOKEN.fullmatch(request.page_token)

@@ -1,4 +1,4 @@
-"""What the responses of a store mean in our values, checked as a response of HTTP is. Pure, no I/O."""
+"""The responses of a store as our values, checked as a response of HTTP is. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sent_etag(etag: str, *, quoted: bool) -> str:
 def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: ReadRequest) -> ReadHead:
     """The head of a response to a GET, checked against its request before the first byte counts.
 
-    Raises ``ProtocolError`` or ``ConditionNotMatch``. The response itself is not passed in: who keeps the exception
+    Raises ``ProtocolError`` or ``ConditionNotMatch``. The response itself is not passed in: an exception that is kept
     would keep the connection too.
     """
     start, end = bounds
@@ -74,7 +74,7 @@ def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: Read
 
 
 def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) -> Metadata:
-    """The metadata of an object, out of what a store says of it."""
+    """The metadata of an object, from the metadata of the store."""
     size = _size_of(meta, request)
     version = _version_of(meta)
     if request.version not in (None, version):
@@ -162,7 +162,7 @@ def _etag_of(meta: Mapping[str, Any], size: int) -> str | None:
     etag = unquote_etag(meta.get("e_tag"))
     if etag is not None:
         return etag
-    # Two versions must be told apart all the same. A weak ETag is compared and never sent.
+    # Two versions must be distinguished all the same. A weak ETag is compared and never sent.
     when = _time_of(meta)
     return None if when is None else f"W/{int(when.timestamp() * 1_000_000):x}-{size:x}"
 

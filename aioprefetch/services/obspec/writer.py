@@ -18,7 +18,7 @@ PutParts = Callable[[WriteRequest, "Parts"], Awaitable[Metadata]]
 
 
 class Abandoned(Exception):
-    """What the upload gets in place of its next part when the write is given up."""
+    """Raised in the upload in place of its next part when the write is given up."""
 
 
 class Parts:
@@ -59,7 +59,7 @@ class Parts:
         self._announce()
 
     def abandon(self) -> None:
-        """Nobody hands over parts, or wants them, any more."""
+        """End the hand-over of parts, on both sides."""
         self._abandoned = True
         self._announce()
 

@@ -43,15 +43,15 @@ _ENCRYPTED = {
 }
 
 
-# A store that calls credentials expired is believed once a minute: new ones cost a client, and a store may lie.
+# New credentials are asked for once a minute at most: they cost a client, and a store may be wrong.
 RENEW_SECONDS_MIN = 60.0
 
 
 class S3Client:
     """One client for one runtime. The first call makes it; concurrent first calls wait for the same one.
 
-    It is made in the background, so that a caller that is cancelled takes it from nobody else, and in a thread, since
-    that takes a few hundred milliseconds of computing. It is closed with the runtime, or when its credentials have
+    It is made in the background, so that a cancelled caller does not end it for the others, and in a thread, since it
+    takes a few hundred milliseconds of computing. It is closed with the runtime, or when its credentials have
     ended and its last call has.
     """
 
@@ -60,10 +60,10 @@ class S3Client:
         self.runtime = runtime
         principal = options.info.principal if principal is None else principal
         self.explainer = Explainer(options, principal)
-        # Counts how often new credentials were asked for: what was signed before is not used any more.
+        # The number of renewals of credentials: signatures of an earlier generation are not used.
         self.generation = 0
         self.ca_bundle: str | None = options.ca_bundle
-        # Whose bytes the accessors of this client stand for, in caches too: it stays so for as long as they live.
+        # The principal in the keys of caches: it stays the same for as long as the accessors live.
         self._principal = principal
         self._live: LiveClient | None = None
         self._previous: LiveClient | None = None
@@ -74,13 +74,13 @@ class S3Client:
         self._closer_known = False
 
     async def call(self, request: Request, method: str, **parameters: Any) -> Reply:
-        """Call one method of the client for ``request``; every failure is one of ours, with operation and path."""
+        """Call one method of the client for ``request``; raises errors of ours, with operation and path."""
         reply, end = await self._called(request, method, parameters)
         end()
         return reply
 
     async def open(self, request: Request, method: str, **parameters: Any) -> tuple[Reply, Callable[[], None]]:
-        """The same for a reply whose body the caller reads, and the function to call when it has been read."""
+        """As ``call``, for a reply whose body the caller reads; with the function to call when it has been read."""
         return await self._called(request, method, parameters, streams=True)
 
     async def _called(
@@ -122,11 +122,11 @@ class S3Client:
             explained = self._explained(error, request)
             if timer is not None and is_unmodified(request, explained):
                 timer.end(None)
-        # Out here, where Python does not chain what was caught.
+        # Outside of the handler, where Python does not chain the exception.
         raise explained from explained.__cause__
 
     async def presigned_url(self, request: Request, method: str, **parameters: Any) -> str:
-        """A URL that does what ``method`` would do."""
+        """A URL for what ``method`` does."""
         expires_seconds = parameters.pop("ExpiresIn")
         live = await self._connected_for(request)
         live.users += 1
@@ -142,7 +142,7 @@ class S3Client:
         raise explained from explained.__cause__
 
     def _explained(self, error: Exception, request: Request) -> Error:
-        """An error of ours, without a trace of the frames and the exceptions that held the request."""
+        """An error of ours, without the frames and exceptions that hold the request."""
         own = inner_error(error)
         if isinstance(own, Error):
             own.__context__ = None
@@ -161,7 +161,7 @@ class S3Client:
         return complete
 
     async def connected(self) -> Any:
-        """The client of aiobotocore, made now if it is the first time. If cancelled, it is made all the same."""
+        """The client of aiobotocore, made at the first call. If cancelled, the making goes on."""
         return (await self._connected()).client
 
     async def _connected_for(self, request: Request) -> LiveClient:
@@ -185,7 +185,7 @@ class S3Client:
         try:
             return await asyncio.shield(self._making)
         except Error as error:
-            # Every waiter gets its own, to which its operation and path are added.
+            # Every waiter gets a copy, to which its operation and path are added.
             own = copy.copy(error)
             own.__cause__ = error.__cause__
         raise own from own.__cause__
@@ -193,7 +193,7 @@ class S3Client:
     def renew(self, generation: int) -> None:
         """The store calls the credentials of that generation expired: ask the provider chain again.
 
-        Keys given as literals cannot be asked for again, and nobody is asked twice within ``RENEW_SECONDS_MIN``.
+        Keys given as literals cannot be asked for again, and no provider is asked twice within ``RENEW_SECONDS_MIN``.
         Where the chain still gives the same ones the client stays. Calls on their way end with the old client. Where
         it names another principal by now, the next call fails: see ``_check_principal``.
         """
@@ -214,9 +214,9 @@ class S3Client:
         try:
             live = await self._create()
         except Exception as error:
-            self._making = None  # the next caller tries again
+            self._making = None  # The next caller tries again.
             made.set_exception(error.with_traceback(None))
-            made.exception()  # seen, even if every waiter is gone
+            made.exception()  # Retrieved, even if every waiter is gone.
         else:
             self._live = live
             self.ca_bundle = live.ca_bundle
@@ -264,7 +264,7 @@ class S3Client:
         if given["aws_access_key_id"] is None:
             return {}
         keys = {name: revealed(secret, name) for name, secret in given.items() if secret is not None}
-        # Part of an identity is of no use: without all of its keys the provider chain has to find another one.
+        # Part of an identity is useless: without all of its keys the provider chain has to find another identity.
         self.explainer.keys_left_behind = None in keys.values()
         return {} if self.explainer.keys_left_behind else keys
 
@@ -289,7 +289,7 @@ class S3Client:
 
 
 def _give_up(making: asyncio.Future[Any]) -> None:
-    """Let nobody wait for a client whose making was cancelled."""
+    """End the wait for a client whose making was cancelled."""
     if not making.done():
         making.set_exception(Closed("the operator was closed before its first request was sent"))
         making.exception()

@@ -36,7 +36,7 @@ class LiveClient:
 
 
 class OwnLoop:
-    """A loop of its own to make one client, in whichever thread ``run`` is called."""
+    """An event loop that makes one client, in the thread that calls ``run``."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,15 +57,15 @@ class OwnLoop:
         return await maker.make()
 
     def cancel(self) -> None:
-        """End it where it waits for the network. May be called on any thread."""
+        """End a wait for the network. May be called on any thread."""
         self._cancelled = True
         if self._loop is not None and self._task is not None:
-            with suppress(RuntimeError):  # It has just ended by itself.
+            with suppress(RuntimeError):  # The loop has just ended.
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
 
 class ClientMaker:
-    """Makes a client: imports, models and files by ``load``, credentials and the rest by ``make``. In a thread."""
+    """Makes a client in a thread: ``load`` imports and reads files, ``make`` asks for credentials and does the rest."""
 
     _session: Any
     _region: str | None
@@ -89,16 +89,16 @@ class ClientMaker:
         self._principal = principal
 
     def load(self) -> None:
-        """Read all that has to be read, which blocks."""
+        """Import and read files, which blocks."""
         own = self._options.anonymous or bool(self._keys)
         self._session, self._region, self._ca_bundle = _load_session(self._options, own=own)
         self._session.register_component("response_parser_factory", parser_factory(self._runtime))
         redact_logs(self._explainer)
 
     def _check_principal(self) -> None:
-        """Refuse the keys of somebody else: what they read would stand in caches under the first one's name.
+        """Refuse the keys of another principal: their bytes would stand in caches under the name of the first one.
 
-        Compared is what names an identity. A role has new keys each time, and stays the same.
+        The names of the identities are compared. A role has new keys each time, and stays the same identity.
         """
         found = self._options.info.principal
         if found != self._principal:
@@ -114,7 +114,7 @@ class ClientMaker:
             return None
         self._check_principal()
         client = await self._create()
-        redact_logs(self._explainer)  # Those of the modules as well that making it has imported.
+        redact_logs(self._explainer)  # Also the loggers of modules that were imported meanwhile.
         return LiveClient(client, identity, self._ca_bundle)
 
     async def _identity(self) -> str:
@@ -171,11 +171,11 @@ def _load_session(options: S3Options, *, own: bool) -> tuple[Any, str | None, st
         raise MissingDependency("the S3 service needs aiobotocore: pip install 'aioprefetch[s3]'") from error
     if options.ca_bundle is not None and not os.path.isfile(options.ca_bundle):
         raise ConfigInvalid(f"ca_bundle={options.ca_bundle!r} is not a file")
-    # Keys of our own need no profile; the one that AWS_PROFILE names may not even exist here.
+    # Keys of our own need no profile; the profile in AWS_PROFILE may not even exist here.
     session = AioSession(profile=options.profile, session_vars={"profile": (None, None, None, None)} if own else None)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     session.warm_up_loader_caches("s3")
-    # Stores other than AWS hardly look at the region, but a signature needs one.
+    # Stores other than AWS hardly use the region, but a signature needs it.
     info = options.info
     default = "us-east-1" if info.endpoint else None
     bundle = options.ca_bundle or session.get_config_variable("ca_bundle") or get_cert_path(verify=True)

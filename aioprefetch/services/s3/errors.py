@@ -1,4 +1,4 @@
-"""The one table that turns what S3, botocore and aiohttp say into our errors.
+"""The one table from the errors of S3, botocore and aiohttp to ours.
 
 A row is found by the code in the response's body, else by its status; a failure that brought no response by the name of
 its class, or of one it derives from. Messages say what to do. They hold a sentence of the store's own where ours would
@@ -26,7 +26,7 @@ from aioprefetch.services.s3.xml_guard import parse_error
 from aioprefetch.transport.errors import reason_of
 from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
 
-# A shorter text may stand in a response by chance, and is no secret worth the name.
+# A shorter text may stand in a response by chance.
 SECRET_LENGTH_MIN = 4
 
 
@@ -194,7 +194,7 @@ REASONS: Mapping[str, str] = {
 
 
 class Reported(Exception):
-    """What botocore or aiohttp said, in a line of text without secrets: the cause of an error of ours."""
+    """The message of botocore or aiohttp without secrets: the cause of an error of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class Explainer:
     def explain(self, error: Exception, request: Request) -> Error:
         """The error for what botocore or aiohttp raised during ``request``.
 
-        Its cause is what these said, and not what they raised: that holds the request.
+        Its cause is their message, and not their exception, which holds the request.
         """
         response = getattr(error, "response", None)
         explained = (
@@ -375,7 +375,7 @@ def _forms_of(secrets: frozenset[str]) -> tuple[str, ...]:
 
 
 def _forms(secret: str) -> set[str]:
-    """How a secret looks in a URL, in XML or HTML, in JSON, and as a literal of Python's."""
+    """The forms of a secret in a URL, in XML or HTML, in JSON, and as a Python literal."""
     quoted = quote(secret, safe="")
     slashes = json.dumps(secret)[1:-1].replace("/", "\\/")
     return {secret, quoted, quoted.lower(), quote(secret), html.escape(secret), slashes, repr(secret)[1:-1]}
@@ -423,7 +423,7 @@ def _row(response: ErrorResponse, request: Request) -> Row:
 
 
 def inner_error(error: Exception) -> Exception:
-    """What aiohttp raised, or we did below botocore, inside what botocore made of it."""
+    """The exception of aiohttp, or of ours below botocore, that botocore has wrapped."""
     inner = getattr(error, "kwargs", {}).get("error")
     return inner if isinstance(inner, Exception) else error
 

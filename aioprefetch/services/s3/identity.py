@@ -1,6 +1,6 @@
-"""Who reads, and where, when a recipe leaves that to the environment and the AWS files of this machine.
+"""The principal, endpoint and region of a recipe that leaves them to the environment and the AWS files of this machine.
 
-It is told without botocore and without asking anybody, since it is part of the keys of caches: it must never be the
+They are found without botocore and without a request, since they are part of the keys of caches: they must never be the
 same for two principals that may see different bytes. An access key that stands in a variable or a file names its
 principal by itself. Where a provider has to be asked (a role, SSO, a process, the metadata of a machine), everything
 that decides its response stands for it, and this user on this machine where that does not decide it alone.
@@ -54,7 +54,7 @@ _CHAIN_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """What variables and files say: the principal, and endpoint and region, ``""`` where they do not say."""
+    """The principal, endpoint and region of variables and files, ``""`` where they have none."""
 
     principal: str
     endpoint: str
@@ -62,7 +62,7 @@ class Ambient:
 
 
 def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> Ambient:
-    """What botocore will find for a recipe as things are now: variables, and ``files`` of a few lines on this machine.
+    """The principal, endpoint and region that botocore would find now: in variables, and in ``files`` on this machine.
 
     ``has_identity``: the recipe has keys or needs none, so that no profile is named but its own.
     """
@@ -79,7 +79,7 @@ def _resolved(
     variables: tuple[tuple[str, str], ...],
     files: tuple[tuple[str, FileState], ...],
 ) -> Ambient:
-    """The same for variables with these values and files in these states: who changes a file changes its state."""
+    """As ``ambient``, for the values of variables and the states of files: a changed file has another state."""
     values = dict(variables)
     named = profile or ("" if has_identity else _first_set(values, _PROFILE_VARIABLES))
     sections = _merged(*files[:2])
@@ -108,7 +108,7 @@ class _Source:
     files: tuple[tuple[str, FileState], ...]
 
     def principal(self) -> str:
-        """The name of who reads."""
+        """The name of the principal."""
         key_id = self.values.get("AWS_ACCESS_KEY_ID")
         if key_id and self.profile is None:
             return f"environment:{digest(key_id)}"
@@ -121,14 +121,14 @@ class _Source:
         parts += [f"{title} {sorted(content.items())}" for title, content in self._chain()]
         # The address of a task's credentials holds an identifier of its own.
         is_task = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI" in self.values
-        if not (by_variables or is_task or self._is_told_by_chain()):
+        if not (by_variables or is_task or self._is_named_by_chain()):
             parts += self._machine()
         return f"{who}:{digest(*parts)}"
 
     def _is_asked_for(self) -> bool:
         return any(name in _ASKED or name.startswith(_ASKED_PREFIXES) for name in self.section)
 
-    def _is_told_by_chain(self) -> bool:
+    def _is_named_by_chain(self) -> bool:
         """Whether a role is assumed with a key that stands in the files, or with the token of a web identity."""
         if "role_arn" not in self.section:
             return False
@@ -152,7 +152,7 @@ class _Source:
             section = self.sections.get(title, {})
 
     def _machine(self) -> list[str]:
-        """This user on this machine: whose home and metadata botocore would ask."""
+        """This user on this machine, whose home and metadata botocore would ask."""
         return [platform.node(), str(os.getuid()), os.path.expanduser("~"), *map(str, self.files[2:])]
 
     def endpoint(self) -> str:

@@ -133,7 +133,7 @@ class S3Options:
         return f"key:{key_id.fingerprint() if value is None else digest(value)}"
 
     def _customer(self) -> str:
-        # Who does not know a customer's key may not read what was stored with it, whoever he is.
+        # A principal without the customer's key may not read bytes that were stored with it.
         key = self.sse_customer_key
         if isinstance(key, Secret) and (key.reveal() is not None or not key.is_literal):
             return f" customer-key:{key.fingerprint()}"

@@ -22,9 +22,9 @@ class S3(S3Options):
     prefix
         The root: every path is ``prefix/path``. Slashes at its ends do not matter.
     endpoint_url
-        ``http(s)://host[:port]`` of a store that is not AWS. Default: what botocore finds, AWS in the end.
+        ``http(s)://host[:port]`` of a store that is not AWS. Default: the endpoint that botocore finds, or AWS.
     region
-        Default: what botocore finds; ``us-east-1`` where ``endpoint_url`` is given.
+        Default: the region that botocore finds; ``us-east-1`` where ``endpoint_url`` is given.
     access_key_id, secret_access_key, session_token
         Keys, as text or as ``env:NAME`` for a variable that is looked up when it is used. A pickle holds no text of
         a key: in another process botocore's provider chain takes its place. Default: that chain.
@@ -51,7 +51,7 @@ class S3(S3Options):
         The longest wait for a connection; and for the head of a response. A body that brings less than 1 KiB a second
         for the latter has stalled.
     part_bytes
-        The size of the parts of a streaming write; up to four are held in memory. At most 10,000 parts make an object.
+        The size of the parts of a streaming write; up to four are held in memory. An object has at most 10,000 parts.
     connections_max
         Connections to the store. Default: the operator's concurrency and a few more.
     """

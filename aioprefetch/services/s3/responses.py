@@ -1,4 +1,4 @@
-"""What S3's answers mean in our values: heads, metadata, pages of a listing. Pure, no I/O."""
+"""The responses of S3 as our values: heads, metadata, pages of a listing. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioprefetch.transport import ResponseHead
 from aioprefetch.values import Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
 
 _NUMBER = re.compile(r"\d{1,19}")
-# Every page of a listing tells one of these, also an empty one. A page of somebody else's, sent with 200, does not.
+# Every page of a listing has one of these fields, an empty page too. A page of a captive portal has none.
 _PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
 
 
@@ -27,7 +27,7 @@ def headers_of(reply: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def version_of(text: str | None) -> str | None:
-    """A version's identifier. ``null`` is whatever was written last without versioning: it pins nothing."""
+    """A version's identifier. ``null`` is the last write without versioning: it pins nothing."""
     return text if text and text != "null" else None
 
 
@@ -37,7 +37,7 @@ def in_utc(when: object) -> datetime | None:
 
 
 def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
-    """Each object of S3 has an ETag, error pages have none; nor could two versions be told from one another."""
+    """Each object of S3 has an ETag, error pages have none; without it two versions could not be distinguished."""
     return ProtocolError(
         f"the response ({response.status}, {excerpt(response.content_type)}) carries no ETag: it is not an S3 object's",
         operation="read",
@@ -79,11 +79,11 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
     return checked(request, response)
 
 
-@lru_cache(maxsize=1024)  # All ranges of an object say the same.
+@lru_cache(maxsize=1024)  # All ranges of an object have the same headers.
 def _described(
     etag: bytes | None, version: bytes | None, modified: bytes | None, content_type: bytes | None
 ) -> tuple[str | None, str | None, datetime | None, str | None]:
-    """ETag, version, time and type of an object, out of the headers that tell them."""
+    """ETag, version, time and type of an object, from their headers."""
     return (
         None if etag is None else unquote_etag(etag.decode("latin-1")),
         None if version is None else version_of(version.decode("latin-1")),
@@ -93,7 +93,7 @@ def _described(
 
 
 def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:
-    """``check_reply``, and what is particular to S3: each object has an ETag."""
+    """``check_reply``, and the check that there is an ETag, which each object of S3 has."""
     if response.etag is None:
         raise _no_object(response, request)
     return check_reply(request, response)
@@ -134,7 +134,7 @@ def directory_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
 def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entries_max: int) -> ListPage:
     """One page, in the order of keys, without the listed directory itself.
 
-    ``root`` is what our paths lack, ``entries_max`` what the store was asked for at most.
+    ``root`` is removed from the keys, ``entries_max`` is the requested maximum.
     """
 
     def wrong(why: str, **context: object) -> ProtocolError:
@@ -147,9 +147,9 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entr
     entries = [Entry(path=found["Prefix"], kind="directory") for found in reply.get("CommonPrefixes") or ()]
     entries += [_entry(found, wrong) for found in reply.get("Contents") or ()]
     prefix = root + request.path
-    strangers = [entry.path for entry in entries if not entry.path.startswith(prefix)]
-    if strangers:
-        raise wrong(f"the listing of {prefix!r} holds {excerpt(strangers[0])!r}", strangers=len(strangers))
+    outside = [entry.path for entry in entries if not entry.path.startswith(prefix)]
+    if outside:
+        raise wrong(f"the listing of {prefix!r} holds {excerpt(outside[0])!r}", strangers=len(outside))
     token = reply.get("NextContinuationToken") if reply.get("IsTruncated") else None
     if reply.get("IsTruncated") and not token:
         raise wrong("the page is not the last one and names no next one")

@@ -3,9 +3,9 @@
 aiobotocore lets aiohttp follow redirects; to another host it then sends the session token along, and takes the
 foreign body for the object (botocore itself never does). It reads each response but that of a GET whole, however long,
 and parses it with every entity in it. And botocore's own handler for buckets in other regions runs into a
-``RecursionError`` where a response names no region. All end here: a session whose requests do not follow redirects and
-whose bodies are checked before they are parsed, and a guard that turns every response from 300 on into an error before
-that handler sees it.
+``RecursionError`` where a response names no region. This module prevents all three: by a session whose requests do
+not follow redirects and whose bodies are checked before they are parsed, and by a guard that turns every response
+from 300 on into an error before that handler sees it.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from aioprefetch.services.s3.xml_guard import has_document_type
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10
 WRITE_CHUNK_BYTES = 256 << 10
-# A page of a listing, the longest answer that is no object: a thousand keys of 1 KiB make some 4 MiB and 30,000 tags.
+# The longest response that is not an object is a page of a listing: a thousand keys of 1 KiB make some 4 MiB and
+# 30,000 tags.
 BODY_BYTES_MAX = 8 << 20
 BODY_TAGS_MAX = 60_000
-# A longer body is parsed in a thread, by so many bytes at once: the C code of a parser lets no other thread run.
+# A longer body is parsed in a thread, piece by piece: the C code of a parser lets no other thread run.
 LOOP_PARSE_BYTES_MAX = 8 << 10
 _PARSED_PIECE_BYTES = 64 << 10
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 
 
 class Call:
-    """One call of the client: the responses that it brought, and whether the body of a success is the caller's."""
+    """One call of the client: its responses, and whether the caller reads the body of a success."""
 
-    __slots__ = ("answers", "streams")
+    __slots__ = ("responses", "streams")
 
     def __init__(self, *, streams: bool) -> None:
-        self.answers: list[Any] = []
+        self.responses: list[Any] = []
         self.streams = streams
 
 
@@ -54,19 +55,19 @@ _call: ContextVar[Call | None] = ContextVar("aioprefetch_s3_call", default=None)
 
 @contextlib.contextmanager
 def calling(*, streams: bool) -> Iterator[None]:
-    """Make one call of the client within.
+    """The context of one call of the client.
 
     ``streams``: the caller reads the body of a success itself; all others are read here, within bounds. If the call
     fails its responses are closed: botocore may fail to parse a head, and the connection would stay taken for as long
-    as somebody keeps the exception.
+    as the exception is kept.
     """
     call = Call(streams=streams)
     token = _call.set(call)
     try:
         yield
     except BaseException:
-        for answer in call.answers:
-            answer.close()
+        for response in call.responses:
+            response.close()
         raise
     finally:
         _call.reset(token)
@@ -93,33 +94,33 @@ class DirectRequests:
         self._session = session
 
     async def request(self, method: str, *, headers: Any, data: Any = None, **options: Any) -> Any:
-        """Send one request. Returns a bounded answer, or that of aiohttp where the caller streams its body."""
+        """Send one request. Returns a bounded response, or aiohttp's own if the caller streams its body."""
         # Botocore lets a put wait for "100 Continue", and aiohttp waits without end where a server never says it.
         headers.pop("Expect", None)
         body = _memory_payload()(data) if isinstance(data, (bytes, bytearray)) and data else data
-        answer = await self._session.request(
+        response = await self._session.request(
             method, headers=headers, data=body, allow_redirects=False, read_bufsize=READ_BUFFER_BYTES, **options
         )
         call = _call.get()
         if call is None:
-            return BoundedResponse(answer)
-        call.answers.append(answer)
-        return answer if call.streams and answer.status < 300 else BoundedResponse(answer)
+            return BoundedResponse(response)
+        call.responses.append(response)
+        return response if call.streams and response.status < 300 else BoundedResponse(response)
 
 
 class BoundedResponse:
-    """What aiobotocore uses of a response whose body it parses. A body that must not be parsed is never given to it."""
+    """The part of a response that aiobotocore uses, with a body that is safe to parse."""
 
     __slots__ = ("_response", "raw_headers", "status", "url")
 
-    def __init__(self, answer: Any) -> None:
-        self._response = answer
-        self.status: int = answer.status
-        self.url = answer.url
-        self.raw_headers = answer.raw_headers
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.status: int = response.status
+        self.url = response.url
+        self.raw_headers = response.raw_headers
 
     async def read(self) -> bytes:
-        """The body of a success, or ``ProtocolError``; of an error its beginning, or nothing where it is not S3's."""
+        """The body of a success, or ``ProtocolError``; of an error its beginning, or nothing if it is not S3's."""
         try:
             return await (self._success() if self.status < 300 else self._error_body())
         finally:
@@ -146,12 +147,12 @@ class BoundedResponse:
 
 
 def _refused(what: str) -> ProtocolError:
-    """The store would say the same once more, and it costs as much each time: no attempt follows."""
+    """A permanent error: another attempt would cost as much and bring the same response."""
     return ProtocolError(f"the response {what}", status="permanent")
 
 
 def parser_factory(runtime: Runtime) -> Any:
-    """What makes aiobotocore's parsers: of the responses of S3 those that parse a long body in a thread.
+    """The factory of aiobotocore's parsers; those for S3 parse a long body in a thread.
 
     A page of a thousand keys takes a tenth of a second, most of it for dates. The methods overridden are private names
     of botocore; a test pins what they do.
@@ -184,7 +185,7 @@ def parser_factory(runtime: Runtime) -> Any:
                 raise ProtocolError("the response is a long error with the status of a success: no response of S3 is")
             return root
 
-    class Factory(AioResponseParserFactory):  # type: ignore[misc]  # the same
+    class Factory(AioResponseParserFactory):  # type: ignore[misc]  # as above
         def create_parser(self, protocol_name: str) -> Any:
             return Parser(**self._defaults) if protocol_name == "rest-xml" else super().create_parser(protocol_name)
 
@@ -219,7 +220,7 @@ def _memory_payload() -> type[Any]:
 
 
 def guard(response: tuple[Any, dict[str, Any]] | None, operation: Any, **_: Any) -> None:
-    """The first handler of ``needs-retry.s3``: a response that is no success is an error, at once and for good.
+    """The first handler of ``needs-retry.s3``: a response without success is a permanent error at once.
 
     Botocore's handlers behind it would ask another region, or try again; retries are the RetryLayer's.
     """
@@ -227,9 +228,9 @@ def guard(response: tuple[Any, dict[str, Any]] | None, operation: Any, **_: Any)
 
     if response is None:
         return
-    answer, parsed = response
-    told = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if max(answer.status_code, told) >= 300:
+    http_response, parsed = response
+    parsed_status = parsed.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if max(http_response.status_code, parsed_status) >= 300:
         raise ClientError(parsed, operation.name)
 
 
@@ -246,21 +247,21 @@ def replace_error_handler(client: Any) -> None:
     client.meta.events.register_first("before-parse.s3.*", handle)
 
 
-# Whose lines show requests, answers and parameters at DEBUG, with the loggers below them. The other loggers of aiohttp
-# are those of its server: what an application serves by it is its own to log.
+# Loggers that show requests, responses and parameters at DEBUG, with the loggers below them. The other loggers of
+# aiohttp belong to its server, and to the application that serves by it.
 _LOGGERS = ("aiobotocore", "aiohttp.client", "botocore")
 
 
 class Scrubber(Protocol):
-    """Who knows the secrets of a client."""
+    """Removes the secrets of one client from a text."""
 
     def without_secrets(self, text: str) -> str:
-        """A text without these secrets."""
+        """The text without these secrets."""
         ...
 
 
 class RedactingFilter(logging.Filter):
-    """Takes credentials out of what botocore, aiobotocore and aiohttp's client log, before a handler sees it."""
+    """Removes credentials from the log lines of botocore, aiobotocore and aiohttp's client."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,17 +269,17 @@ class RedactingFilter(logging.Filter):
         self._lock = threading.Lock()
 
     def add(self, scrubber: Scrubber) -> None:
-        """Take the secrets of one more client out, for as long as it lives."""
+        """Remove the secrets of a client too, for as long as the client lives."""
         with self._lock:
             self._scrubbers.add(scrubber)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Redact a record. It is never dropped."""
         try:
-            said = record.getMessage()
-        except Exception:  # What cannot be formatted is the handler's to report, without its arguments.
-            said = str(record.msg)
-        record.msg, record.args = self._clean(said), None
+            text = record.getMessage()
+        except Exception:  # The handler reports a record that cannot be formatted, without its arguments.
+            text = str(record.msg)
+        record.msg, record.args = self._clean(text), None
         if record.exc_info:
             # The text remains. The exception holds the request, and so do the variables of its frames.
             record.exc_text = self._clean("".join(traceback.format_exception(*record.exc_info)).rstrip())

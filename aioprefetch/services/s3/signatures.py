@@ -1,7 +1,7 @@
 """One signature for all ranges of an object: a presigned URL signs the host alone, so ranges and conditions go free.
 
-A URL is used for a few minutes and then made anew, long before it ends; botocore never signs with credentials that
-have less than ten minutes to live, so it does not outlive those either. It is a bearer token and shown nowhere.
+A URL is used for a few minutes and replaced long before it expires; botocore never signs with credentials that have
+less than ten minutes to live, so it does not outlive those either. It is a bearer token and shown nowhere.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ OBJECTS_MAX = 10_000
 
 
 class Signed:
-    """A target that may be read, and until when we rely on it."""
+    """A signed target, and the time until which it is used."""
 
     __slots__ = ("generation", "made_at", "target", "until_seconds")
 
     def __init__(self, target: Target, made_seconds: float, generation: int) -> None:
         self.target = target
         self.generation = generation
-        # By the wall's clock, which goes on while the machine sleeps.
+        # Wall-clock time: unlike ``loop.time()`` it advances during suspend.
         self.made_at = time.time()
         self.until_seconds = made_seconds + RENEWED_AFTER_SECONDS
 
 
 class PresigningRefused(Exception):
-    """Not by a presigned URL: the store does not take them, or lies behind a proxy. Nothing was read."""
+    """A presigned URL cannot serve: the store refuses it, or lies behind a proxy. Nothing was read."""
 
 
 class Signatures:
-    """The signed targets of one service within a runtime, the least recently used of them forgotten."""
+    """The signed targets of one service within a runtime. The least recently used ones are dropped first."""
 
     def __init__(self, client: S3Client, runtime: Runtime) -> None:
         self._client = client
@@ -51,17 +51,17 @@ class Signatures:
         self._signing = asyncio.Lock()
 
     def find(self, request: ReadRequest) -> Signed | None:
-        """The target of an object, if it was signed of late."""
+        """The target of an object, if it was signed recently."""
         identity = (request.path, request.version)
         signed = self._signed.get(identity)
         if signed is None or signed.until_seconds <= self._now() or signed.generation != self._client.generation:
             return None
-        if len(self._signed) > OBJECTS_MAX // 2:  # Who is used last matters only when somebody may have to go.
+        if len(self._signed) > OBJECTS_MAX // 2:  # The order of use matters only when a target may have to be dropped.
             self._signed.move_to_end(identity)
         return signed
 
     async def sign(self, request: ReadRequest, key: str) -> Signed:
-        """The target of an object, signed now unless somebody else did meanwhile.
+        """The target of an object, signed now unless a concurrent read has signed it.
 
         Raises ``PresigningRefused``, and what botocore raises for missing or expired credentials as errors of ours.
         """
@@ -69,7 +69,7 @@ class Signatures:
         limit_seconds = options.connect_timeout_seconds + options.read_timeout_seconds
         try:
             async with asyncio.timeout(limit_seconds) as limit:
-                # One at a time: it is a millisecond of computing, and who waits for the same object finds it done.
+                # One at a time: signing is a millisecond of computing, and a wait for the same object finds it signed.
                 async with self._signing:
                     return self.find(request) or await self._sign(request, key)
         except TimeoutError:
@@ -92,7 +92,7 @@ class Signatures:
         return signed
 
     def forget(self, request: ReadRequest, signed: Signed) -> None:
-        """Do not use it again: the store says that it has expired."""
+        """Drop a target that the store calls expired."""
         if self._signed.get((request.path, request.version)) is signed:
             del self._signed[request.path, request.version]
 
@@ -105,7 +105,7 @@ class Signatures:
         return Target(origin, f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}")
 
     def _is_proxied(self, scheme: str, host: str) -> bool:
-        given = self._client.options.proxies
-        if given is not None:
-            return scheme in given
+        proxies = self._client.options.proxies
+        if proxies is not None:
+            return scheme in proxies
         return scheme in getproxies() and not proxy_bypass(host)

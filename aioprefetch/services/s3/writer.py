@@ -1,4 +1,4 @@
-"""Writing an object piece by piece: one put where it is small, parts where it is not."""
+"""Writes of an object: one put for a small object, a multipart upload for a larger one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS_MAX = 10_000
 
 
 def write_parameters(request: WriteRequest) -> dict[str, Any]:
-    """What describes a new object, as botocore names it; ``None`` stands for what is not said."""
+    """What describes a new object, as botocore names it; ``None`` for a parameter that is left out."""
     return {
         "ContentType": request.content_type,
         "ContentEncoding": request.content_encoding,

@@ -18,7 +18,7 @@ class _Decided(Exception):
 
 
 def has_document_type(body: bytes | bytearray) -> bool:
-    """Whether a document declares a type (``<!DOCTYPE``) or may do so, as no response of S3 does.
+    """Whether a document declares a type (``<!DOCTYPE``) or may do so. No response of S3 does.
 
     Entities, with which few bytes become megabytes, can only be declared there. The parser is asked and not the
     bytes, since these may be UTF-16. A type stands before the first element: no more of the body is looked at. Where

@@ -1,4 +1,4 @@
-"""URIs, options and variables: who wins, what is refused, and that no secret shows."""
+"""URIs, options and variables: their order, invalid ones, and no secret in a message."""
 
 import pickle
 from typing import Any, TypeVar
@@ -247,7 +247,7 @@ def test_a_variable_that_nothing_reads_is_warned_of_once(
     ]
 
 
-def test_a_variable_that_is_like_no_option_is_left_to_whoever_reads_it(
+def test_a_variable_that_is_like_no_option_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AIOPREFETCH_NO_SKIPS", "1")

@@ -25,7 +25,7 @@ async def test_a_name_is_one_store_and_no_name_is_a_private_one() -> None:
         await operator.aclose()
 
 
-async def test_a_root_is_a_prefix_that_nobody_sees() -> None:
+async def test_a_root_is_a_hidden_prefix() -> None:
     whole, rooted = Operator.from_uri("memory://rooted"), Operator.from_uri("memory://rooted/a/b/")
     await rooted.write("x/y", b"1")
     await rooted.write("z", b"2")

@@ -258,7 +258,7 @@ async def test_settled_hands_an_unwanted_result_to_dispose() -> None:
         async def job(go: asyncio.Event = go, failing: bool = failing) -> str:
             await go.wait()
             if failing:
-                raise OSError("nobody hears of it")
+                raise OSError("it reaches no caller")
             return "result"
 
         task = asyncio.ensure_future(settled(job(), disposed.append, give_up=lambda: given_up.append(True)))

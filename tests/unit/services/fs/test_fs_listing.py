@@ -86,7 +86,7 @@ async def test_a_page_token_stands_for_itself(twins: tuple[Accessor, Accessor], 
 async def test_a_suspended_listing_scans_a_directory_once(
     accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory of many pages is not read anew for each of them."""
+    """A directory of many pages is not read again for each of them."""
     for number in range(50):
         (root / f"{number:02}").write_bytes(b"")
     scans: list[int] = []
@@ -102,7 +102,7 @@ async def test_a_suspended_listing_scans_a_directory_once(
 
 
 async def test_suspended_listings_are_few(accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was dropped starts anew from its token, with nothing lost."""
+    """A listing that was dropped starts again from its token, without a gap."""
     monkeypatch.setattr(accessor_module, "SUSPENDED_SCANS_MAX", 1)
     for name in "abcd":
         (root / name).write_bytes(b"")

@@ -282,7 +282,7 @@ async def test_no_descriptor_left_is_temporary(accessor: Accessor, root: Path, m
 
 
 @pytest.mark.parametrize("root", ["relative", "./x", "~", "", "a\0b", "/a/../b", b"/bytes", None, 3])
-def test_a_root_that_cannot_be_meant(root: object) -> None:
+def test_an_invalid_root(root: object) -> None:
     with pytest.raises(errors.ConfigInvalid, match="root must"):
         Fs(root)  # type: ignore[arg-type]
 

@@ -57,7 +57,7 @@ async def test_the_root_is_made_at_the_first_write(tmp_path: Path, runtime: Runt
 
 
 async def test_a_written_file_has_the_mode_of_the_umask(accessor: Accessor, root: Path) -> None:
-    """While it is written nobody else may read it."""
+    """While it is written only its owner may read it."""
     before = os.umask(0o027)
     try:
         body = await accessor.open_write(WriteRequest(path="k"))
@@ -138,7 +138,7 @@ async def test_if_not_exists_has_one_winner(accessor: Accessor, root: Path) -> N
 
 
 async def test_if_not_exists_holds_against_another_process(accessor: Accessor, root: Path) -> None:
-    """The file of somebody else that comes after the first look is not replaced."""
+    """The file of another writer that comes after the first look is not replaced."""
     body = await accessor.open_write(WriteRequest(path="k", if_not_exists=True))
     (root / "k").write_bytes(b"theirs")
     with pytest.raises(errors.AlreadyExists):

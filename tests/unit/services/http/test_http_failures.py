@@ -1,4 +1,4 @@
-"""What goes wrong, as errors that say what to do; and no secret of ours in any of them."""
+"""Failures become errors that say what to do, without a secret."""
 
 import asyncio
 import html
@@ -62,7 +62,7 @@ async def test_the_table_of_statuses(
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 503])
-async def test_retry_after_is_told(servers: Servers, runtime: Runtime, code: int) -> None:
+async def test_retry_after_is_in_the_error(servers: Servers, runtime: Runtime, code: int) -> None:
     server = await servers.start(script=[Rule(fault=Fault(status=code, headers={"Retry-After": "7"}))])
     with pytest.raises(errors.Error) as caught:
         await read(accessor_for(server, runtime))
@@ -130,7 +130,7 @@ async def test_a_field_of_one_word_stops_nothing(servers: Servers, runtime: Runt
         assert time.thread_time() - before < 0.25
 
 
-async def test_an_error_whose_text_hangs_is_told_without_it(
+async def test_an_error_whose_text_hangs_is_raised_without_it(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "ERROR_BODY_SECONDS_MAX", 0.01)
@@ -212,7 +212,7 @@ async def test_a_connection_that_breaks_before_the_head(servers: Servers, runtim
     assert caught.value.received == 0
 
 
-async def test_nobody_listens(runtime: Runtime) -> None:
+async def test_no_server_listens(runtime: Runtime) -> None:
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -222,7 +222,7 @@ async def test_nobody_listens(runtime: Runtime) -> None:
     assert caught.value.context["host"] == url.removeprefix("http://")
 
 
-async def test_a_name_that_nobody_knows(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_name(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(host: str, port: int, **more: object) -> list[Any]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -234,10 +234,10 @@ async def test_a_name_that_nobody_knows(runtime: Runtime, monkeypatch: pytest.Mo
 async def test_a_connection_that_is_never_made(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name resolution counts too."""
 
-    answered = threading.Event()
+    resolved = threading.Event()
 
     def resolve(host: str, port: int, **more: object) -> list[Any]:
-        answered.wait()
+        resolved.wait()
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
@@ -247,7 +247,7 @@ async def test_a_connection_that_is_never_made(runtime: Runtime, monkeypatch: py
             await read(accessor)
         assert caught.value.is_temporary
     finally:
-        answered.set()
+        resolved.set()
 
 
 async def test_a_response_that_never_comes(servers: Servers, runtime: Runtime) -> None:

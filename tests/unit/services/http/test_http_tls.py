@@ -50,7 +50,7 @@ async def test_a_bundle_of_ones_own_is_trusted(certificate: Path, runtime: Runti
 
 
 async def test_an_unknown_authority_is_refused(certificate: Path, runtime: Runtime) -> None:
-    """For good: no other attempt, and no attempt without TLS."""
+    """Permanently: no other attempt, and no attempt without TLS."""
     async with tls_server(certificate) as address:
         with pytest.raises(errors.ConfigInvalid, match="ca_bundle") as caught:
             await read(Http(f"https://{address}/", proxies={}).build(runtime))

@@ -1,4 +1,4 @@
-"""Bodies without a length take no memory that the budget does not know of, and none that nobody asked for."""
+"""Bodies without a length: their memory is counted by the budget, and unwanted bytes take none."""
 
 import asyncio
 import tracemalloc
@@ -16,14 +16,15 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.receivers import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest
+from tests.profile import chosen
 from tests.unit.services.http.reading import Servers, accessor_for
 from tests.unit.transport.raw_server import eventually
 
 MIB = 1 << 20
 BODY = bytes(range(256)) * (6 * MIB // 256)
 LIMIT_BYTES = 8 * MIB
-READS = 16
-# What 16 connections may hold for bodies that are read slowly, and the server for sending them.
+READS = chosen(quick=6, full=16)
+# The maximum that these connections may hold for bodies that are read slowly, and the server for sending them.
 STREAMS_BYTES = READS * MIB
 UNSIZED = Fault(ignore_range=True, chunked=True)
 
@@ -74,7 +75,7 @@ async def peak_of_reads(accessor: Accessor, **fields: Any) -> int:
 
 
 async def test_reads_beside_each_other_stay_near_the_budget(servers: Servers, runtime: Runtime) -> None:
-    """Together they would need 96 MiB of 8: beyond the budget one body at a time is collected."""
+    """Together they would need much more than 8 MiB: beyond the budget one body at a time is collected."""
     accessor = accessor_for(await servers.start({"base/k": BODY}, [Rule(fault=UNSIZED, times=None)]), runtime)
     peak_bytes = await peak_of_reads(accessor)
     assert peak_bytes < LIMIT_BYTES + 2 * len(BODY) + STREAMS_BYTES
@@ -98,7 +99,7 @@ async def test_the_end_of_a_body_without_a_length(servers: Servers, runtime: Run
 
 
 async def test_a_body_that_waits_for_memory_gives_up(servers: Servers) -> None:
-    """The one that may go beyond the budget never ends; the other is told after its time, and frees what it had."""
+    """The body that may exceed the budget never ends; the other one fails after its time, and frees its memory."""
     options = RuntimeOptions(memory_bytes=2 * MIB, block_bytes=MIB, budget_wait_seconds=0.05)
     runtime = Runtime(options)
     async with AsyncExitStack() as stack:

@@ -51,7 +51,7 @@ def test_bases(text: str, origin: str, path: str, query: str) -> None:
         b"http://host/",
     ],
 )
-def test_bases_that_cannot_be_meant(text: object) -> None:
+def test_invalid_bases(text: object) -> None:
     with pytest.raises(errors.ConfigInvalid, match="base_url"):
         parse_base_url(text)
 

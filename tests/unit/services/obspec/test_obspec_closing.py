@@ -126,7 +126,7 @@ class Stubborn(Result):
             raise RuntimeError("not now")
 
 
-async def test_a_stream_that_fails_to_close_harms_nobody() -> None:
+async def test_a_stream_that_fails_to_close_harms_no_read() -> None:
     """The bytes are there."""
     store = GetOnly()
 

@@ -119,7 +119,7 @@ def test_the_names_of_the_tables_are_those_of_obstore() -> None:
     assert all(code.isalpha() for code in BY_CODE)
 
 
-def test_the_size_is_told() -> None:
+def test_the_size_is_in_the_error() -> None:
     """As each store writes it."""
     for text in (
         "<Code>InvalidRange</Code><ActualObjectSize>10</ActualObjectSize>",
@@ -200,7 +200,7 @@ async def listed(operator: Operator) -> list[Any]:
 
 
 async def test_no_connection_is_temporary() -> None:
-    """Nobody listens there."""
+    """No server listens there."""
     async with Operator.bare(ObspecStore(s3_store(1))) as op:
         with pytest.raises(errors.Unavailable) as caught:
             await op.read("k")
@@ -262,8 +262,8 @@ class BreakingOff(GetOnly):
         raise asyncio.CancelledError
 
 
-async def test_a_call_that_breaks_off_by_itself_cancels_nobody() -> None:
-    """It is an error, since nobody asked for it."""
+async def test_a_call_that_breaks_off_by_itself_cancels_no_caller() -> None:
+    """It is an error, since it was not asked for."""
     async with Operator.bare(ObspecStore(BreakingOff())) as op:
         with pytest.raises(errors.Unexpected, match="broke off"):
             await op.read("k")

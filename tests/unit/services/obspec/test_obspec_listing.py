@@ -133,7 +133,7 @@ async def test_a_store_that_ignores_where_to_begin() -> None:
 
 
 async def test_listings_left_half_way_are_given_up() -> None:
-    """The oldest first: it is begun anew."""
+    """The oldest first: it is listed again."""
     store = Deep(NAMES)
     async with Operator.bare(ObspecStore(store)) as op:
         accessor = op.accessor()

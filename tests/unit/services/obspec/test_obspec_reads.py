@@ -52,8 +52,8 @@ def test_capability_is_found_from_the_methods() -> None:
     assert ObspecStore(GetOnly()).capability == Capability(
         read=True, read_range=True, read_suffix=True, read_if_match=True, read_if_none_match=True, stat=True
     )
-    told = Capability(read=True, stat=True)
-    assert ObspecStore(GetOnly(), capability=told).capability == told
+    configured = Capability(read=True, stat=True)
+    assert ObspecStore(GetOnly(), capability=configured).capability == configured
 
 
 def changed(**facts: Any) -> Callable[[Result], None]:
@@ -180,7 +180,7 @@ async def test_a_version_that_the_store_does_not_tell_is_refused() -> None:
 
 
 async def test_suffixes_of_stores_that_have_none() -> None:
-    """By the size, if the recipe says so; pinned to what told the size."""
+    """By the size, if the recipe says so; pinned to the response that had the size."""
     store = GetOnly(etag='"e-1"')
     able = Capability(read=True, read_range=True, read_if_match=True, stat=True)
     async with Operator.bare(ObspecStore(store, capability=able)) as op:
@@ -226,7 +226,7 @@ async def test_names_that_mean_another_object_are_refused(path: str) -> None:
 
 
 async def test_a_refused_answer_is_let_go() -> None:
-    """Also while somebody keeps the exception: the connection ends with the last reference to the response."""
+    """Also while the exception is kept: the connection ends with the last reference to the response."""
     store = GetOnly()
     store.falsify = changed(e_tag="e-2")
     async with Operator.bare(ObspecStore(store)) as op:

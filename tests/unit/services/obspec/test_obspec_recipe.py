@@ -136,7 +136,7 @@ def test_tenants_have_namespaces_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     assert ObspecStore(s3()).info.namespace == ObspecStore(s3()).info.namespace
     assert ObspecStore(make_s3).info.namespace == ObspecStore(make_s3).info.namespace
     before = ObspecStore(s3()).info.namespace
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-principal")
     assert ObspecStore(s3()).info.namespace != before
 
 
@@ -267,7 +267,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.parametrize(("parent", "outcome"), [("used", "7"), ("unused", "0")])
-def test_a_forked_child_is_told(parent: str, outcome: str) -> None:
+def test_a_forked_child_gets_an_error(parent: str, outcome: str) -> None:
     """obstore's threads did not come along: without this its calls end as if they were cancelled."""
     command = [sys.executable, "-c", FORKING, parent]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

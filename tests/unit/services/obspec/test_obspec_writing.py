@@ -53,7 +53,7 @@ class Taking(GetOnly):
         return {"e_tag": '"w-2"', "version": None}
 
     async def wait_for_parts(self, count: int) -> None:
-        """Wait until so many parts have been taken."""
+        """Wait until this number of parts has been taken."""
         async with asyncio.timeout(SECONDS_MAX), self.change:
             await self.change.wait_for(lambda: len(self.taken) >= count)
 
@@ -98,7 +98,7 @@ async def test_longer_ones_are_drawn_part_by_part() -> None:
     assert store.taken == [PART] * 10 + [3]
 
 
-async def test_a_failed_upload_is_told() -> None:
+async def test_a_failed_upload_raises_its_error() -> None:
     """At the next write, or at the end; no part waits for ever."""
     store = Taking()
     store.failure = ConnectionResetError("gone")
@@ -203,7 +203,7 @@ async def test_what_is_missing_stops_no_deletion() -> None:
 
 
 async def pieces(count: int) -> AsyncIterator[bytes]:
-    """So many megabytes."""
+    """A number of megabytes."""
     data = content(count << 20)
     for start in range(0, len(data), 1 << 20):
         yield data[start : start + (1 << 20)]

@@ -1,4 +1,4 @@
-"""The live client: made once, lazily, for whoever comes first; found credentials; closed with its runtime."""
+"""The live client: made once, at the first call; its credentials; closed with its runtime."""
 
 import asyncio
 import gc
@@ -93,8 +93,8 @@ async def test_closing_ends_a_provider_that_hangs(store: Callable[..., Store], m
         await server.wait_until_idle()
 
 
-async def test_a_cancelled_first_caller_takes_the_client_from_nobody(store: Callable[..., Store]) -> None:
-    """Whoever waits with it still gets the client."""
+async def test_a_cancelled_first_caller_leaves_the_client_to_the_others(store: Callable[..., Store]) -> None:
+    """The other waiters still get the client."""
     async with FaultServer(OBJECTS) as server:
         opened = store(server)
         first, second = (asyncio.create_task(opened.get("k")) for _ in range(2))
@@ -118,14 +118,14 @@ async def test_a_failure_is_not_kept(runtime: Runtime, monkeypatch: pytest.Monke
         monkeypatch.setenv("TEST_KEY_ID", "id")
         monkeypatch.setenv("TEST_KEY", "key")
         with pytest.raises(PermissionDenied, match="make a new Operator"):
-            await opened.get("k")  # It stands for nobody, and what it reads would be kept under that name.
+            await opened.get("k")  # It has no identity, under which caches could keep its bytes.
         again = open_store(server, "bucket", runtime, **keys)
         assert await again.get("k") == b"the object"
         assert signed_by(server.requests[0]).startswith("id/")
 
 
 async def test_closing_while_it_is_made(runtime: Runtime) -> None:
-    """Nobody waits for ever, and nothing can be asked afterwards."""
+    """Every wait ends, and a later call is refused."""
     async with FaultServer(OBJECTS) as server:
         opened = open_store(server, "bucket", runtime)
         read = asyncio.create_task(opened.get("k"))
@@ -195,7 +195,7 @@ async def test_identities_that_botocore_finds(
     Then variables of the environment, with the usual region for a store of one's own.
     """
     write_profile(tmp_path)
-    nobody = {"access_key_id": None, "secret_access_key": None}
+    no_keys = {"access_key_id": None, "secret_access_key": None}
     async with FaultServer(OBJECTS) as server:
         await store(server, profile="work").get("k")
         assert signed_by(server.requests[-1]).startswith("FROMPROFILE/")
@@ -206,10 +206,10 @@ async def test_identities_that_botocore_finds(
         with pytest.raises(ConfigInvalid, match=r"profile= and AWS_PROFILE.*\(play\)"):
             await store(server, profile="play").get("k")
         with pytest.raises(PermissionDenied, match="no credentials were found: give access_key_id"):
-            await store(server, **nobody).get("k")
+            await store(server, **no_keys).get("k")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FROMENV")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        await store(server, request_payer=True, **nobody).get("k")
+        await store(server, request_payer=True, **no_keys).get("k")
         assert "Credential=FROMENV/" in server.requests[-1].headers["authorization"]
         assert "/us-east-1/s3/" in server.requests[-1].headers["authorization"]
 

@@ -312,16 +312,16 @@ def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
     for code, status in [*((code, 400) for code in (*BY_CODE, said)), *(("", status) for status in (*BY_STATUS, 416))]:
         metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict.fromkeys(names, said)}
         for request in REQUESTS if not code else REQUESTS[:1]:
-            told = {"Error": {"Code": code, **fields}, "ResponseMetadata": metadata}
-            check_cost(partial(answered, explainer, told, request))
+            response = {"Error": {"Code": code, **fields}, "ResponseMetadata": metadata}
+            check_cost(partial(explained, explainer, response, request))
     for name in (*BY_CLASS, "SomethingNew"):
         raised = type(name, (Exception,), {})(said)
         check_cost(partial(explainer.explain, raised, REQUESTS[0]))
 
 
-def answered(explainer: Explainer, told: dict[str, Any], request: Request) -> errors.Error:
+def explained(explainer: Explainer, response: dict[str, Any], request: Request) -> errors.Error:
     """The error that a response means."""
-    return explainer.from_response(ErrorResponse.from_botocore(told), request)
+    return explainer.from_response(ErrorResponse.from_botocore(response), request)
 
 
 def check_cost(make: Callable[[], errors.Error]) -> None:

@@ -25,7 +25,7 @@ SSO = "sso_session = s\nsso_account_id = 1\nsso_role_name = r\n"
 
 
 def principal(**options: Any) -> str:
-    """How a recipe calls whoever reads."""
+    """The principal of a recipe."""
     return S3(bucket="bucket", **options).info.principal
 
 
@@ -87,7 +87,7 @@ def test_other_contents_of_the_same_files_are_another_principal(
         *("AWS_CONFIG_FILE", "HOME", "AWS_CREDENTIAL_FILE", "BOTO_CONFIG"),
     ],
 )
-def test_each_variable_that_decides_is_told_apart(write: Write, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_each_deciding_variable_changes_the_principal(write: Write, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Unset, with one value, and with another."""
     names = {principal()}
     for value in ("/one", "/two"):
@@ -168,7 +168,7 @@ def test_the_endpoint_in_a_file_belongs_to_the_namespace(
     assert (found.namespace == elsewhere) == (not endpoint and "AWS_PROFILE" not in variables and not config)
 
 
-async def test_what_is_told_is_what_botocore_finds(write: Write, runtime: Runtime) -> None:
+async def test_endpoint_and_region_are_those_of_botocore(write: Write, runtime: Runtime) -> None:
     """Endpoint, region and key."""
     write("config", "[default]\nendpoint_url = http://127.0.0.1:9\nregion = r-1\n")
     write("credentials", f"[default]\n{KEY}".replace("{}", "AKIA1"))
@@ -180,7 +180,7 @@ async def test_what_is_told_is_what_botocore_finds(write: Write, runtime: Runtim
     assert "AKIA1" in url
 
 
-async def test_a_cache_gives_nobody_the_bytes_of_another(write: Write, tmp_path: Path) -> None:
+async def test_a_cache_keeps_the_bytes_of_principals_apart(write: Write, tmp_path: Path) -> None:
     """Not even one that is never revalidated, for keys that come from a file; and the owner still has them."""
     denied = Rule(fault=Fault(status=403, code="AccessDenied"), matches=signed_by_b, times=None)
     (tmp_path / "cache").mkdir()

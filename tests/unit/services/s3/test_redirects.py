@@ -44,8 +44,8 @@ async def test_no_redirect_is_followed(store: Callable[..., Store], status: int,
 @pytest.mark.parametrize("place", ["header", "body"])
 async def test_a_wrong_region_is_named(store: Callable[..., Store], code: str, place: str) -> None:
     """Botocore would ask again elsewhere; we say which region to set, after one request."""
-    told = "<Region>eu-west-1</Region>" if place == "body" else ""
-    body = f"<Error><Code>{code}</Code><Message>m</Message>{told}</Error>".encode()
+    region = "<Region>eu-west-1</Region>" if place == "body" else ""
+    body = f"<Error><Code>{code}</Code><Message>m</Message>{region}</Error>".encode()
     headers = REGION if place == "header" else {}
     async with FaultServer(OBJECTS, [Rule(fault=Fault(status=400, body=body, headers=headers), times=None)]) as server:
         with pytest.raises(ConfigInvalid, match="set region='eu-west-1'"):

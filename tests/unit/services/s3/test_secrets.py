@@ -138,7 +138,7 @@ async def test_nothing_hangs_on_an_error(store: Callable[..., Store], fault: Fau
 
 
 async def test_the_words_of_the_libraries_are_kept(store: Callable[..., Store]) -> None:
-    """As the cause of ours: whoever looks for a fault needs them."""
+    """As the cause of ours: a search for a fault needs them."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(raw=b"garbage\r\n\r\n"), times=None)]) as server:
         with pytest.raises(errors.ProtocolError) as caught:
             await store(server).stat("k")

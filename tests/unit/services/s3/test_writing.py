@@ -18,7 +18,7 @@ CREATED = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMult
 
 
 async def uploads(store: Store) -> list[Any]:
-    """The uploads that nobody completed or aborted."""
+    """The uploads that were neither completed nor aborted."""
     client = await store.client.connected()
     return list((await client.list_multipart_uploads(Bucket=store.service.bucket)).get("Uploads") or [])
 
