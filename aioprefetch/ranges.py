@@ -134,6 +134,37 @@ def subtract(wanted: Range, present: Iterable[Range]) -> list[Range]:
     return missing
 
 
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The union of the ranges: ascending, disjoint, without empty ones. Ranges that touch become one."""
+    union: list[Range] = []
+    for start, end in sorted(pair for pair in ranges if pair[0] < pair[1]):
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((start, end))
+    return union
+
+
+def intersected(left: Sequence[Range], right: Sequence[Range]) -> list[Range]:
+    """The intersection of two lists of ranges, each ascending and disjoint."""
+    common: list[Range] = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        low, high = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if low < high:
+            common.append((low, high))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+def total_length(ranges: Iterable[Range]) -> int:
+    """The sum of the lengths of the ranges."""
+    return sum(end - start for start, end in ranges)
+
+
 @dataclass(frozen=True, slots=True)
 class BlockGrid:
     """The grid of blocks over an object of ``size`` bytes; the last block may be short, an empty object has none."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, Error, InvalidType
-from aioprefetch.ranges import at_least
+from aioprefetch.ranges import Range, at_least, checked_ranges
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop
 from aioprefetch.scheduler.prepared import PreparedScan
@@ -252,3 +252,16 @@ def column_names(columns: object, *, path: str = "") -> list[str]:
         if not isinstance(name, str):
             raise InvalidType(f"a column's name must be text, not {name!r}", operation="scan", path=path)
     return names
+
+
+def row_range(rows: object, *, path: str = "") -> Range:
+    """``(start, stop)`` from a caller. ``InvalidType`` or ``InvalidRange`` for anything else."""
+    if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
+        raise InvalidType(f"rows must be (start, stop), not {rows!r}", operation="scan", path=path)
+    return checked_ranges([rows], operation="scan", path=path)[0]
+
+
+def row_ranges(rows: Any, *, path: str = "") -> list[Range]:
+    """``(start, stop)``, or a list of such pairs, from a caller. ``InvalidType`` or ``InvalidRange`` for others."""
+    is_pair = isinstance(rows, Sequence) and len(rows) == 2 and not any(isinstance(one, Sequence) for one in rows)
+    return checked_ranges([rows] if is_pair else rows, operation="scan", path=path)

@@ -4,7 +4,7 @@
 # ///
 """Kill a pipeline on Spark in the middle of its work, start it again, and count: nothing is lost, nothing is doubled.
 
-python spark_demo.py [--server moto]
+python spark_demo.py [--server moto] [--objects 24]
 
 An S3 server of its own, objects that land in it, and the job of spark_pipeline.py, all of whose processes are killed
 with SIGKILL once it has written its first batches. More objects land, some with names that sort before all others. The
@@ -164,9 +164,9 @@ def sums_in(directory: Path) -> tuple[Sums, int]:
     return found, doubled
 
 
-async def land(operator: ap.Operator, landing: Landing, show: Console, *, wave: int) -> None:
+async def land(operator: ap.Operator, landing: Landing, show: Console, *, wave: int, objects: int) -> None:
     """A wave of objects; the second brings names that sort before all of the first."""
-    names = [f"wave{wave}-{n:02}.{'parquet' if n % 3 == 2 else 'jsonl'}" for n in range(24)]
+    names = [f"wave{wave}-{n:02}.{'parquet' if n % 3 == 2 else 'jsonl'}" for n in range(objects)]
     if wave == 2:
         names = [f"aaa-late-{n}.jsonl" for n in range(4)] + names[4:]
     for n, name in enumerate(names):
@@ -195,14 +195,16 @@ def main() -> int:
     """Land, run, kill, land, run, compare."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--server", choices=("rclone", "moto"), default="rclone")
-    kind = arguments.parse_args().server
+    arguments.add_argument("--objects", type=int, default=24, help="how many objects land in each of two waves")
+    given = arguments.parse_args()
+    kind, objects = given.server, given.objects
     show = Console()
     use_java()
     with tempfile.TemporaryDirectory() as directory, server(kind) as (environment, options):
         work = Path(directory)
         operator = ap.Operator.from_uri("s3://readings/landing", **options)
         landing = Landing(operator)
-        asyncio.run(land(operator, landing, show, wave=1))
+        asyncio.run(land(operator, landing, show, wave=1, objects=objects))
 
         job = Job(work, environment, follow=True)
         try:
@@ -211,7 +213,7 @@ def main() -> int:
             job.kill()
         show.print("killed: JVM, driver and Python workers, by SIGKILL")
 
-        asyncio.run(land(operator, landing, show, wave=2))
+        asyncio.run(land(operator, landing, show, wave=2, objects=objects))
         job = Job(work, environment, follow=False)
         try:
             follow(job, "started again, to the end", landing.rows, show)

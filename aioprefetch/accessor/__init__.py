@@ -1,8 +1,8 @@
-"""The seam between what is above a store and the store: one read, and the protocols of services and layers.
+"""The seam between the library and a store: one read, and the protocols of services and layers.
 
-``protocols`` has ``Accessor``, ``Service`` and ``Layer``. ``sink`` is the memory into which a read goes;
-``response_check`` judges the head of a response before its bytes count. ``service_base`` and ``wrapped`` are the bases
-of services and layers.
+``protocols`` has ``Accessor``, ``Service`` and ``Layer``. ``sink`` is the destination of a read; ``response_check``
+checks the head of a response before its bytes count. ``service_base`` and ``wrapped`` are the bases of services
+and layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The HTTP headers that speak of ranges, versions and times: made and parsed here alone. Pure, no I/O."""
+"""The HTTP headers of ranges, versions and times: the only module that builds and parses them. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from aioprefetch.ranges import Range
 from aioprefetch.values import ReadRequest
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
-# What is longer is not worth keeping, and what is much longer is no date.
-_KEPT_LENGTH_MAX = 64
+# Longer texts are not cached; much longer ones are not parsed as dates.
+_CACHED_LENGTH_MAX = 64
 _DATE_LENGTH_MAX = 512
 
 
 def range_header(request: ReadRequest) -> str | None:
-    """The ``Range`` header of a request, ``None`` for the whole object. An empty range must never get here.
+    """The ``Range`` header of a request, ``None`` for the whole object.
 
-    ``bytes=5-4`` and ``bytes=-0`` are answered by some servers with the whole object, so they are refused outright.
+    Raises ``InvalidRange`` for an empty range: some servers send the whole object for ``bytes=5-4`` and ``bytes=-0``.
     """
     if request.is_whole:
         return None
@@ -54,10 +54,10 @@ def parse_content_range(text: str) -> tuple[Range | None, int | None] | None:
 
 
 def unquote_etag(etag: str | None) -> str | None:
-    """An ETag as we keep it: opaque, the quotes removed, a weak one still marked ``W/``. ``None`` for none or empty."""
+    """An ETag without its quotes; a weak one keeps its ``W/``. ``None`` for a missing or empty one."""
     if not etag:
         return None
-    if etag[0] == etag[-1] == '"' and len(etag) > 2:  # As nearly all are.
+    if etag[0] == etag[-1] == '"' and len(etag) > 2:  # The usual case.
         return etag[1:-1]
     text = etag.strip()
     weak = text[:2] in ("W/", "w/")
@@ -71,23 +71,23 @@ def unquote_etag(etag: str | None) -> str | None:
 
 
 def quote_etag(etag: str) -> str:
-    """An ETag as a header wants it."""
+    """An ETag with the quotes that a header needs."""
     if is_weak(etag):
         return f'W/"{etag[2:]}"'
     return etag if etag == "*" else f'"{etag}"'
 
 
 def is_weak(etag: str) -> bool:
-    """Whether an ETag is weak: no server may match it in ``If-Match`` (RFC 9110, 13.1.1), so we only compare it."""
+    """Whether an ETag is weak. ``If-Match`` never matches a weak ETag (RFC 9110, 13.1.1), so it is only compared."""
     return etag.startswith("W/")
 
 
 def parse_http_date(text: str | None) -> datetime | None:
-    """``Last-Modified`` or ``Date`` with its time zone, ``None`` when it is missing or no date."""
+    """``Last-Modified`` or ``Date`` as a time in UTC; ``None`` for a missing header or an invalid date."""
     if not text or len(text) > _DATE_LENGTH_MAX:
         return None
-    # The responses for one object all say the same.
-    return _known_date(text) if len(text) <= _KEPT_LENGTH_MAX else _parsed_date(text)
+    # All responses for one object have the same date.
+    return _cached_date(text) if len(text) <= _CACHED_LENGTH_MAX else _parsed_date(text)
 
 
 def _parsed_date(text: str) -> datetime | None:
@@ -98,11 +98,11 @@ def _parsed_date(text: str) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-_known_date = lru_cache(maxsize=256)(_parsed_date)
+_cached_date = lru_cache(maxsize=256)(_parsed_date)
 
 
 def parse_retry_after(text: str | None, *, now: datetime | None = None) -> float | None:
-    """``Retry-After`` in seconds, from a number or a date; ``None`` when missing or senseless."""
+    """``Retry-After`` in seconds, from a number or a date; ``None`` for a missing, negative or invalid one."""
     if not text or len(text) > _DATE_LENGTH_MAX:
         return None
     try:

@@ -1,7 +1,7 @@
-"""The seam: what a service offers and a layer wraps, and how recipes become live stacks.
+"""The seam between the library and a store, and how recipes become live stacks.
 
 A **service** (``aioprefetch.services``) and a **layer** (``aioprefetch.layers``) are picklable recipes. Within a
-runtime the service is built and wrapped, innermost layer first; the result is the ``Accessor`` that all reads use.
+runtime the service is built and wrapped, innermost layer first; the result is the ``Accessor`` of all operations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aioprefetch.values import (
 
 @runtime_checkable
 class Accessor(Protocol):
-    """What can be done with a store, one request at a time.
+    """The operations on a store. The requests of ``aioprefetch.values`` document them.
 
     Every method raises errors of ``aioprefetch.errors`` alone (and ``asyncio.CancelledError``), with operation and
     path. A cancelled call leaves no connection, task or file behind; a cancelled write leaves no object.
@@ -43,7 +43,11 @@ class Accessor(Protocol):
 
     async def stat(self, request: StatRequest) -> Metadata: ...
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        """Read into a buffer: begin the sink with the checked head, fill it. On failure ``sink.received`` stands."""
+        """Read into a sink: begin it with the checked head, then deliver the body.
+
+        What ``sink.begin`` raises refuses the response: the read raises it and takes no byte of the body. If the read
+        fails or is cancelled, ``sink.received`` bytes have arrived, and a later read may continue there.
+        """
         ...
 
     async def open_read(self, request: ReadRequest) -> ReadBody:
@@ -61,36 +65,35 @@ class Accessor(Protocol):
 
 
 def stall_seconds_of(accessor: Accessor) -> float | None:
-    """After how many seconds without a byte an accessor ends every wait of its own, ``None`` if it does not say.
+    """The seconds without a byte after which an accessor ends its own waits, ``None`` where it does not.
 
-    A service whose transport watches its connections says so by an attribute ``stall_seconds`` of its live accessor,
-    and layers that wait for nothing else pass it on. ``read``, ``open_read``, ``read_chunk`` and ``stat`` then raise
-    ``TimedOut`` or ``Stalled`` by themselves, whatever they wait for: a response, a connection, credentials.
-    ``Timeout`` puts no second watch on a read that is watched closely enough.
+    A service whose transport watches its connections has an attribute ``stall_seconds`` on its live accessor. A layer
+    that adds no waits copies the attribute, or Timeout watches the same read a second time. ``read`` and ``stat`` then
+    raise ``TimedOut`` or ``Stalled`` by themselves, whether they wait for a response, a connection or credentials.
     """
     seconds = getattr(accessor, "stall_seconds", None)
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
 class Service(Protocol):
-    """The recipe of a service: configuration without secrets in its repr or pickle."""
+    """The recipe of a service: its configuration. Secrets appear neither in its repr nor in its pickle."""
 
     @property
     def info(self) -> ServiceInfo: ...
     @property
     def capability(self) -> Capability: ...
     def build(self, runtime: Runtime) -> Accessor:
-        """The live accessor for one runtime. Does no I/O; connects when it is first used."""
+        """Build the live accessor for one runtime, without I/O: it connects at its first operation."""
         ...
 
 
 class Layer:
-    """The recipe of a layer. ``wrap`` may keep state for a runtime under ``runtime.shared``."""
+    """The recipe of a layer. State that all its live layers in a runtime share belongs in ``runtime.shared``."""
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        """The live layer around ``inner``."""
+        """Build the live layer around ``inner``, without I/O."""
         raise NotImplementedError
 
     def adapt(self, capability: Capability) -> Capability:
-        """What the stack can do with this layer around it; unchanged unless the layer adds something."""
+        """The capability of the stack with this layer, from the ``capability`` of the stack below it."""
         return capability

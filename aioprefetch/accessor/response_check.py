@@ -126,18 +126,18 @@ def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None
 
 
 def _checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[int, int, int | None]:
-    """Start, size and total of a response, checked step by step."""
+    """Start, size and total of a response that is not exactly the requested range, checked step by step."""
     total: int | None
     # Some servers (rclone's S3, for one) answer a range with 200 and a correct Content-Range: that is accepted too.
     if response.status == 200 and response.content_range is None:
         if response.content_length is None:
-            raise _wrong(request, response, "the response does not tell the length of its body")
+            raise _wrong(request, response, "the response has neither Content-Length nor Content-Range")
         start, end, total = 0, response.content_length, response.content_length
     else:
         parsed = parse_content_range(response.content_range or "")
         bounds, total = parsed or (None, None)
         if response.status not in (200, 206) or bounds is None:
-            raise _wrong(request, response, f"a partial answer with Content-Range {excerpt(response.content_range)!r}")
+            raise _wrong(request, response, f"a response with Content-Range {excerpt(response.content_range)!r}")
         start, end = bounds
         if response.content_length not in (None, end - start):
             raise _wrong(
@@ -147,20 +147,20 @@ def _checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[int, 
             )
     if total is None and (request.size is None or request.suffix is not None):
         raise _wrong(
-            request, response, f"Content-Range {excerpt(response.content_range)!r} does not tell where the object ends"
+            request, response, f"Content-Range {excerpt(response.content_range)!r} does not say where the object ends"
         )
     first, last = _expected(request, total)
     if (start, end) != (first, last):
         raise _wrong(
             request,
             response,
-            f"the response holds [{start}, {end}) where [{first}, {last}) was due: Range was not obeyed",
+            f"the response holds [{start}, {end}) where [{first}, {last}) was requested: the server did not obey Range",
         )
     return start, end - start, total
 
 
 def _expected(request: ReadRequest, total: int | None) -> Range:
-    if total is None:  # ``bytes a-b/*``: a response to an exact range.
+    if total is None:  # ``bytes a-b/*``, which is accepted for an exact range alone.
         return request.offset, request.offset + (request.size or 0)
     bounds = resolve_range(request.offset, request.size, request.suffix, total)
     return bounds or (request.offset, total)

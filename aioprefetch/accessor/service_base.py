@@ -1,11 +1,11 @@
-"""The base of every live service: what it lacks is ``Unsupported`` by name, and a read is a drained stream."""
+"""The base of every live service: an operation that the service does not override is ``Unsupported``."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
-from aioprefetch.accessor.sink import Sink, drain
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
@@ -27,13 +27,13 @@ from aioprefetch.values import (
 
 
 def is_unmodified(request: Request, error: Exception) -> bool:
-    """Whether an error says what a conditional read hoped for: there is no other version to send."""
+    """Whether an error is the expected answer to ``if_none_match``: the object has not changed."""
     conditional = isinstance(request, ReadRequest) and request.if_none_match is not None and request.if_match is None
     return conditional and isinstance(error, ConditionNotMatch)
 
 
 class ServiceAccessor:
-    """An accessor that can do nothing yet; a service overrides what it can do and says so in its capability."""
+    """An accessor without operations. A service overrides those of its capability; the others raise ``Unsupported``."""
 
     def __init__(self, info: ServiceInfo, capability: Capability, runtime: Runtime) -> None:
         self._info = info
@@ -60,11 +60,6 @@ class ServiceAccessor:
         self._unsupported(request)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        body = await self.open_read(request)
-        await drain(body, sink, path=request.path)
-        return ReadReply(head=body.head, received=body.head.size)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
         self._unsupported(request)
 
     async def list_page(self, request: ListRequest) -> ListPage:
@@ -89,4 +84,4 @@ class ServiceAccessor:
         self._unsupported(request)
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is nothing to close."""

@@ -1,7 +1,7 @@
 """Where the body of a response goes: the reader of a range offers memory, the service fills it.
 
-A sink gets its memory only when the checked head of the response is there, so nothing is allocated by a size that was
-merely hoped for. It outlives attempts: a retry goes on at ``received``. It may scatter over several buffers.
+A sink allocates memory when the checked head of the response is there, so by the size that the store has confirmed. It
+outlives attempts: a retry continues at ``received``. It may scatter a body over several buffers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from aioprefetch.values import ReadHead
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
 PIECE_BYTES_MAX = 64 << 20
 
-# Every sink begins with it; it is handed to nobody.
+# The piece of a sink that has not begun.
 _NOTHING = memoryview(b"")
 
 
 class Sink:
-    """Collects one response. Subclasses say where memory comes from (``_allocate``) and may watch ``_advanced``."""
+    """The destination of one read, over all its attempts.
+
+    A subclass provides the memory (``_allocate``), and may override ``_begun`` and ``_advanced`` to follow progress.
+    ``head`` is the head of the first attempt, ``received`` the bytes delivered so far.
+    """
 
     __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_promoted", "on_promote", "received")
 
@@ -36,7 +40,7 @@ class Sink:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte of the response has been delivered."""
+        """Whether all bytes of the response were delivered."""
         return self.head is not None and self.received >= self.head.size
 
     def promote(self) -> None:
@@ -77,7 +81,7 @@ class Sink:
             )
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes of the body; never empty before the sink is complete."""
+        """Memory for the next bytes of the body; not empty before the sink is complete."""
         received = self.received
         if received >= self._piece_end:
             assert self.head is not None
@@ -87,15 +91,15 @@ class Sink:
         return self._piece[received - self._piece_start :]
 
     def advance(self, count: int) -> None:
-        """``count`` bytes were put into what ``writable`` returned."""
+        """Count bytes that were written into the memory from ``writable``."""
         self.received += count
         self._advanced()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        """Copy a chunk in, as far as there is room; returns how much was taken."""
+        """Copy a chunk as far as bytes are missing; returns how many bytes were copied."""
         data = memoryview(chunk)
         taken = 0
-        if data and not self.complete and len(room := self.writable()) >= len(data):  # As nearly always.
+        if data and not self.complete and len(room := self.writable()) >= len(data):  # The usual case.
             taken = len(data)
             room[:taken] = data
             self.advance(taken)
@@ -112,7 +116,7 @@ class Sink:
         """Called once, with the first head."""
 
     def _allocate(self, position: int, size: int) -> memoryview:
-        """Writable memory for the bytes from ``position`` on, of which ``size - position`` are still to come."""
+        """Writable memory for the bytes from ``position`` on; ``size - position`` bytes are missing."""
         raise NotImplementedError
 
     def _advanced(self) -> None:
@@ -127,7 +131,7 @@ def is_same_version(first: ReadHead, head: ReadHead) -> bool:
 
 
 def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
-    """The bytes of a writable buffer, whatever its items are. ``InvalidType`` for anything else."""
+    """The bytes of a writable buffer, whatever the type of its items. Raises ``InvalidType`` for other objects."""
     try:
         view = memoryview(buffer).cast("B")
     except TypeError:
@@ -140,12 +144,12 @@ def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
 
 
 class CollectSink(Sink):
-    """Collects the response into memory of its own, which an ``owner`` may keep for the next one."""
+    """Collects the response in memory of its own; an ``owner`` keeps that memory for later sinks."""
 
     __slots__ = ("_owner", "_pieces")
 
     def __init__(self, owner: Owner | None = None) -> None:
-        Sink.__init__(self)  # One is made for every read; ``super`` would look for it each time.
+        Sink.__init__(self)  # Called for every read; ``super`` would cost a lookup each time.
         self._owner = owner
         self._pieces: list[memoryview] = []
 
@@ -163,7 +167,7 @@ class CollectSink(Sink):
         return b"".join(pieces)[: self.received]
 
     def to_view(self) -> memoryview:
-        """The bytes delivered, read-only; without a copy while they lie in one piece."""
+        """The bytes delivered, as a read-only view; copied only if they lie in several pieces."""
         pieces = self._pieces
         if not pieces:
             return memoryview(b"")
@@ -174,7 +178,7 @@ class CollectSink(Sink):
 
 
 class BufferSink(Sink):
-    """Puts the response into the caller's buffer, which must have room for all of it."""
+    """Writes the response into the caller's buffer, which must have room for all of it."""
 
     __slots__ = ("_buffer",)
 

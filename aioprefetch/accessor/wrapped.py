@@ -1,4 +1,4 @@
-"""The base of every live layer: forwards each operation through one hook, so that a layer says only what it changes."""
+"""The base of every live layer: it forwards all operations through one hook, and a layer overrides what it changes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ T = TypeVar("T")
 
 
 class WrappedAccessor:
-    """Forwards everything to ``inner`` by way of ``around``.
+    """Forwards each operation to ``inner`` through ``around``.
 
-    Override ``around`` for what concerns every operation, single methods for what concerns them alone. For the two
-    streams (``open_read``, ``open_write``) ``around`` covers the opening; the body is the inner one unless the layer
-    returns its own.
+    Override ``around`` to change all operations, single methods to change these alone. For a streaming write ``around``
+    covers the opening; the body is the inner one unless the layer overrides ``open_write``.
     """
 
     def __init__(self, inner: Accessor) -> None:
@@ -49,7 +48,7 @@ class WrappedAccessor:
         return self.inner.capability
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        """Called for every operation; ``forward`` may be called with another request, several times, or not at all."""
+        """Called for every operation; it may call ``forward`` with another request, several times, or not at all."""
         return await forward(request)
 
     async def stat(self, request: StatRequest) -> Metadata:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.block import Segment, SegmentState
+from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Counters, Tier
-
-if TYPE_CHECKING:
-    from aioprefetch.blocks.fetch import Fetch, Wait
-    from aioprefetch.blocks.store import BlockStore
 
 
 def counters_of(runtime: Runtime, segment: Segment) -> Counters:
@@ -76,14 +72,3 @@ def settle(runtime: Runtime, segment: Segment) -> None:
 def tier_of(waits: Iterable[Wait]) -> Tier:
     """Where what was waited for came from; what was there when it was asked for came from memory."""
     return max((wait.fetch.tier for wait in waits if wait.was_late), default=Tier.MEMORY)
-
-
-def gauges_of(store: BlockStore) -> dict[str, int]:
-    """What a block store holds now. From any thread."""
-    files = list(store.files.values())
-    fetches = [fetch for file in files for fetch in tuple(file.fetches)]
-    return {
-        "stream_read_active_prefetch_operations": sum(fetch.prefetched for fetch in fetches),
-        "stream_read_blocks_in_cache": sum(len(file.blocks) for file in files),
-        "stream_read_active_memory_in_use": store.runtime.budget.used_bytes,
-    }

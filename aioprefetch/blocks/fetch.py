@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.blocks.accounting import count_ready
 from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.buffers import new_buffer
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
-
-if TYPE_CHECKING:
-    from aioprefetch.blocks.block_file import BlockFile
 
 FetchCall = Callable[["Fetch"], Awaitable[object]]
 
@@ -63,11 +60,48 @@ class Wait:
         self.fetch.leave(self)
 
 
-class Fetch(Sink):
-    """A request for ``[start, end)`` as the sink of its own answer.
+class FetchedFile(Protocol):
+    """The file that a fetch fills, as far as the fetch's starter knows it."""
 
-    ``place`` is called with the checked head and makes the segments to fill, by ``new_segment``, in order. What it
-    leaves out of the body is resident already and thrown away.
+    fetches: list[Fetch]
+
+    def place(self, fetch: Fetch, head: ReadHead) -> None:
+        """Make the segments that the response fills."""
+
+    def settle(self, fetch: Fetch) -> None:
+        """The fetch has ended: keep the beginning of unfinished segments."""
+
+    def forget_if_empty(self) -> None:
+        """Leave the store if nothing is resident, on its way or open."""
+
+
+class FetchStarter(Protocol):
+    """The part of a block store that its files use: ``tick`` counts uses of blocks, ``fetches`` counts requests."""
+
+    runtime: Runtime
+    tick: int
+    fetches: int
+
+    def start_fetch(
+        self,
+        start: int,
+        end: int,
+        call: FetchCall,
+        file_of: Callable[[ReadHead], FetchedFile],
+        *,
+        file: FetchedFile | None = None,
+        lane: Lane,
+        label: str = "",
+        account: Account | None = None,
+    ) -> Fetch:
+        """Start a request. ``file_of`` names the file that its response fills, ``file`` does so in advance."""
+
+
+class Fetch(Sink):
+    """A request for ``[start, end)`` as the sink of its own response.
+
+    ``place`` is called with the checked head and makes the segments to fill, by ``new_segment``, in order. The rest of
+    the body is resident already and thrown away. ``on_ready`` is called with each segment whose last byte has arrived.
     """
 
     __slots__ = (
@@ -84,6 +118,7 @@ class Fetch(Sink):
         "finished",
         "label",
         "lane",
+        "on_ready",
         "owner",
         "prefetched",
         "reserved_bytes",
@@ -96,7 +131,14 @@ class Fetch(Sink):
     )
 
     def __init__(
-        self, start: int, end: int, *, lane: Lane, budget: MemoryBudget, place: Callable[[Fetch, ReadHead], None]
+        self,
+        start: int,
+        end: int,
+        *,
+        lane: Lane,
+        budget: MemoryBudget,
+        place: Callable[[Fetch, ReadHead], None],
+        on_ready: Callable[[Segment], None],
     ) -> None:
         super().__init__()
         self.start = start
@@ -104,7 +146,8 @@ class Fetch(Sink):
         self.lane: Lane = lane
         self.prefetched = lane == "prefetch"
         self.segments: list[Segment] = []
-        self.file: BlockFile | None = None
+        self.file: FetchedFile | None = None
+        self.on_ready = on_ready
         self.ticket: Ticket | None = None
         self.reserved_bytes = 0
         self.work: Work | None = None
@@ -271,8 +314,7 @@ class Fetch(Sink):
                 break
             self._next += 1
             segment.become(SegmentState.READY)
-            if self.file is not None:
-                count_ready(self.file.store.runtime, segment)
+            self.on_ready(segment)
         self._wake()
 
 

@@ -10,11 +10,11 @@ import heapq
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 
-from aioprefetch.blocks.accounting import count_begin, count_end, count_eviction, gauges_of
+from aioprefetch.blocks.accounting import count_begin, count_end, count_eviction, count_ready
 from aioprefetch.blocks.block import Block, Segment
-from aioprefetch.blocks.block_file import BlockFile, Version
 from aioprefetch.blocks.eviction import Rank, distance, rank
-from aioprefetch.blocks.fetch import Fetch, FetchCall
+from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchedFile
+from aioprefetch.blocks.file import BlockFile, Residency, Version
 from aioprefetch.blocks.spill.tier import DiskTier
 from aioprefetch.blocks.spill.write_behind import WriteBehind
 from aioprefetch.errors import BudgetExhausted, Closed
@@ -48,9 +48,10 @@ class BlockStore:
         self.fetches = 0
         self._spare_bytes = 0
         self._asked_bytes: int | None = None  # Since what is spare was counted, which it was not yet.
+        self._on_ready = partial(count_ready, runtime)
         self.disk = DiskTier.of(runtime, evictable=self.evictable, evict=self.evict)
         runtime.budget.reclaim = self.reclaim
-        runtime.gauges.append(lambda: gauges_of(self))
+        runtime.gauges.append(self.gauges)
 
     @classmethod
     def of(cls, runtime: Runtime) -> BlockStore:
@@ -88,11 +89,33 @@ class BlockStore:
         key = (name, version, size, block_bytes)
         found = self.files.get(key)
         if found is None:
-            found = self.files[key] = BlockFile(self, name, version, size=size, block_bytes=block_bytes)
+            found = self.files[key] = BlockFile(
+                self,
+                name,
+                version,
+                size=size,
+                block_bytes=block_bytes,
+                forget=self._forget,
+                divide=None if self.disk is None else self.disk.divide,
+            )
             found.label = label
         if is_current:
             self._newest[name, block_bytes] = found
         return found
+
+    def residency(self, path: str) -> list[Residency]:
+        """What memory holds of each version of the object at ``path``, the oldest first."""
+        return [file.residency() for file in self.files.values() if file.label == path]
+
+    def gauges(self) -> dict[str, int]:
+        """The memory, blocks and prefetches of all files now. From any thread."""
+        files = list(self.files.values())
+        fetches = [fetch for file in files for fetch in tuple(file.fetches)]
+        return {
+            "stream_read_active_prefetch_operations": sum(fetch.prefetched for fetch in fetches),
+            "stream_read_blocks_in_cache": sum(len(file.blocks) for file in files),
+            "stream_read_active_memory_in_use": self.runtime.budget.used_bytes,
+        }
 
     def find(self, name: Hashable, version: Version, *, size: int, block_bytes: int) -> BlockFile | None:
         """The file of one version, if it is held."""
@@ -102,20 +125,11 @@ class BlockStore:
         """The file of ``name`` on this grid that was opened last, whatever its version, if it is held still."""
         return self._newest.get((name, block_bytes))
 
-    def forget_if_empty(self, file: BlockFile) -> None:
-        """Forget a file that holds nothing and that nobody has open."""
-        if file.blocks or file.cursors or file.fetches:
-            return
+    def _forget(self, file: BlockFile) -> None:
         block_bytes = file.grid.block_bytes
         self.files.pop(file.key, None)
         if self._newest.get((file.name, block_bytes)) is file:
             del self._newest[file.name, block_bytes]
-
-    def touch(self, block: Block) -> None:
-        """The block was used now."""
-        self.tick += 1
-        block.touched = self.tick
-        block.touched_fetch = self.fetches
 
     def cell_bytes(self, block_bytes: int, *, opening: int = 0) -> int:
         """What a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
@@ -129,7 +143,7 @@ class BlockStore:
         calm = limit // _CALM_SHARE
         if limit - budget.used_bytes - budget.queued_bytes >= calm:
             return block_bytes
-        if opening + sum(len(file.cursors) for file in self.files.values()) <= 1:
+        if opening + sum(len(file.readers) for file in self.files.values()) <= 1:
             return block_bytes
         if self._asked_bytes is None or self._asked_bytes >= limit // _COUNT_SHARE:
             fresh_from = self._fresh_from()
@@ -150,8 +164,9 @@ class BlockStore:
         start: int,
         end: int,
         call: FetchCall,
-        file_of: Callable[[ReadHead], BlockFile],
+        file_of: Callable[[ReadHead], FetchedFile],
         *,
+        file: FetchedFile | None = None,
         lane: Lane,
         label: str = "",
         account: Account | None = None,
@@ -162,15 +177,15 @@ class BlockStore:
         """
 
         def place(fetch: Fetch, head: ReadHead) -> None:
-            file = file_of(head)
+            found = file_of(head)
             if fetch.file is None:
-                fetch.file = file
-                file.fetches.append(fetch)
+                fetch.file = found
+                found.fetches.append(fetch)
             fetch.start, fetch.end = head.start, head.end
-            file.place(fetch, head)
+            found.place(fetch, head)
 
-        fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place)
-        fetch.label, fetch.account = label, account
+        fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place, on_ready=self._on_ready)
+        fetch.file, fetch.label, fetch.account = file, label, account
         if self._asked_bytes is not None:
             self._asked_bytes += end - start
         self.fetches += 1
@@ -187,7 +202,8 @@ class BlockStore:
         try:
             await self._reserve(fetch)
             fetch.tier = Tier.NETWORK if self.disk is None else Tier.DISK
-            if self.disk is None or not await self.disk.serve(fetch):
+            file = fetch.file
+            if self.disk is None or not isinstance(file, BlockFile) or not await self.disk.serve(fetch, file):
                 fetch.tier = Tier.NETWORK
                 with self.runtime.timer("stream_read_block_read"):
                     await call(fetch)
@@ -227,7 +243,7 @@ class BlockStore:
         if self.disk is not None:
             self.disk.writer.filled(fetch.received)
         if file is not None:
-            self.forget_if_empty(file)
+            file.forget_if_empty()
 
     async def _reserve(self, fetch: Fetch) -> None:
         ticket, budget = fetch.ticket, self.runtime.budget
@@ -289,7 +305,7 @@ class BlockStore:
                     return freed
                 freed += len(segment.buffer)
                 self._evict_segment(file, block, segment)
-            self.forget_if_empty(file)
+            file.forget_if_empty()
         return freed
 
     def _evict_segment(self, file: BlockFile, block: Block, segment: Segment) -> None:
@@ -318,7 +334,7 @@ class BlockStore:
         if unused:
             file.evicted_unread_bytes += block.resident_bytes
         file.drop(block)
-        self.forget_if_empty(file)
+        file.forget_if_empty()
 
     def evictable(self, lane: Lane) -> Iterator[tuple[Rank, int, BlockFile, Block]]:
         """The blocks that may be dropped for a lane, each with its rank: a heap of them gives the first to go."""
@@ -329,14 +345,14 @@ class BlockStore:
             if not file.blocks:
                 continue
             block_bytes = file.grid.block_bytes
-            cursors = [one.positions for one in file.cursors]
-            known = [position // block_bytes for positions in cursors for position in positions]
-            floating = not all(cursors)
+            readers = [reader.positions for reader in file.readers]
+            positions = [position // block_bytes for positions in readers for position in positions]
+            floating = not all(readers)
             passed, end_of_file = file.passed, file.size
             for block in file.blocks.values():
                 if not block.is_evictable or block.is_spilling:
                     continue
-                away = 0 if floating else distance(block.index, known, ahead_blocks=ahead_blocks)
+                away = 0 if floating else distance(block.index, positions, ahead_blocks=ahead_blocks)
                 unused = block.is_unused_prefetch
                 wasted = unused and away > 0
                 behind = passed if block.touched_fetch >= fresh_from else end_of_file

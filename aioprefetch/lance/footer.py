@@ -198,7 +198,7 @@ TAIL_BYTES_MAX = 2 << 20
 _FILES_REMEMBERED = 16
 
 # Metadata up to this size comes in one second read; of more, only the parts that are needed.
-_SECOND_READ_BYTES_MAX = 1 << 20
+SECOND_READ_BYTES_MAX = 1 << 20
 
 # Schemas from here on, of some hundred columns, are parsed on another thread: 2,000 columns take 70 ms.
 _THREAD_BYTES_MIN = 16 << 10
@@ -358,7 +358,7 @@ async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> 
     global_buffers = _table(await metadata.read(*footer.global_table), footer, path)
     start = min(global_buffers[0][0], footer.metadata_start)
     memory.note(pinned.size - start)
-    if metadata.start - start <= _SECOND_READ_BYTES_MAX:
+    if metadata.start - start <= SECOND_READ_BYTES_MAX:
         await metadata.lengthen(start)
     described, blocks = await gather_all(metadata.read(*one) for one in (global_buffers[0], footer.column_table))
     if len(described) < _THREAD_BYTES_MIN:

@@ -16,10 +16,10 @@ from aioprefetch.lance.filtered import FilteredColumn, FilteredRoot, KeptRows
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.logical.field import FieldDecoder, RecordRoot
 from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
-from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, checked_row_range, row_numbers, select_rows
+from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns
 from aioprefetch.ranges import Range
-from aioprefetch.scan import column_names, io_options
+from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, RootDecoder
 from aioprefetch.scheduler.prepared import PreparedScan, ScanPart
@@ -226,7 +226,7 @@ def scan_request(
     if columns is not None:
         columns = column_names(columns, path=path)
     if rows is not None:
-        rows = checked_row_range(rows, path=path)
+        rows = row_range(rows, path=path)
     if take is not None:
         take = row_numbers(take, path=path)
     limits = io_options(

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType
-from aioprefetch.ranges import Range, checked_ranges
+from aioprefetch.ranges import Range
+from aioprefetch.scan import row_range
 
 Rows = npt.NDArray[np.int64]
 
@@ -116,16 +117,9 @@ def select_rows(rows: object | None, take: object | None, total: int, *, path: s
         if rows is not None:
             raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
         return _taken(row_numbers(take, path=path), total, path)
-    start, stop = (0, total) if rows is None else checked_row_range(rows, path=path)
+    start, stop = (0, total) if rows is None else row_range(rows, path=path)
     start, stop = min(start, total), min(stop, total)
     return RowSelection(((start, stop),) if stop > start else (), stop - start)
-
-
-def checked_row_range(rows: object, *, path: str = "") -> Range:
-    """``(start, stop)`` from outside."""
-    if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
-        raise InvalidType(f"rows must be (start, stop), not {rows!r}", operation="scan", path=path)
-    return checked_ranges([rows], operation="scan", path=path)[0]
 
 
 def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
@@ -168,8 +162,3 @@ def runs(numbers: RowNumbers) -> tuple[Range, ...]:
     starts = numbers[np.concatenate(([0], breaks))]
     stops = numbers[np.concatenate((breaks - 1, [len(numbers) - 1]))] + 1
     return tuple(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def count_rows(ranges: Sequence[Range]) -> int:
-    """How many rows disjoint ranges hold."""
-    return sum(stop - start for start, stop in ranges)

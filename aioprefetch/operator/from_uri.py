@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 import importlib.metadata
 import inspect
 import os
@@ -26,6 +25,7 @@ from aioprefetch.layers import RetryLayer
 from aioprefetch.reader.options import reader_options
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.services import BY_URI
 
 ENTRY_POINTS = "aioprefetch.services"
 
@@ -106,7 +106,8 @@ _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token",
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _PREFIX = "AIOPREFETCH_"
 
-# Recipes of entry points, by scheme. One that fails to load is tried again.
+_BUILT_IN: Mapping[str, type[UriRecipe]] = {scheme: recipe for recipe in BY_URI for scheme in recipe.schemes}
+# Recipes of entry points, by scheme. A recipe that fails to load is tried again.
 _loaded: dict[str, type[UriRecipe]] = {}
 
 
@@ -114,7 +115,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     """Scheme and the rest of a URI. ``ConfigInvalid`` for an unknown scheme, with those that are supported."""
     scheme, separator, rest = str(uri).partition("://")
     scheme = scheme.lower()
-    if separator and (scheme in _built_in() or _entry_point(scheme) is not None):
+    if separator and (scheme in _BUILT_IN or _entry_point(scheme) is not None):
         return scheme, rest
     supported = f"supported: {', '.join(supported_schemes())}"
     if not separator or not scheme:
@@ -133,9 +134,8 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 def supported_schemes() -> tuple[str, ...]:
     """The schemes of the built-in services, then those of entry points."""
-    built_in = _built_in()
     others = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    return (*built_in, *sorted(others - built_in.keys()))
+    return (*_BUILT_IN, *sorted(others - _BUILT_IN.keys()))
 
 
 def service_options(scheme: str) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def store_options(scheme: str) -> tuple[str, ...]:
 
 def recipe_of(scheme: str) -> type[UriRecipe]:
     """The recipe class of a scheme. ``ConfigInvalid`` where an entry point cannot be loaded, or has none."""
-    recipe = _built_in().get(scheme) or _loaded.get(scheme)
+    recipe = _BUILT_IN.get(scheme) or _loaded.get(scheme)
     if recipe is None:
         entry = _entry_point(scheme)
         if entry is None:
@@ -158,13 +158,6 @@ def recipe_of(scheme: str) -> type[UriRecipe]:
         assert entry is not None
         recipe = _loaded[scheme] = _load(entry)
     return recipe
-
-
-@functools.cache
-def _built_in() -> Mapping[str, type[UriRecipe]]:
-    # At the first URI: an Operator over a recipe needs the module of that recipe alone.
-    recipes: tuple[type[UriRecipe], ...] = importlib.import_module("aioprefetch.services").BY_URI
-    return {scheme: recipe for recipe in recipes for scheme in recipe.schemes}
 
 
 def _entry_point(scheme: str) -> importlib.metadata.EntryPoint | None:
@@ -266,7 +259,7 @@ def _check_variable(variable: str) -> None:
     A variable that is like no option may belong to another program, such as a test suite.
     """
     name = variable.removeprefix(_PREFIX).lower()
-    pairs = {(recipe, option) for scheme, recipe in _built_in().items() for option in store_options(scheme)}
+    pairs = {(recipe, option) for scheme, recipe in _BUILT_IN.items() for option in store_options(scheme)}
     options = {option for _, option in pairs}
     readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
     if name in readable:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotFound
 from aioprefetch.operator.open_file_keys import BUFFER_SIZE, Settings, describe, known_object, reader_keywords
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 
 

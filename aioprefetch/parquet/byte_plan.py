@@ -1,4 +1,4 @@
-"""From wanted chunks to requests: which pages of a chunk, which gaps, which ranges are asked for together. Pure.
+"""From wanted chunks to requests: which pages of a chunk, which gaps, which ranges are read with one request.
 
 Where only some rows of a chunk are wanted and it has an offset index, pages are read.
 
@@ -18,13 +18,17 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_index import OffsetIndex
-from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.ranges import Range, subtract
-from aioprefetch.scheduler.io_queue import cut
+from aioprefetch.ranges import Range, at_least, intersected, joined, subtract, total_length
+from aioprefetch.scheduler.io_queue import cut, request_bytes_for
+from aioprefetch.scheduler.io_service import SLOTS_MAX
+
+if TYPE_CHECKING:
+    from aioprefetch.parquet.footer import Footer
+    from aioprefetch.runtime.runtime import Runtime
 
 # How long a request waits for its first byte, and what one connection brings meanwhile; and what all of them bring
 # together, however many there are: 10 Gbit/s.
@@ -103,7 +107,7 @@ class Plan:
     @property
     def row_count(self) -> int:
         """How many rows are read, before filters."""
-        return sum(stop - start for start, stop in self.rows)
+        return total_length(self.rows)
 
     @property
     def overhead(self) -> float:
@@ -148,7 +152,7 @@ def planned_chunk(chunk: ColumnChunk, rows: Sequence[Range], index: OffsetIndex 
         return whole
     before = (chunk.start, index.starts[0])  # The dictionary, where there is one.
     ranges = tuple(joined([before, *(index.page_bytes(page) for page in pages)]))
-    if sum(end - start for start, end in ranges) > PAGES_SHARE_MAX * chunk.size:
+    if total_length(ranges) > PAGES_SHARE_MAX * chunk.size:
         return whole
     return PlannedChunk(chunk, wanted, ranges, tuple(pages), index)
 
@@ -255,3 +259,71 @@ def held_pieces(pieces: Sequence[Range], held: Sequence[Range], requests: Sequen
     wanted = intersected(joined(pieces), held)
     asked = sorted(requests)
     return tuple(left for one in wanted for left in subtract(one, asked))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """What of the runtime a plan depends on: the size of a block, how many requests run at once, what is ``held``.
+
+    ``held`` are ranges of the file that are in memory, ordered and disjoint.
+    """
+
+    block_bytes: int = 8 << 20
+    slots: int = SLOTS_MAX
+    held: Sequence[Range] = ()
+
+    @classmethod
+    def of(cls, runtime: Runtime, footer: Footer, slots: int | None = None) -> PlanLimits:
+        """Those of a runtime, for a file; ``slots`` are those of the scan, if it has its own."""
+        options = runtime.options
+        return cls(options.block_bytes, slots or min(options.concurrency, SLOTS_MAX), footer.pinned.held_ranges())
+
+
+def plan_reads(
+    footer: Footer,
+    planned: Sequence[PlannedChunk],
+    *,
+    row_groups: Sequence[int],
+    rows: Sequence[Range],
+    leaves: Sequence[int],
+    gap_bytes: int | None,
+    request_bytes_max: int | None,
+    limits: PlanLimits,
+) -> Plan:
+    """The requests for chunks of a file. ``gap_bytes`` and ``request_bytes_max`` replace the automatic values."""
+    projected_bytes = sum(end - start for one in planned for start, end in one.ranges)
+    is_automatic = request_bytes_max is None
+    if request_bytes_max is None:
+        request_bytes_max = request_bytes_for(projected_bytes)
+    request_bytes_max = at_least(1, request_bytes_max, "request_bytes_max", operation="scan", path=footer.path)
+    tail_start = footer.pinned.tail_start
+    pieces = pieces_of(planned, tail_start, request_bytes_max)
+    missing = missing_pieces(pieces, limits.held)
+    wanted_bytes = total_length(missing)
+    if gap_bytes is not None:
+        gap, gaps_bytes_max = at_least(0, gap_bytes, "gap_bytes", operation="scan", path=footer.path), None
+    elif footer.size <= limits.block_bytes:
+        gap, gaps_bytes_max = footer.size, None
+    else:
+        # Unwanted data that came with the footer count as well.
+        pieces_bytes = total_length(pieces)
+        unwanted = max(0, footer.start - tail_start - (projected_bytes - pieces_bytes))
+        gap, gaps_bytes_max = request_price(limits.slots), wanted_bytes + max(0, limits.block_bytes - unwanted)
+    runs = runs_of(missing, gap_bytes=gap, gaps_bytes_max=gaps_bytes_max)
+    run_bytes_max = max(limits.block_bytes, request_bytes_max) if is_automatic else request_bytes_max
+    requests = requests_of(runs, missing, run_bytes_max=run_bytes_max, request_bytes_max=request_bytes_max)
+    requested = intersected(joined(pieces), sorted(requests))
+    return Plan(
+        path=footer.path,
+        row_groups=tuple(row_groups),
+        columns=tuple(leaves),
+        rows=tuple(rows),
+        chunks=tuple(planned),
+        requests=requests,
+        projected_bytes=projected_bytes,
+        resident_bytes=projected_bytes - total_length(requested),
+        requested_bytes=total_length(requests),
+        gap_bytes=gap,
+        request_bytes_max=request_bytes_max,
+        held_ranges=held_pieces(pieces, limits.held, requests),
+    )

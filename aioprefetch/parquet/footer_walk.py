@@ -96,8 +96,8 @@ class Outline:
     list_max: int
 
 
-def walk_footer(raw: bytes | memoryview) -> Outline:
-    """The outline of a FileMetaData.
+def walk_footer(raw: bytes | memoryview, *, names_max: int = SCHEMA_NAMES_MAX) -> Outline:
+    """The outline of a FileMetaData with at most ``names_max`` names in all paths together.
 
     Raises ``MalformedThrift`` for bytes that cannot be a footer. Memory and time are in proportion to the bytes.
     """
@@ -121,7 +121,7 @@ def walk_footer(raw: bytes | memoryview) -> Outline:
             break  # list_max bounds the fields that follow.
     if elements is None or row_groups is None:
         raise thrift.MalformedThrift("the footer has no schema or no row groups")
-    shape = _flatten(elements)
+    shape = _flatten(elements, names_max)
     count, position = row_groups
     leaves, left_bytes = len(shape.paths), len(data) - position
     if count * (_ROW_GROUP_BYTES_MIN + _CHUNK_BYTES_MIN * leaves) > left_bytes:
@@ -188,7 +188,7 @@ def _element(raw: bytes, position: int) -> tuple[_Element, int]:
             position = thrift.skip_value(raw, position, kind)
 
 
-def _flatten(elements: list[_Element]) -> Shape:
+def _flatten(elements: list[_Element], names_max: int) -> Shape:
     """The leaves of the tree whose nodes ``elements`` lists depth first."""
     shape = Shape([], [], [], [], [])
     root = elements[0]
@@ -208,7 +208,7 @@ def _flatten(elements: list[_Element]) -> Shape:
         repetition = group.repetition + (element.repetition == _REPEATED)
         names += len(path)
         if element.children or element.physical_type is None:
-            if len(path) > SCHEMA_DEPTH_MAX or names > SCHEMA_NAMES_MAX:
+            if len(path) > SCHEMA_DEPTH_MAX or names > names_max:
                 raise thrift.MalformedThrift(f"the schema nests more than {SCHEMA_DEPTH_MAX} deep, or too widely")
             open_groups.append(_Group(path, definition, repetition, element.children))
         else:

@@ -29,9 +29,9 @@ from aioprefetch.parquet.page_header import (
 )
 from aioprefetch.parquet.page_index import OffsetIndex
 from aioprefetch.parquet.row_groups import Columns
-from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.row_reader import one_array
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, joined
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 _NOTHING = memoryview(b"")

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.parquet.byte_plan import (
     Plan,
-    PlannedChunk,
-    held_pieces,
-    missing_pieces,
-    pieces_of,
+    PlanLimits,
+    plan_reads,
     planned_chunk,
-    request_price,
-    requests_of,
-    runs_of,
 )
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.filters import Filters, checked_filters
@@ -33,15 +28,11 @@ from aioprefetch.parquet.pruning import (
     prune_pages,
     prune_row_groups,
 )
-from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.ranges import Range, at_least, checked_int, checked_ranges
-from aioprefetch.scan import column_names
-from aioprefetch.scheduler.io_queue import request_bytes_for
-from aioprefetch.scheduler.io_service import SLOTS_MAX
+from aioprefetch.ranges import Range, at_least, checked_int, intersected, joined, total_length
+from aioprefetch.scan import column_names, row_ranges
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
-    from aioprefetch.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +65,9 @@ def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
     return numbers
 
 
-def row_ranges(rows: Any, *, path: str = "") -> list[Range]:
-    """``(start, stop)``, or a list of them, from outside. ``InvalidType`` or ``InvalidRange``."""
-    pair = isinstance(rows, Sequence) and len(rows) == 2 and not any(isinstance(one, Sequence) for one in rows)
-    return checked_ranges([rows] if pair else rows, operation="scan", path=path)
-
-
 # Page indexes that are not in the tail take a request before the others. They pay where rows of chunks larger than
 # this together may be left out.
 INDEXED_BYTES_MIN = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """What of the runtime a plan depends on: the size of a block, how many requests run at once, what is ``held``.
-
-    ``held`` are ranges of the file that are in memory, ordered and disjoint.
-    """
-
-    block_bytes: int = 8 << 20
-    slots: int = SLOTS_MAX
-    held: Sequence[Range] = ()
-
-    @classmethod
-    def of(cls, runtime: Runtime, footer: Footer, slots: int | None = None) -> PlanLimits:
-        """Those of a runtime, for a file; ``slots`` are those of the scan, if it has its own."""
-        options = runtime.options
-        return cls(options.block_bytes, slots or min(options.concurrency, SLOTS_MAX), footer.pinned.held_ranges())
 
 
 async def plan(
@@ -149,7 +116,7 @@ async def plan_scan(
     filters: Any = None,
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
-    limits: PlanLimits = PlanLimits(),
+    limits: PlanLimits | None = None,
 ) -> Plan:
     """The plan for a file whose footer is known. Reads page indexes where they pay.
 
@@ -172,7 +139,7 @@ async def plan_scan(
         planned_chunk(chunk, rows_of[chunk.row_group], indexes.get((chunk.row_group, chunk.column), (None, None))[0])
         for chunk in column_chunks(footer, groups, leaves)
     ]
-    return byte_plan(
+    return plan_reads(
         footer,
         planned,
         row_groups=groups,
@@ -180,55 +147,7 @@ async def plan_scan(
         leaves=leaves,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
-        limits=limits,
-    )
-
-
-def byte_plan(
-    footer: Footer,
-    planned: Sequence[PlannedChunk],
-    *,
-    row_groups: Sequence[int],
-    rows: Sequence[Range],
-    leaves: Sequence[int],
-    gap_bytes: int | None,
-    request_bytes_max: int | None,
-    limits: PlanLimits,
-) -> Plan:
-    """The requests for chunks of a file. What is given replaces what suits."""
-    projected_bytes = sum(end - start for one in planned for start, end in one.ranges)
-    most = request_bytes_for(projected_bytes) if request_bytes_max is None else request_bytes_max
-    most = at_least(1, most, "request_bytes_max", operation="scan", path=footer.path)
-    tail_start = footer.pinned.tail_start
-    pieces = pieces_of(planned, tail_start, most)
-    missing = missing_pieces(pieces, limits.held)
-    wanted_bytes = sum(end - start for start, end in missing)
-    if gap_bytes is not None:
-        gap, gaps_bytes_max = at_least(0, gap_bytes, "gap_bytes", operation="scan", path=footer.path), None
-    elif footer.size <= limits.block_bytes:
-        gap, gaps_bytes_max = footer.size, None
-    else:
-        # Data that came with the footer and are not wanted count as well.
-        pieces_bytes = sum(end - start for start, end in pieces)
-        unwanted = max(0, footer.start - tail_start - (projected_bytes - pieces_bytes))
-        gap, gaps_bytes_max = request_price(limits.slots), wanted_bytes + max(0, limits.block_bytes - unwanted)
-    runs = runs_of(missing, gap_bytes=gap, gaps_bytes_max=gaps_bytes_max)
-    run_bytes_max = max(limits.block_bytes, most) if request_bytes_max is None else most
-    requests = requests_of(runs, missing, run_bytes_max=run_bytes_max, request_bytes_max=most)
-    asked = intersected(joined(pieces), sorted(requests))
-    return Plan(
-        path=footer.path,
-        row_groups=tuple(row_groups),
-        columns=tuple(leaves),
-        rows=tuple(rows),
-        chunks=tuple(planned),
-        requests=requests,
-        projected_bytes=projected_bytes,
-        resident_bytes=projected_bytes - sum(end - start for start, end in asked),
-        requested_bytes=sum(end - start for start, end in requests),
-        gap_bytes=gap,
-        request_bytes_max=most,
-        held_ranges=held_pieces(pieces, limits.held, requests),
+        limits=limits or PlanLimits(),
     )
 
 
@@ -320,4 +239,4 @@ def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], 
     """How much of a chunk may be left out: what filters leave out is not known before, and taken for all of it."""
     if by_bounds:
         return 1.0
-    return 1.0 - sum(high - low for low, high in rows_of[chunk.row_group]) / max(chunk.rows, 1)
+    return 1.0 - total_length(rows_of[chunk.row_group]) / max(chunk.rows, 1)

@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.parquet.filters import Dnf, Filters, checked_filters
 from aioprefetch.parquet.page_bounds import BoundsReader, statistics_footer
-from aioprefetch.parquet.row_ranges import intersected, joined
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, intersected, joined
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 
 from aioprefetch.ranges import Range
@@ -61,29 +61,3 @@ class RowRanges:
     def within(self, start: int, end: int) -> RowRanges:
         """The wanted rows of ``[start, end)``, counted from ``start`` on."""
         return RowRanges((max(low, start) - start, min(high, end) - start) for low, high in self.ranges)
-
-
-def joined(ranges: Iterable[Range]) -> list[Range]:
-    """Ordered, disjoint ranges of the same rows."""
-    found: list[Range] = []
-    for start, end in sorted(one for one in ranges if one[0] < one[1]):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def intersected(one: Sequence[Range], other: Sequence[Range]) -> list[Range]:
-    """What lies in both; each is ordered and disjoint."""
-    found: list[Range] = []
-    i = j = 0
-    while i < len(one) and j < len(other):
-        low, high = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
-        if low < high:
-            found.append((low, high))
-        if one[i][1] < other[j][1]:
-            i += 1
-        else:
-            j += 1
-    return found

@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.operator.arguments import check_file
-from aioprefetch.parquet.byte_plan import Plan
+from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
-from aioprefetch.parquet.plan import PlanLimits, ScanRequest, plan_scan, scan_request
+from aioprefetch.parquet.plan import ScanRequest, plan_scan, scan_request
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder

@@ -18,11 +18,12 @@ from aioprefetch.parquet.page_header import UNCOMPRESSED, LargePages, PageOption
 from aioprefetch.parquet.paged_leaf import PagedField, PagedLeaf, can_be_merged
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import ColumnSource, Unit, Window, has_dictionaries
-from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.ranges import joined
 
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
-_SMALL_GROUP_BYTES = 512 << 10
+SMALL_GROUP_BYTES = 512 << 10
 
 # Small row groups are decoded together until they have the rows of so many batches, where columns are decoded in
 # parallel. With fewer columns than processors it is windows that are decoded in parallel, so they are small.
@@ -57,7 +58,10 @@ class _Group:
 
 
 class WindowMaker:
-    """Makes the windows of one plan, and for each leaf what is scheduled of it: parts of ``segment_bytes`` at most."""
+    """Makes the windows of one plan, and the units of each leaf: parts of at most ``segment_bytes``.
+
+    Neighbouring chunks of a row group are submitted together while they have at most ``small_group_bytes`` together.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class WindowMaker:
         pages: PageOptions,
         *,
         segment_bytes: int,
+        small_group_bytes: int | None = None,
     ) -> None:
         self._page_options = pages
         self._footer = footer
@@ -75,6 +80,7 @@ class WindowMaker:
         self._projection = projection
         self._memory = memory
         self._segment_bytes = segment_bytes
+        self._small_group_bytes = SMALL_GROUP_BYTES if small_group_bytes is None else small_group_bytes
         self._units: list[list[Unit]] = [[] for _ in plan.columns]
         self._tail_is_there = False
         self._footer_parts: FooterParts | None = None
@@ -184,7 +190,7 @@ class WindowMaker:
 
     def _parts(self, group: _Group) -> list[GroupPart]:
         parts: list[GroupPart] = []
-        most = min(_SMALL_GROUP_BYTES, self._segment_bytes)
+        most = min(self._small_group_bytes, self._segment_bytes)
         for first, last in _runs([planned.chunk.size for planned in group.chunks], most):
             chunks = [planned.chunk for planned in group.chunks[first:last]]
             if sum(chunk.size for chunk in chunks) <= most:

@@ -1,7 +1,36 @@
-"""One open object: policy, blocks wanted, and the RangeReader."""
+"""One open object, and the story of a read.
+
+A ``RangeReader`` (``reader``) is the public face of two parts. The **cursor** (``cursor``) is the position of ``read``
+and ``readinto``: a seek moves it and nothing else. The **object reads** (``object_reads``) serve every read, whether it
+names an offset or begins at the cursor.
+
+A read looks into the **block store** first. The store holds, for each version of an object, *blocks* of a fixed size;
+a block consists of *segments*, each of which one request has filled. If one segment holds every byte of the read, the
+read is a *hit*: it costs a look-up and a copy, and sends nothing.
+
+The first read of a reader finds no version. The *opening* (``opening``) sends one request that brings size, ETag and
+the first bytes together, and pins the version. From then on every request names the pinned ETag, every response is
+compared with it, and another version is ``ObjectChanged``: bytes of two versions never mix.
+
+A *miss* goes four steps:
+
+1. The **window** (``window``) sees the read. It keeps the *runs* of the reader, a run being a series of reads that
+   continue one another, and decides whether the miss brings whole blocks or the exact range, and how many blocks are
+   fetched ahead of the run. ``policy`` holds the table of read policies, ``growth`` how a window grows. All three are
+   pure.
+2. The store says which bytes are resident, which are on their way, and which are missing. For the missing ones it
+   starts a **fetch**: it reserves memory, and calls ``Accessor.read`` through the layers down to the service.
+3. The fetch is the **sink** of its own request: the service writes the body into the memory of the segments. Each
+   reader that needs some of these bytes waits for the same fetch, and wakes as soon as its own bytes have arrived.
+4. The read copies its bytes out of the segments. Segments stay resident until the memory is needed for others.
+
+The requests of a read are queued before those of its window. A window's requests travel in the prefetch lane; a fetch
+in that lane is promoted to the demand lane as soon as a read waits for it. ``options`` checks what
+``operator.reader(path)`` takes, and ``iterators`` are the results of ``stream`` and ``iter_ranges``.
+"""
 
 from __future__ import annotations
 
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 
 __all__ = ["RangeReader"]

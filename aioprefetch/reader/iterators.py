@@ -8,28 +8,24 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.errors import RangeNotSatisfied
-from aioprefetch.ranges import MergedRange, Range
-from aioprefetch.reader.pinned_object import PinnedObject
+from aioprefetch.ranges import MergedRange, Range, coalesce
+from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.window import Session
-from aioprefetch.runtime.statistics import Tier
-
-if TYPE_CHECKING:
-    from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.runtime.statistics import Counters, Tier
 
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """What a RangeIterator does: ranges of an object, and the requests they were merged into.
+    """Ranges of an object, and the requests they were merged into.
 
-    ``tier``: what it has waited for already.
+    ``tier`` is where the bytes come from at best: the network, if the plan had to wait for the first response.
     """
 
-    pinned: PinnedObject
+    reads: ObjectReads
     ranges: Sequence[Range]
     merged: Sequence[MergedRange]
     tier: Tier
@@ -39,13 +35,18 @@ class RangeIterator:
     """Yields ``(position in the list, bytes)`` as ranges complete. Results are copies: none pins a merged buffer.
 
     Nothing is sent before the first result is awaited. A failed request fails the iteration when its turn comes;
-    ranges of requests that completed before come first, and whoever goes on afterwards gets the others. Several tasks
+    ranges of requests that completed before come first, and iterating on afterwards brings the others. Several tasks
     may consume one iterator, in turns; one that is cancelled takes no result with it.
     """
 
-    def __init__(self, reader: RangeReader, prepare: Callable[[], Awaitable[RangePlan]]) -> None:
-        self._reader = reader
-        self._prepare = prepare
+    def __init__(
+        self, connect: Callable[[], ObjectReads], ranges: Sequence[Range], limits: tuple[int, int], counters: Counters
+    ) -> None:
+        """``connect`` gives the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``."""
+        self._connect = connect
+        self._ranges = ranges
+        self._limits = limits
+        self._counters = counters
         self._plan: RangePlan | None = None
         self._pending: deque[MergedRange] = deque()
         self._active: list[tuple[MergedRange, list[Wait]]] = []
@@ -58,9 +59,16 @@ class RangeIterator:
 
     async def __anext__(self) -> tuple[int, bytes]:
         if self._plan is not None:  # A foreign loop must not even queue.
-            self._plan.pinned.runtime.check_loop(operation="read_ranges", path=self._plan.pinned.path)
+            reads = self._plan.reads
+            reads.runtime.check_loop(operation="read_ranges", path=reads.path)
         async with self._turn:
-            return await self._reader._guarded(self._next())
+            try:
+                return await self._next()
+            except StopAsyncIteration:
+                raise
+            except Exception:
+                self._counters["stream_read_exceptions"] += 1
+                raise
 
     async def _next(self) -> tuple[int, bytes]:
         if self._plan is None and not self._closed:
@@ -70,72 +78,99 @@ class RangeIterator:
         while not self._ready:
             if self._plan is None or not (self._pending or self._active):
                 raise StopAsyncIteration
-            self._start(self._plan.pinned)
+            self._start(self._plan.reads)
             if not self._active:
                 await self._copy(self._plan, self._pending.popleft())
                 continue
             if not any(_is_done(waits) for _, waits in self._active):
                 late = [wait for _, waits in self._active for wait in waits if not wait.future.done()]
-                await self._plan.pinned.first_completed(late)
+                await self._plan.reads.first_completed(late)
             await self._collect(self._plan)
         return self._ready.popleft()
 
-    def _start(self, pinned: PinnedObject) -> None:
-        while self._pending and self._pending[0].size <= pinned.request_bytes_max:
+    async def _prepare(self) -> RangePlan:
+        ranges, counters = self._ranges, self._counters
+        reads = self._connect()
+        filled = [wanted for wanted in ranges if wanted[1] > wanted[0]]
+        tier = Tier.MEMORY
+        if filled and reads.file is None:
+            tier = Tier.NETWORK
+            low, high = min(filled)
+            await reads.pinned.open(low, high - low)
+        size = reads.pinned.size
+        if size is not None:
+            check_ends(ranges, size, path=reads.path)
+        gap_bytes, bytes_max = self._limits
+        bytes_max = min(bytes_max, reads.pinned.request_bytes_max)
+        merged = coalesce(ranges, gap_bytes=gap_bytes, request_bytes_max=bytes_max)
+        useful_bytes = sum(end - begin for begin, end in ranges)
+        counters["stream_read_vectored_operations"] += 1
+        counters["stream_read_vectored_incoming_ranges"] += len(ranges)
+        counters["stream_read_vectored_incoming_bytes"] += useful_bytes
+        counters["stream_read_vectored_combined_ranges"] += len(merged)
+        requested_bytes = sum(piece.size for piece in merged)
+        counters["stream_read_vectored_read_bytes_discarded"] += max(0, requested_bytes - useful_bytes)
+        counters["stream_read_operations"] += 1
+        return RangePlan(reads, ranges, merged, tier)
+
+    def _start(self, reads: ObjectReads) -> None:
+        while self._pending and self._pending[0].size <= reads.pinned.request_bytes_max:
             piece = self._pending[0]
             in_flight = sum(active.size for active, _ in self._active)
-            if not pinned.has_room(len(self._active), in_flight, (piece.start, piece.end)):
+            if not reads.has_room(len(self._active), in_flight, (piece.start, piece.end)):
                 return
             self._pending.popleft()
-            self._active.append((piece, pinned.ask(piece.start, piece.end, fill="exact")))
+            self._active.append((piece, reads.request_and_join(piece.start, piece.end, fill="exact")))
 
     async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
         """A range too large to lie in memory as a whole, or evicted before its turn, step by step."""
         collected = io.BytesIO()
         try:
-            tier = await plan.pinned.copy(piece.start, piece.end, collected.write)
+            tier = await plan.reads.copy(piece.start, piece.end, collected.write)
             if collected.tell() < piece.size:
+                size = plan.reads.pinned.size
                 raise RangeNotSatisfied(
-                    f"a range ends past the end of the object of {plan.pinned.size} bytes",
-                    total=plan.pinned.size,
+                    f"a range ends past the end of the object of {size} bytes",
+                    total=size,
                     operation="read_ranges",
-                    path=plan.pinned.path,
+                    path=plan.reads.path,
                 )
         except asyncio.CancelledError:
-            self._pending.appendleft(piece)  # For whoever asks for the next result.
+            self._pending.appendleft(piece)  # For the task that awaits the next result.
             raise
         if not self._closed:
             self._deliver(plan, piece, [memoryview(collected.getvalue())], tier)
 
     async def _collect(self, plan: RangePlan) -> None:
-        """The first request that has ended. One alone: if it failed, what others brought is not lost with it."""
-        entry = next((one for one in self._active if _is_done(one[1])), None)
+        """Deliver the first request that has ended, and only one: if it failed, the others are not lost with it."""
+        entry = next((active for active in self._active if _is_done(active[1])), None)
         if entry is None:  # Closed meanwhile.
             return
         piece, waits = entry
+        pinned = plan.reads.pinned
         try:
-            found = await plan.pinned.arrived(piece.start, piece.end, waits)
-            if found is None:
-                plan.pinned.release(waits)  # Pinned bytes must not keep others from the memory that is needed now.
+            pieces = await plan.reads.arrived(piece.start, piece.end, waits)
+            if pieces is None:
+                pinned.release(waits)  # Pinned bytes must not keep others from the memory that is needed now.
                 await self._copy(plan, piece)
             else:
-                self._deliver(plan, piece, found, tier_of(waits))
+                self._deliver(plan, piece, pieces, tier_of(waits))
         finally:
             if entry in self._active:
                 self._active.remove(entry)
-                plan.pinned.release(waits)
+                pinned.release(waits)
 
-    def _deliver(self, plan: RangePlan, piece: MergedRange, found: list[memoryview], tier: Tier) -> None:
-        whole = found[0] if len(found) == 1 else memoryview(b"".join(found))
+    def _deliver(self, plan: RangePlan, piece: MergedRange, pieces: list[memoryview], tier: Tier) -> None:
+        whole = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        delivered_bytes = 0
         for member in piece.members:
             start, end = plan.ranges[member]
             self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
-        self._reader._count_delivered(
-            sum(len(self._ready[-1 - i][1]) for i in range(len(piece.members))), max(tier, plan.tier)
-        )
+            delivered_bytes += end - start
+        plan.reads.count_delivered(delivered_bytes, max(tier, plan.tier))
 
     async def aclose(self) -> None:
-        """Give up what is not delivered yet: nobody waits for it any more."""
+        """Give up the results that were not delivered yet, and their requests."""
         self._closed = True
         self._pending.clear()
         self._ready.clear()
@@ -143,7 +178,7 @@ class RangeIterator:
             for _, waits in self._active:
                 for wait in waits:
                     wait.future.cancel()  # Another task may be waiting for the next result.
-                self._plan.pinned.release(waits)
+                self._plan.reads.pinned.release(waits)
         self._active.clear()
         self._plan = None
 
@@ -162,9 +197,21 @@ class ChunkIterator:
     Left before its end, by ``aclose`` or ``async with``, it breaks off what is fetched ahead.
     """
 
-    def __init__(self, reader: RangeReader, chunk_bytes: int) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        read: Callable[[int], Awaitable[bytes]],
+        tell: Callable[[], int],
+        chunk_bytes: int,
+        *,
+        expect_run: Callable[[], Session | None],
+        leave_run: Callable[[Session | None, int], None],
+    ) -> None:
+        """``read`` reads at the cursor and ``tell`` is its position. A run is expected before the first chunk."""
+        self._read = read
+        self._tell = tell
         self._chunk_bytes = chunk_bytes
+        self._expect_run = expect_run
+        self._leave_run = leave_run
         self._begun = False
         self._closed = False
         self._run: Session | None = None
@@ -180,15 +227,15 @@ class ChunkIterator:
 
     async def _next(self) -> bytes:
         if not self._begun:
-            self._run = self._reader._expect_run()
+            self._run = self._expect_run()
             self._begun = True
-        chunk = await self._reader.read(self._chunk_bytes)
+        chunk = await self._read(self._chunk_bytes)
         if not chunk:
             self._closed = True
             raise StopAsyncIteration
-        self._position = self._reader.tell()
+        self._position = self._tell()
         if self._closed:  # Closed while it waited for this chunk.
-            self._reader._leave_run(self._run, self._position)
+            self._leave_run(self._run, self._position)
         return chunk
 
     async def aclose(self) -> None:
@@ -197,7 +244,7 @@ class ChunkIterator:
         Requests for what lies ahead are broken off, and their memory comes back; what has arrived stays.
         """
         if self._begun and not self._closed:
-            self._reader._leave_run(self._run, self._position)
+            self._leave_run(self._run, self._position)
         self._closed = True
 
     async def __aenter__(self) -> ChunkIterator:
@@ -211,3 +258,15 @@ class ChunkIterator:
 
 def _is_done(waits: Sequence[Wait]) -> bool:
     return all(wait.future.done() for wait in waits)
+
+
+def check_ends(ranges: Sequence[Range], size: int, *, path: str) -> None:
+    """``RangeNotSatisfied`` for a range that ends past the end of an object of ``size`` bytes."""
+    for start, end in ranges:
+        if end > size and end > start:
+            raise RangeNotSatisfied(
+                f"({start}, {end}) ends past the end of the object of {size} bytes",
+                total=size,
+                operation="read_ranges",
+                path=path,
+            )

@@ -18,17 +18,17 @@ from aioprefetch.reader.growth import Growth, Progress
 from aioprefetch.reader.policy import Fill, Policy
 
 # So many reads that belong to no run bring whole blocks; those after them exact ranges.
-BLOCKS_FOR_STRAYS = 2
+RANDOM_READS_BY_BLOCK = 2
 
 # After so many a read has to continue a run exactly to belong to it.
-SCATTERED_AFTER = 3
+RANDOM_AFTER = 3
 
 # So long a skip ends no run: to read on through it takes 23 ms at 90 MB/s, and a first byte takes 20 to 50 ms.
 SKIP_BYTES = 2 << 20
 
 # After so many blocks read in order without a scattered read in between, one of these may bring a block again: at most
 # one block in seventeen is then fetched in vain.
-CALM_BLOCKS = 16
+ORDERED_BLOCKS = 16
 
 # More runs than this at once in one object are forgotten, the one used longest ago first. While reads are scattered, a
 # run that was not read during so many of them has to show again that it is one.
@@ -39,7 +39,7 @@ SESSIONS_MAX = 16
 class Session:
     """One run: it began at ``start`` and goes on at ``position``; all before ``reach`` was asked for already.
 
-    ``told``: where it stood when a read of it was reported last; hits in between are not.
+    ``reported_position``: where it stood when a read of it was reported last; hits in between are not.
     ``shared``: the cursor left it and came back, so that leaving it says nothing any more.
     ``joined``: another run has come to the same place, and the two are one.
     ``beyond_bytes``: how much of it was read behind the end of the split.
@@ -47,15 +47,15 @@ class Session:
 
     start: int
     position: int
-    told: int
-    reach: int
+    reported_position: int
+    requested_end: int
     blocks: int
     established: bool
     reads: int = 1
     run_bytes: int = 0
     used: int = 0
-    shared: bool = False
-    joined: bool = False
+    cursor_left: bool = False
+    merged: bool = False
     beyond_bytes: int = 0
 
 
@@ -67,7 +67,7 @@ class BackwardRun:
     """
 
     front: int
-    reach: int
+    requested_end: int
     run_bytes: int
     established: bool = False
     reads: int = 1
@@ -75,7 +75,7 @@ class BackwardRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WindowDecision:
     """What a read entails.
 
     How a miss is filled, what to fetch ``ahead``, and what was fetched ahead in vain and is ``left``. A read that
@@ -84,7 +84,7 @@ class Look:
 
     fill: Fill
     ahead: Range | None = None
-    left: Range | None = None
+    abandoned: Range | None = None
     continues: bool = True
 
 
@@ -118,28 +118,28 @@ class Windows:
         self.stop = 0
         self._last_end = last_end
         self._cursor: Session | None = None
-        self._strays = 0
-        self._calm_bytes = 0
+        self._random_reads = 0
+        self._ordered_bytes = 0
         self._tick = 0
 
     @property
-    def scattered(self) -> bool:
+    def is_random(self) -> bool:
         """Whether reads are scattered, so that only those belong to a run that continue it exactly."""
         fill = self.policy.fill
-        return fill == "exact" or (fill == "adaptive" and self._strays >= SCATTERED_AFTER)
+        return fill == "exact" or (fill == "adaptive" and self._random_reads >= RANDOM_AFTER)
 
     @property
     def fill(self) -> Fill:
         """What a miss brings that belongs to no run."""
-        spent = self.policy.fill == "adaptive" and self._strays >= BLOCKS_FOR_STRAYS
-        return "exact" if spent or self.scattered else "block"
+        spent = self.policy.fill == "adaptive" and self._random_reads >= RANDOM_READS_BY_BLOCK
+        return "exact" if spent or self.is_random else "block"
 
     @property
     def positions(self) -> tuple[int, ...]:
         """Where the runs stand that are read ahead of."""
         return tuple(session.position for session in self.sessions if session.blocks)
 
-    def observe(
+    def on_read(
         self,
         start: int,
         end: int,
@@ -149,7 +149,7 @@ class Windows:
         at_cursor: bool = False,
         may_grow: bool = True,
         backward: bool = False,
-    ) -> Look:
+    ) -> WindowDecision:
         """A read of ``[start, end)`` that was not served from memory alone, or that has come to a mark.
 
         ``missing``: some of it is neither resident nor on its way. ``stalled``: it has to wait. ``at_cursor``: it was
@@ -157,7 +157,7 @@ class Windows:
         ``backward``: it is missing, and lies right in front of what was read before it.
         """
         if self.policy.window == "none":
-            return Look(self.fill)
+            return WindowDecision(self.fill)
         self._tick += 1
         self._catch_up()
         found = self._find(start, end)
@@ -165,30 +165,30 @@ class Windows:
             return self._go_back(start, end, may_grow=may_grow)
         if found is None:
             if not missing and self._asked_for(start, end):
-                return Look(self.fill, continues=False)
+                return WindowDecision(self.fill, continues=False)
             return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
         if missing:  # What had been asked for is gone again: evicted, broken off, or it never came.
-            found.reach = min(found.reach, end)
-        if self.scattered and self._tick - found.used > SESSIONS_MAX:
+            found.requested_end = min(found.requested_end, end)
+        if self.is_random and self._tick - found.used > SESSIONS_MAX:
             self._doubt(found)
         if abs(start - found.position) > self.block_bytes:  # It hit what lies ahead, and may have been aimed anywhere.
-            self._strays += 1
-            self._calm_bytes = 0
-        crossed = self._block(end - 1) != self._block(found.told - 1)
-        jumped = not self._in_block(start, found.told)
+            self._random_reads += 1
+            self._ordered_bytes = 0
+        crossed = self._block(end - 1) != self._block(found.reported_position - 1)
+        jumped = not self._in_block(start, found.reported_position)
         # What a hit has read was counted by catching up with it.
         in_order_bytes = max(0, end - max(start, found.position))
         found.run_bytes += in_order_bytes
         found.reads += 1
         self._count_beyond(found, max(start, found.position), end)
-        found.position = found.told = end
-        self._note_calm(in_order_bytes)
+        found.position = found.reported_position = end
+        self._note_ordered(in_order_bytes)
         if not found.established:
-            found.established = not self.scattered or found.run_bytes >= self.block_bytes
-        left = self._move_cursor(found) if at_cursor else None
+            found.established = not self.is_random or found.run_bytes >= self.block_bytes
+        abandoned = self._move_cursor(found) if at_cursor else None
         if may_grow:
             self._grow(found, stalled=stalled, crossed=crossed, jumped=jumped)
-        return self._look(found, end, left=left, may_grow=may_grow)
+        return self._look(found, end, abandoned=abandoned, may_grow=may_grow)
 
     def expect(self, position: int) -> Session:
         """The caller says that it reads on from ``position`` to the end: a run with a full window."""
@@ -208,11 +208,11 @@ class Windows:
         self._catch_up()
         if run not in self.sessions:  # Forgotten meanwhile; the cursor may follow another in its place.
             run = self._cursor if self._cursor is not None and self._cursor.position == position else None
-        if run is None or run.joined:
+        if run is None or run.merged:
             return []
         left = self._leave(run)
         run.blocks = min(self.growth.first, self.limit)
-        others = sorted((one.position, one.reach) for one in self.sessions if one is not run)
+        others = sorted((one.position, one.requested_end) for one in self.sessions if one is not run)
         return [] if left is None else subtract(left, others)
 
     def shrink(self) -> None:
@@ -225,7 +225,7 @@ class Windows:
         self.sessions.clear()
         self.backward_runs.clear()
         self._cursor = None
-        self._strays = self._calm_bytes = 0
+        self._random_reads = self._ordered_bytes = 0
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -235,16 +235,16 @@ class Windows:
         for session in self.sessions:
             position = self._last_end(session.position)
             if position > session.position:
-                self._note_calm(position - session.position)
+                self._note_ordered(position - session.position)
                 session.run_bytes += position - session.position
                 self._count_beyond(session, session.position, position)
                 session.position = position
-                session.reach = max(session.reach, position)
+                session.requested_end = max(session.requested_end, position)
                 session.used = self._tick
             other = at.get(position)
             if other is not None:
-                session.joined = other.joined = True
-            if other is None or (session.established, session.reach) > (other.established, other.reach):
+                session.merged = other.merged = True
+            if other is None or (session.established, session.requested_end) > (other.established, other.requested_end):
                 at[position] = session
         if len(at) < len(self.sessions):
             self.sessions = [session for session in self.sessions if at[session.position] is session]
@@ -262,36 +262,36 @@ class Windows:
         for session in self.sessions:
             skip = start - session.position
             back = forward = end - start
-            if not self.scattered:
+            if not self.is_random:
                 back = forward = min(self.block_bytes, max(SKIP_BYTES, back, session.run_bytes))
                 if session.established:
-                    forward = max(forward, session.reach - session.position)
+                    forward = max(forward, session.requested_end - session.position)
             if -back <= skip <= forward and (best is None or abs(skip) < abs(start - best.position)):
                 best = session
         return best
 
     def _asked_for(self, start: int, end: int) -> bool:
-        ahead = [(session.position, session.reach) for session in self.sessions]
-        ahead += [(run.reach, run.front) for run in self.backward_runs]
+        ahead = [(session.position, session.requested_end) for session in self.sessions]
+        ahead += [(run.requested_end, run.front) for run in self.backward_runs]
         return any(low <= start and end <= high for low, high in ahead)
 
-    def _begin(self, start: int, end: int, *, missing: bool, at_cursor: bool, may_grow: bool) -> Look:
+    def _begin(self, start: int, end: int, *, missing: bool, at_cursor: bool, may_grow: bool) -> WindowDecision:
         fill = self.fill
         if missing or not self.sessions:
-            self._strays += 1
-            self._calm_bytes = 0
+            self._random_reads += 1
+            self._ordered_bytes = 0
         blocks = self.limit if self.policy.window == "full" else min(self.growth.first, self.limit)
         session = Session(
             start, end, end, end, blocks, established=fill == "block" and blocks > 0, run_bytes=end - start
         )
         self._count_beyond(session, start, end)
-        left = self._move_cursor(session) if at_cursor else None
-        left = self._add(session) or left
+        abandoned = self._move_cursor(session) if at_cursor else None
+        abandoned = self._add(session) or abandoned
         if fill == "block":
-            session.reach = self._block_end(end)
+            session.requested_end = self._block_end(end)
         if not session.established or not may_grow:
-            return Look(fill, left=left)
-        return self._look(session, end, left=left, may_grow=True)
+            return WindowDecision(fill, abandoned=abandoned)
+        return self._look(session, end, abandoned=abandoned, may_grow=True)
 
     def _add(self, session: Session) -> Range | None:
         session.used = self._tick
@@ -307,69 +307,70 @@ class Windows:
         """The cursor follows ``session`` from now on; to return to a run it has left is no reason to drop either."""
         before, self._cursor = self._cursor, session
         known = session in self.sessions
-        if before is None or before is session or before.shared or known:
-            session.shared = session.shared or (known and before is not session)
+        if before is None or before is session or before.cursor_left or known:
+            session.cursor_left = session.cursor_left or (known and before is not session)
             return None
         return self._leave(before)
 
     def _leave(self, session: Session) -> Range | None:
         """A run ended: what it had ahead of it was fetched in vain, and the next ones look less far."""
-        position, reach = session.position, session.reach
-        session.reach = position
+        position, requested_end = session.position, session.requested_end
+        session.requested_end = position
         ahead_of_block = self._block_end(position)
-        if reach <= ahead_of_block or not session.established:
+        if requested_end <= ahead_of_block or not session.established:
             return None
         session.run_bytes = 0
         self.limit //= 2
-        return ahead_of_block, reach
+        return ahead_of_block, requested_end
 
     # --- backward -----------------------------------------------------------------------------------------------
 
-    def _go_back(self, start: int, end: int, *, may_grow: bool) -> Look:
+    def _go_back(self, start: int, end: int, *, may_grow: bool) -> WindowDecision:
         """A miss that goes on towards the start: it brings a block, in which the next reads are hits.
 
         While reads are scattered it is exact at first, with as much ahead again as the run is long, as forward.
         """
         run = self._backward_run(start, end)
         if run is None:
-            run = BackwardRun(front=start, reach=start, run_bytes=end - start)
+            run = BackwardRun(front=start, requested_end=start, run_bytes=end - start)
             self.backward_runs = [*self.backward_runs[1 - SESSIONS_MAX :], run]
         else:
-            if self.scattered and self._tick - run.used > SESSIONS_MAX:
+            if self.is_random and self._tick - run.used > SESSIONS_MAX:
                 run.established, run.run_bytes, run.reads = False, 0, 1
             in_order_bytes = run.front - start
             run.run_bytes += in_order_bytes
             run.reads += 1
             run.front = start
-            self._note_calm(in_order_bytes)
+            self._note_ordered(in_order_bytes)
         run.used = self._tick
-        run.established = run.established or not self.scattered or run.run_bytes >= self.block_bytes
-        run.reach = start
+        run.established = run.established or not self.is_random or run.run_bytes >= self.block_bytes
+        run.requested_end = start
         if run.established or not may_grow or run.reads <= 2:
-            return Look("block" if run.established else self.fill)
-        run.reach = max(0, start - min(run.run_bytes, self.limit * self.block_bytes))
-        return Look(self.fill, (run.reach, start) if run.reach < start else None)
+            return WindowDecision("block" if run.established else self.fill)
+        run.requested_end = max(0, start - min(run.run_bytes, self.limit * self.block_bytes))
+        return WindowDecision(self.fill, (run.requested_end, start) if run.requested_end < start else None)
 
     def _backward_run(self, start: int, end: int) -> BackwardRun | None:
         """The run that a read goes on with towards the start, the nearest behind it.
 
         One that brings blocks misses once in a block. While reads are scattered, others have to be continued exactly.
         """
-        apart = end - start if self.scattered else self.block_bytes + SKIP_BYTES
+        apart = end - start if self.is_random else self.block_bytes + SKIP_BYTES
         near = [
             run
             for run in self.backward_runs
-            if start <= run.front and run.reach - end <= (max(apart, self.block_bytes) if run.established else apart)
+            if start <= run.front
+            and run.requested_end - end <= (max(apart, self.block_bytes) if run.established else apart)
         ]
         return min(near, key=lambda run: run.front, default=None)
 
     # --- windows ------------------------------------------------------------------------------------------------
 
-    def _note_calm(self, in_order_bytes: int) -> None:
-        self._calm_bytes += in_order_bytes
-        if self._calm_bytes >= CALM_BLOCKS * self.block_bytes:
-            self._calm_bytes = 0
-            self._strays = min(self._strays, BLOCKS_FOR_STRAYS - 1)
+    def _note_ordered(self, in_order_bytes: int) -> None:
+        self._ordered_bytes += in_order_bytes
+        if self._ordered_bytes >= ORDERED_BLOCKS * self.block_bytes:
+            self._ordered_bytes = 0
+            self._random_reads = min(self._random_reads, RANDOM_READS_BY_BLOCK - 1)
 
     @staticmethod
     def _doubt(session: Session) -> None:
@@ -392,23 +393,23 @@ class Windows:
             progress = Progress(session.blocks, stalled, crossed, jumped, self.limit)
             session.blocks = min(self.limit, self.growth.grow(progress))
 
-    def _look(self, session: Session, end: int, *, left: Range | None, may_grow: bool) -> Look:
+    def _look(self, session: Session, end: int, *, abandoned: Range | None, may_grow: bool) -> WindowDecision:
         session.used = self._tick
         if session.established:
             fill: Fill = "block"
-            session.reach = max(session.reach, self._block_end(end))
+            session.requested_end = max(session.requested_end, self._block_end(end))
             stop = self._block_end(end) + session.blocks * self.block_bytes
         else:
             # A run among scattered reads: as far ahead again as it is long, once half of that is used up.
             fill = self.fill
             length = min(session.run_bytes, self.limit * self.block_bytes) if session.reads > 2 else 0
-            session.reach = max(session.reach, end)
-            stop = end + length if session.reach - end <= length // 2 else 0
-        start, stop = session.reach, min(stop, self._stop_of(session), self._next_run(end))
+            session.requested_end = max(session.requested_end, end)
+            stop = end + length if session.requested_end - end <= length // 2 else 0
+        start, stop = session.requested_end, min(stop, self._stop_of(session), self._next_run(end))
         if not may_grow or stop <= start:
-            return Look(fill, left=left)
-        session.reach = stop
-        return Look(fill, (start, stop), left)
+            return WindowDecision(fill, abandoned=abandoned)
+        session.requested_end = stop
+        return WindowDecision(fill, (start, stop), abandoned)
 
     def _count_beyond(self, session: Session, start: int, end: int) -> None:
         """A run has been read from ``start`` to ``end``: count what of it lies behind the end of the split."""

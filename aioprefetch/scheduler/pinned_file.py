@@ -7,11 +7,10 @@ the condition.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
 from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.blocks.file import BlockFile
 from aioprefetch.errors import (
     ConditionNotMatch,
     NotFound,
@@ -22,9 +21,6 @@ from aioprefetch.errors import (
 from aioprefetch.ranges import Range, at_least
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
-
-if TYPE_CHECKING:
-    from aioprefetch.blocks.block_file import BlockFile
 
 # What a file is opened with. It holds the metadata of most files of up to some hundred column pages, and takes less
 # than a millisecond at 90 MB/s, where a second request costs 20 to 50.
@@ -167,20 +163,7 @@ class PinnedFile:
     def held_ranges(self) -> list[Range]:
         """What the runtime's blocks have of this version, in order: it needs no request while it is there."""
         file = self._blocks()
-        if file is None:
-            return []
-        found: list[Range] = []
-        for index in sorted(file.blocks):
-            for low, high in file.blocks[index].bounds(*file.grid.bounds(index)):
-                position = low
-                while position < high and (segment := file.at(position)) is not None:
-                    end = min(high, segment.start + segment.filled)
-                    if found and found[-1][1] == position:
-                        found[-1] = (found[-1][0], end)
-                    else:
-                        found.append((position, end))
-                    position = end
-        return found
+        return [] if file is None else file.resident_ranges()
 
     def holds(self, start: int, end: int) -> bool:
         """Whether the runtime's blocks have all of ``[start, end)``."""

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from aioprefetch.errors import excerpt
 from aioprefetch.source.json_fields import fields_of, integer, milliseconds, optional, text
 
 
@@ -87,7 +88,7 @@ def cursor_from_json(value: Any) -> Cursor:
     """The cursor that ``cursor_to_json`` wrote. ``ValueError`` for anything else."""
     kind = text(value.get("kind") if isinstance(value, dict) else None)
     if kind not in _KINDS:
-        raise ValueError(f"a cursor is one of {', '.join(_KINDS)}, not {kind!r:.40}")
+        raise ValueError(f"a cursor is one of {', '.join(_KINDS)}, not {excerpt(kind, 40)!r}")
     checks = _CHECKS[kind]
     fields = fields_of(value, ("kind", *checks))
     return _KINDS[kind](**{name: check(fields[name]) for name, check in checks.items()})

@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from aioprefetch.errors import excerpt
+
 T = TypeVar("T")
 
 # What Arrow, Java and the names of a log have room for.
@@ -95,8 +97,8 @@ def _kind(value: Any) -> str:
         return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, int) and not -INTEGER_MAX <= value <= INTEGER_MAX:
         return f"a number of {value.bit_length()} bits"
-    return f"{value!r:.80}"
+    return excerpt(repr(value), 80)
 
 
 def _cut(names: list[Any]) -> str:
-    return f"{[f'{name:.40}' if isinstance(name, str) else _kind(name) for name in names[:5]]}"
+    return f"{[excerpt(name, 40) if isinstance(name, str) else _kind(name) for name in names[:5]]}"

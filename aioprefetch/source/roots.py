@@ -11,7 +11,6 @@ WRITTEN = (
     "meta.json",
     "snapshot.json",
     "snapshot-000000000000.json",
-    "writer.json",
     "schema.json",
     "stream.json",
     "cleaned.json",

@@ -8,15 +8,43 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pickle
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound, PermissionDenied, Unsupported
+from aioprefetch.errors import (
+    ConfigInvalid,
+    Error,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    Unsupported,
+)
 from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
+from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
+from aioprefetch.spark.option_names import OPTIONS
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl
+
+# The planned version is gone, so that the same batch fails each time.
+_CHANGED = (
+    "onChanged=skip with overwrites=reread lets a stream go on, and brings the new version with a later batch; a batch"
+    " that is started again lists it again"
+)
+_LOCAL_CHANGED = f"{_CHANGED}. A program that is still writing the file should write it elsewhere, then rename it"
+_INFERRED = (
+    "the schema was inferred from some of the files: raise inferSampleFiles or inferSampleBytes, give a schema, name "
+    "columns, or set unknownFields"
+)
+# Names of fields in messages of the engine, where an option of Spark has another name.
+_NAMES = {
+    option.target: option.name
+    for option in reversed(OPTIONS.values())
+    if option.group in ("format", "failure") and "_" in option.target
+}
 
 
 def source_operator(settings: SourceSettings, root: str | None = None) -> Operator:
@@ -48,29 +76,27 @@ def _made(root: str, options: Mapping[str, Any]) -> Operator:
 
 @contextlib.contextmanager
 def explaining(settings: SourceSettings) -> Iterator[None]:
-    """Say in an error what the user may not know of: that keys of the session were left out, or a schema inferred.
+    """Add a hint to an error of the engine, in the words of Spark's options. Includes ``worker.short_errors``."""
+    with worker.short_errors():
+        try:
+            yield
+        except Error as error:
+            hint = _hint(error, settings)
+            if hint is not None:
+                error.add_context(hint=hint)
+            raise
 
-    With ``worker.short_errors``.
-    """
-    with worker.short_errors(), _hints(settings):
-        yield
 
-
-@contextlib.contextmanager
-def _hints(settings: SourceSettings) -> Iterator[None]:
-    try:
-        yield
-    except PermissionDenied as error:
-        if settings.left_out is not None:
-            error.add_context(hint=settings.left_out)
-        raise
-    except Unsupported as error:
-        if settings.is_inferred and "field" in error.context:
-            error.add_context(
-                hint="the schema was inferred from some of the files: raise inferSampleFiles or inferSampleBytes, give "
-                "a schema, name columns, or set unknownFields"
-            )
-        raise
+def _hint(error: Error, settings: SourceSettings) -> str | None:
+    if isinstance(error, PermissionDenied):
+        return settings.left_out
+    if isinstance(error, Unsupported) and settings.is_inferred and "field" in error.context:
+        return _INFERRED
+    file = error.context.get("file")
+    if file is not None and reason_of(error) == "changed":
+        return _LOCAL_CHANGED if str(file).startswith("file:") else _CHANGED
+    named = [field for field in _NAMES if re.search(rf"\b{field}\b", error.message)]
+    return ", ".join(f"{field} is the option {_NAMES[field]}" for field in named) or None
 
 
 async def locate(settings: SourceSettings) -> SourceUrl:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.source.columns.zones import set_zone_advice
 from aioprefetch.source.list import Selection
 from aioprefetch.source.options import (
     METADATA_COLUMNS,
@@ -75,6 +76,11 @@ class SourceSettings:
 
 
 Groups = dict[str, dict[str, Any]]
+
+# Each process that reads imports this module for its settings.
+set_zone_advice(
+    "give the option timeZone, or call aioprefetch.spark.register(spark), which hands over spark.sql.session.timeZone"
+)
 
 # Properties that every new table of Spark's catalog has. For its rows the catalog asks without any options.
 _OF_CATALOG = frozenset({"owner", "provider"})

@@ -11,7 +11,7 @@ from typing import Any
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict, UntrustedMetadata
 from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.state.sealed import seal, unseal
+from aioprefetch.source.state.checksummed_json import seal, unseal
 from aioprefetch.spark.operators import locate
 from aioprefetch.spark.option_names import OPTIONS
 from aioprefetch.spark.settings import SourceSettings, with_location

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from aioprefetch.operator.operator import Operator
-    from aioprefetch.reader.range_reader import RangeReader
+    from aioprefetch.reader.reader import RangeReader
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from aioprefetch.operator.operator import Operator
-    from aioprefetch.reader.range_reader import RangeReader
+    from aioprefetch.reader.reader import RangeReader
 
 # Lines are searched in pieces of this size, copied out of the resident blocks once.
 LINE_PIECE_BYTES = 128 << 10

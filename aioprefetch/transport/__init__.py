@@ -5,7 +5,6 @@ from aioprefetch.transport.connection import Connection, Destination, Receiver
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local_or_metadata
 from aioprefetch.transport.response_head import ResponseHead
-from aioprefetch.transport.streamed import StreamedAnswer
 
 __all__ = [
     "DEFAULT_PORTS",
@@ -18,7 +17,6 @@ __all__ = [
     "Proxy",
     "Receiver",
     "ResponseHead",
-    "StreamedAnswer",
     "Target",
     "encoded_fields",
     "is_link_local_or_metadata",

@@ -12,17 +12,17 @@ LINE_BYTES_MAX = 4096
 TRAILER_BYTES_MAX = 16 << 10
 
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?[\t ]*")
-# Both look at what was received where it lies, and copy no more than they find.
+# These search the received bytes in place and copy only the match.
 _LINE = re.compile(rb"[^\n]*\n?")
 _NEXT_CHUNK = re.compile(rb"\r\n([0-9A-Fa-f]{1,15})\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
 
 class ChunkedDecoder:
-    """Takes a body as it arrives and gives back what it carries.
+    """Decodes a chunked body as it arrives.
 
-    ``ended`` after the last chunk and its trailers; ``rest`` is what came after it. Trailers are read and dropped.
-    Raises ``ProtocolError`` for a size that is none, a missing line end, or lines without end.
+    ``ended`` after the last chunk and its trailers; ``rest`` are the bytes after them. Trailers are dropped. Raises
+    ``ProtocolError`` for an invalid size, a missing line end, and an endless line.
     """
 
     __slots__ = ("_left_bytes", "_line", "_state", "_trailer_bytes", "ended", "rest")
@@ -36,7 +36,7 @@ class ChunkedDecoder:
         self.rest = b""
 
     def feed(self, data: memoryview) -> list[memoryview]:
-        """The pieces of the body in ``data``, which are views of it."""
+        """The content of the chunks in ``data``, as views of it."""
         pieces: list[memoryview] = []
         position = 0
         while position < len(data) and not self.ended:
@@ -52,7 +52,7 @@ class ChunkedDecoder:
 
     def _take_line(self, data: memoryview, position: int) -> int:
         if not self._line and self._state == self._chunk_end:
-            # As nearly always: one chunk ends and the next begins, both of which are here.
+            # The usual case: the end of a chunk and the size of the next one are in ``data``.
             match = _NEXT_CHUNK.match(data, position)
             if match is not None and (size_bytes := int(match[1], 16)):
                 self._left_bytes = size_bytes
@@ -72,7 +72,7 @@ class ChunkedDecoder:
     def _size_line(self, line: bytes) -> None:
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise ProtocolError("a chunk of the body does not begin with its size")
+            raise ProtocolError("a chunk of the body does not begin with a size")
         self._left_bytes = int(match[1], 16)
         self._state = self._chunk_end if self._left_bytes else self._trailer
 
@@ -86,7 +86,7 @@ class ChunkedDecoder:
         if not line:
             self.ended = True
         elif self._trailer_bytes > TRAILER_BYTES_MAX or not _TRAILER.fullmatch(line):
-            raise ProtocolError("what follows the chunks of the body is no trailer")
+            raise ProtocolError("the chunks of the body are followed by an invalid trailer")
 
 
 class UnsizedBody:
@@ -123,6 +123,6 @@ class UnsizedBody:
             self.is_clean = not decoder.rest
 
     def end_with_connection(self) -> bool:
-        """The connection has ended; whether the body has too."""
+        """Whether the end of the connection is the end of the body."""
         self.ended = self.ended or self._decoder is None
         return self.ended

@@ -1,15 +1,14 @@
-"""The client: ranged GETs and HEADs over pooled HTTP/1.1 connections, bodies received into the caller's memory."""
+"""The client: GET and HEAD over pooled HTTP/1.1 connections; bodies are received into the memory of the caller."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport.connection import Connection, Receiver, StaleConnection
+from aioprefetch.transport.connection import Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import Pool
-from aioprefetch.transport.streamed import StreamedAnswer
 
 
 class ClientSnapshot(NamedTuple):
@@ -25,10 +24,10 @@ class ClientSnapshot(NamedTuple):
 
 
 class HttpClient:
-    """One pool of connections within a runtime, which closes it.
+    """One pool of connections, closed with its runtime.
 
-    Redirects are not followed, bodies are not inflated, nothing is retried, with one exception: a connection that was
-    kept from an earlier request, and turns out to be closed before a byte of a response came, is replaced once.
+    The client follows no redirects, decodes no content codings and retries nothing but a stale connection: if a reused
+    connection was closed before the first byte of the response, the request is sent once more on a new one.
     """
 
     def __init__(self, runtime: Runtime, options: ClientOptions | None = None) -> None:
@@ -47,11 +46,11 @@ class HttpClient:
         return {"transport_connections_open": pool.open_count, "transport_connections_idle": pool.idle_count}
 
     async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
-        """Send a request; ``receiver`` gets the response. Returns how many seconds its head took.
+        """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
-        ``fields`` are the headers of this request alone, each with its CRLF (``encoded_fields``). Raises
+        ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``. Raises
         ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
-        ``Closed``, or what the receiver raised. If it fails or is cancelled, the connection is closed.
+        ``Closed``, and any error of the receiver. If the call fails or is cancelled, the connection is closed.
         """
         pool = self._pool
         connection = pool.take_idle(target.route) or await pool.connect(target.route)
@@ -68,27 +67,3 @@ class HttpClient:
             raise
         finally:
             pool.release(connection)
-
-    def stream(self, connection: Connection) -> StreamedAnswer:
-        """For a receiver whose response is better read piece by piece: it returns what ``take_over`` of this returns.
-
-        ``fetch`` then returns at once, and whoever reads the response closes it.
-        """
-        return StreamedAnswer(connection, self._pool.release)
-
-    async def open(self, target: Target, fields: bytes) -> StreamedAnswer:
-        """Send a request and return with the head of its response; the caller reads the body, and closes it."""
-        pool = self._pool
-        is_fresh = False
-        while True:
-            connection = await pool.connect(target.route, is_fresh=is_fresh)
-            response = StreamedAnswer(connection, pool.release)
-            try:
-                await response.begin(target.head + fields + b"\r\n", is_head=target.is_head)
-                return response
-            except StaleConnection:
-                self._runtime.counters["transport_stale_connections"] += 1
-                is_fresh = True
-            except BaseException:
-                response.close()
-                raise

@@ -120,16 +120,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(request)
         return done
 
-    def hand_over(self) -> asyncio.Future[float]:
-        """End the wait for this response, whose body is read by somebody else: by whom the new future is waited for.
-
-        For a receiver, in its ``begin``.
-        """
-        done, self._done = self._done, self._loop.create_future()
-        if done is not None and not done.done():
-            done.set_result(self._head_seconds - self._sent_seconds)
-        return self._done
-
     @property
     def is_usable(self) -> bool:
         """Whether another request may be sent on it."""
@@ -161,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self._finish(is_clean=False)
 
     def pause(self) -> None:
-        """Receive nothing until ``resume``: the reader of a stream is behind. It is not waited for meanwhile."""
+        """Receive nothing until ``resume``: the receiver has no memory for more. No timeout runs meanwhile."""
         if not (self._paused or self._closing) and self._below is not None:
             self._paused = True
             self._below.pause_reading()
@@ -347,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, *, is_clean: bool) -> None:
         self._succeed()
         if is_clean and self._keeps_alive:
-            self.resume()  # Its last reader is behind; the next one does not wait for that.
+            self.resume()  # Its receiver may have paused it at the last byte; the next request is received.
         else:
             self._break_off()
 

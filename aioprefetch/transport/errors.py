@@ -1,4 +1,4 @@
-"""What the exceptions of sockets and TLS mean in our tree of errors: one table. Nothing of theirs is repeated."""
+"""The errors for exceptions of sockets and TLS. Messages of these exceptions are not repeated in ours."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from aioprefetch.errors import ConfigInvalid, Error, Unavailable
 
 
 def broken_off(error: Exception | None, when: str) -> Error:
-    """The error of a connection that ended; ``when`` says at which point."""
+    """The error of a connection that ended at the point that ``when`` names."""
     if error is None:
         return Unavailable(f"the server closed the connection {when}")
     return Unavailable(f"the connection broke off {when} ({reason_of(error)})")
 
 
 def not_connected(error: Exception, where: str) -> Error:
-    """The error of a connection that could not be made. A certificate that is not trusted is for people to mend."""
+    """The error of a connection that could not be made; an untrusted certificate is an error of configuration."""
     if isinstance(error, Error):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -40,6 +40,6 @@ def not_connected(error: Exception, where: str) -> Error:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error of the system is called: its errno where it has one, such as ``ECONNREFUSED``."""
+    """The name of a system error: its errno, such as ``ECONNREFUSED``, or else its class."""
     code = getattr(error, "errno", None)
     return errno.errorcode.get(code, type(error).__name__) if isinstance(code, int) else type(error).__name__

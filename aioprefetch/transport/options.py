@@ -1,4 +1,4 @@
-"""How a client connects, how long it waits, and how much it opens."""
+"""The options of a client: trust, timeouts, and limits on connections."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """The options of an ``HttpClient``, checked by whoever offers them to people.
+    """The options of an ``HttpClient``; the services that expose them check their values.
 
     Parameters
     ----------
     connect_timeout_seconds
-        For name resolution, connecting, the proxy and TLS together.
+        The time for name resolution, connecting, the proxy and TLS together.
     first_byte_timeout_seconds
-        From the request to the head of its response.
+        The time from the request to the head of its response.
     stall_timeout_seconds, stall_bytes_per_second
-        A body that brings less than this rate for so long has stalled. Time in which its reader pauses it is not
-        counted.
+        A body below this rate for this time has stalled. Pauses by its receiver are not counted.
     connections_max, connections_per_host_max
-        Open at once, those that are being made included.
+        The maximum of open connections, including those that are being made.
     wait_timeout_seconds
-        For one of these to become free.
+        The time that a request waits for a connection to become free.
     idle_seconds_max
-        A connection unused for so long is closed: sooner than servers do it (S3 after 20 seconds).
+        An idle connection is closed after this time: sooner than servers close it (S3 after 20 seconds).
     age_seconds_max
-        A connection this old is not used again, so that names are resolved anew and load moves along.
+        A connection of this age is not reused, so that names are resolved again and load moves to new servers.
     addresses_seconds_max
-        How long a resolved name is believed.
+        The time for which a resolved name is cached.
     ca_bundle
-        A PEM file of the authorities to trust instead of the system's.
+        A PEM file of the authorities to trust instead of those of the system.
     refuses_link_local
-        Names may not lead to link-local or metadata addresses: redirects could name one. Except ``link_local_host``.
+        Refuse names that resolve to link-local or metadata addresses, except ``link_local_host``: a redirect could
+        name one.
     """
 
     connect_timeout_seconds: float = 5.0
@@ -50,6 +50,6 @@ class ClientOptions:
 
     @property
     def look_seconds(self) -> float:
-        """How often connections are looked at, so that no limit is exceeded by more than a quarter."""
+        """The interval between two checks of the connections: no limit is exceeded by more than a quarter."""
         shortest = min(self.first_byte_timeout_seconds, self.stall_timeout_seconds, self.idle_seconds_max)
         return shortest / 4

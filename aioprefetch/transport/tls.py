@@ -8,14 +8,14 @@ from typing import Protocol, cast
 
 from aioprefetch.errors import ConfigInvalid
 
-# TLS decrypts whole records. Part of one, received earlier, may come out with what has been received since.
+# TLS decrypts whole records, so the first part of a record may have been received earlier.
 RECORD_BYTES_MAX = (16 << 10) + 256
 
 
 def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
-    """A context that checks certificate and host name, by the system's authorities or those of a PEM file.
+    """A context that checks certificate and host name, by the authorities of the system or of a PEM file.
 
-    Raises ``ConfigInvalid`` for a file that is none.
+    Raises ``ConfigInvalid`` for an unreadable or invalid file.
     """
     try:
         context = ssl.create_default_context(cafile=ca_bundle)
@@ -29,15 +29,15 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 
 class _Buffered(Protocol):
     def get_read_buffer_size(self) -> int:
-        """How many bytes were received and are not decrypted yet."""
+        """The number of bytes received and not decrypted yet."""
         ...
 
 
 class TlsState:
-    """The TLS of one connection, on asyncio's loop and on uvloop.
+    """The state of TLS on one connection, for asyncio's loop and for uvloop.
 
-    Both fill one buffer of ours at a time, and when the connection ends they throw away what did not fit into it. So
-    ``room_bytes`` are offered always, and nothing waits there: to pause, the transport below is paused.
+    Both loops fill one buffer of ours at a time, and when the connection ends they drop the bytes that did not fit. So
+    each buffer has at least ``room_bytes``, and a pause stops the transport below TLS instead.
     """
 
     __slots__ = ("_object", "_transport")
@@ -48,21 +48,21 @@ class TlsState:
 
     @staticmethod
     def room_bytes(sizehint: int) -> int:
-        """More memory than what is there can need. ``sizehint`` is what was received and is not decrypted yet."""
+        """The memory for all bytes that may be decrypted now; ``sizehint`` bytes are received and not decrypted."""
         return max(sizehint, 0) + RECORD_BYTES_MAX
 
     def has_more(self) -> bool:
-        """Whether something was received and not taken. Part of a record that is not all there does not show."""
+        """Whether bytes were received and not taken. Part of an incomplete record is not seen."""
         return self._object.pending() > 0 or self._transport.get_read_buffer_size() > 0
 
     def was_ended(self) -> bool:
-        """Whether the server said that it sends no more (close_notify), and all before that was taken.
+        """Whether the server has ended its data (close_notify), and all of them were taken.
 
-        For ``eof_received``, which asyncio calls for a connection that was cut as well (uvloop does not).
+        For ``eof_received``, which asyncio also calls for a connection that was cut (uvloop does not).
         """
         try:
             return not self._object.read(1)
         except ssl.SSLZeroReturnError:
             return True
-        except ssl.SSLError:  # It waits for more, which does not come.
+        except ssl.SSLError:  # TLS waits for more bytes, which do not come.
             return False

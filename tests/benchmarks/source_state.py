@@ -103,12 +103,12 @@ async def look(directory: Path, files: int) -> dict[str, float]:
         known = 0
         for start in range(0, files, PAGE_KEYS):
             last = store.key(min(files, start + PAGE_KEYS) - 1)
-            known += len(await state.known.between(store.key(start - 1) if start else "", last))
+            known += len(await state.index.between(store.key(start - 1) if start else "", last))
         assert known == files, (known, files)
         found["sweep_seconds"] = time.perf_counter() - started
         started = time.perf_counter()
         wanted = [store.key(number * 7919 % files) for number in range(100)]
-        assert len(await state.known.find(wanted)) == len(set(wanted))
+        assert len(await state.index.find(wanted)) == len(set(wanted))
         found["find_100_scattered_seconds"] = time.perf_counter() - started
         head = state.head
         assert head is not None

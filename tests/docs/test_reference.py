@@ -14,14 +14,20 @@ import pytest
 
 from aioprefetch import errors, layers, services
 from aioprefetch.layers.lru_cache import LruCacheLayer
-from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
-from aioprefetch.operator.from_uri import _from_environment as options_from_environment
+from aioprefetch.operator.from_uri import (
+    OPERATOR_OPTIONS,
+    from_environment,
+    recipe_of,
+    service_options,
+    store_options,
+    supported_schemes,
+)
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.events import COUNTERS
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services.fs.errors import TABLE as FS_TABLE
-from aioprefetch.services.http.responses import STATUSES
+from aioprefetch.services.http.errors import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
 from aioprefetch.values import Capability
@@ -83,7 +89,7 @@ def test_options_of_a_uri_are_marked(heading: str) -> None:
     """The column for ``from_uri`` says what the configuration takes."""
     rows = rows_under(OPTIONS, heading)
     documented = {code(row[0]): row[4] for row in rows if code(row[0]) not in IN_THE_URI}
-    allowed = SERVICE_OPTIONS[SCHEMES[heading]]
+    allowed = service_options(SCHEMES[heading])
     assert documented == {name: "yes" if name in allowed else "no" for name in documented}
     assert set(allowed) <= set(documented)
 
@@ -95,15 +101,15 @@ def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
     for variable, example in documented.items():
         name = variable.removeprefix("AIOPREFETCH_").lower()
-        schemes = [scheme for scheme, options in SERVICE_OPTIONS.items() if name in (*options, *OPERATOR_OPTIONS)]
+        schemes = [scheme for scheme in supported_schemes() if name in store_options(scheme)]
         assert schemes, variable
         monkeypatch.setenv(variable, example)
-        assert name in options_from_environment((name,))
+        assert name in from_environment(recipe_of(schemes[0]), (name,))
         monkeypatch.delenv(variable)
-    known = {name for options in (*SERVICE_OPTIONS.values(), OPERATOR_OPTIONS) for name in options}
+    known = {name for scheme in supported_schemes() for name in store_options(scheme)}
     for name in known:
         monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", documented.get(f"AIOPREFETCH_{name.upper()}", "text"))
-    read = options_from_environment(tuple(known))
+    read = {name for scheme in supported_schemes() for name in from_environment(recipe_of(scheme), tuple(known))}
     assert {f"AIOPREFETCH_{name.upper()}" for name in read} == set(documented)
 
 

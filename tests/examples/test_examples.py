@@ -23,6 +23,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.spark.java import use_java
 from aioprefetch.testing import FaultServer
 from aioprefetch.values import Request
+from tests.profile import chosen
 from tests.tidy.source_tree import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -34,7 +35,7 @@ SPARK_SECONDS_MAX = 300  # Sessions start slowly, and both cores may be busy.
 IMPORTED_AS = {"pylance": "lance"}
 
 # What a run needs to be told, and the example that runs another one.
-ARGUMENTS = {"spark_demo": ("--server", "moto")}
+ARGUMENTS = {"spark_demo": ("--server", "moto", "--objects", chosen(quick="9", full="24"))}
 RUN_BY = {"spark_pipeline": "spark_demo"}
 
 # Something that each must print: what it is there to show.

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.service_base import ServiceAccessor
-from aioprefetch.accessor.write_body import ReadBody
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.memory import CAPABILITY
+from aioprefetch.services.memory.options import CAPABILITY
 from aioprefetch.testing.oracle import pattern
-from aioprefetch.values import Capability, Lane, Metadata, ReadHead, ReadRequest, ServiceInfo, StatRequest
+from aioprefetch.values import Capability, Lane, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo, StatRequest
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -99,42 +99,30 @@ class _ArithmeticAccessor(ServiceAccessor):
         self._service.stats += 1
         self._unsupported(request)
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        service = self._service
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        service, distance = self._service, self._service.distance
         total = service.size
         start = max(0, total - request.suffix) if request.suffix is not None else request.offset
         end = total if request.size is None else min(total, start + request.size)
         asked = Asked(start, end, request.lane, self.runtime.now())
         service.log.append(asked)
         try:
-            await asyncio.sleep(service.distance.first_byte_seconds if service.distance else 0)
+            await asyncio.sleep(distance.first_byte_seconds if distance else 0)
             error = service.refuse(start, end) if service.refuse is not None else None
             if error is not None:
                 raise error
-        except BaseException:
+            head = ReadHead(start=start, size=end - start, total=total, etag="fixed")
+            sink.begin(head, path=request.path)
+            while not sink.complete:
+                stop = min(end, start + (distance.piece_bytes if distance else MIB))
+                if distance is not None:
+                    await asyncio.sleep((stop - start) / distance.bytes_per_second)
+                asked.sent_bytes += stop - start
+                sink.feed(service.content(start, stop))
+                start = stop
+            return ReadReply(head=head, received=head.size)
+        finally:
             asked.ended_seconds = self.runtime.now()
-            raise
-        return _ArithmeticBody(service, asked, self.runtime)
-
-
-class _ArithmeticBody:
-    def __init__(self, service: Arithmetic, asked: Asked, runtime: Runtime) -> None:
-        self.head = ReadHead(start=asked.start, size=asked.end - asked.start, total=service.size, etag="fixed")
-        self._service = service
-        self._asked = asked
-        self._runtime = runtime
-
-    async def read_chunk(self) -> bytes | memoryview:
-        asked, distance = self._asked, self._service.distance
-        start = asked.start + asked.sent_bytes
-        stop = min(asked.end, start + (distance.piece_bytes if distance else MIB))
-        if distance is not None:
-            await asyncio.sleep((stop - start) / distance.bytes_per_second)
-        asked.sent_bytes += stop - start
-        return self._service.content(start, stop)
-
-    async def aclose(self) -> None:
-        self._asked.ended_seconds = self._runtime.now()
 
 
 def repeated(reads: Iterable[Read]) -> list[tuple[Read, Read]]:

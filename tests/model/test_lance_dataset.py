@@ -21,6 +21,7 @@ from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest, parse_manifest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import CountingS3Server
+from tests.profile import chosen
 from tests.unit.lance.written import damaged, dataset_objects, stored
 
 lance: Any = pytest.importorskip("lance")
@@ -296,7 +297,7 @@ async def test_many_takes(version: str, tmp_path: Path) -> None:
     chance = random.Random(3)
     async with Operator.from_uri(f"file://{tmp_path}") as operator:
         dataset = await open_dataset(operator, path.name)
-        for _ in range(100 if version == "2.0" else 25):
+        for _ in range(chosen(quick=25, full=100) if version == "2.0" else chosen(quick=10, full=25)):
             numbers = chance.choices(range(expected.num_rows), k=chance.choice([1, 3, 30]))
             assert (await dataset.take(numbers)).equals(expected.take(numbers))
             start, size = chance.randrange(expected.num_rows), chance.choice([1, 50, 900])
@@ -362,7 +363,7 @@ async def test_hostile_datasets_end_in_the_rows_or_a_typed_error(tmp_path: Path)
     async with stored({}) as operator:
         for key, data in objects.items():
             await operator.write(key, data)
-        for number in range(300):
+        for number in range(chosen(quick=100, full=300)):
             key = manifest if number % 2 else chance.choice(others)
             data = objects[key]
             await operator.write(key, damaged(data, chance, start=max(0, len(data) - 900)))

@@ -10,6 +10,7 @@ from lance.file import LanceFileReader
 import aioprefetch as ap
 from aioprefetch.lance.physical import strings
 from aioprefetch.ranges import Range
+from tests.profile import chosen
 from tests.unit.lance.v20.families import FAMILIES
 from tests.unit.lance.v20.pages_in_memory import (
     assert_same,
@@ -27,7 +28,8 @@ COLUMNS = [
     *("dictionary of strings", "vectors with nulls", "lists of nulls", "lists of strings", "lists of lists"),
     *("lists of structs", "structs of lists", "packed structs", "decimal256", "null", "all null lists"),
 ]
-CASES = 70  # For each of three files: over 200 scans of random ranges, and over 200 takes.
+# Scans of random ranges, and takes, of each of three files.
+CASES = chosen(quick=25, full=70)
 READERS = 8
 
 

@@ -16,6 +16,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import windows
 from aioprefetch.services.memory import Memory
 from tests.model.parquet_tables import Written, same, written
+from tests.profile import chosen
 
 # Flat columns and structs, whose pages are read one by one where a few rows are wanted.
 PAGED = ("sorted", "struct", "with_list", "few", "string", "dictionary", "int64")
@@ -86,13 +87,13 @@ async def compare(
 
 
 async def test_random_files_and_arguments(operator: Operator) -> None:
-    await compare(operator, range(70), written)
+    await compare(operator, range(chosen(quick=30, full=70)), written)
 
 
 async def test_random_files_in_small_pieces(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are cut into segments of a few hundred bytes, and decoded as these come."""
-    monkeypatch.setattr(windows, "_SMALL_GROUP_BYTES", 0)
-    await compare(operator, range(100, 170), written, request_bytes_max=[100, 300, 5000])
+    monkeypatch.setattr(windows, "SMALL_GROUP_BYTES", 0)
+    await compare(operator, range(100, chosen(quick=130, full=170)), written, request_bytes_max=[100, 300, 5000])
 
 
 @pytest.mark.parametrize("request_bytes_max", [[300, 2000], [None]])
@@ -125,12 +126,13 @@ def damaged(data: bytes, seed: int) -> bytes:
     return bytes(changed)
 
 
-async def test_a_thousand_damaged_files(operator: Operator) -> None:
+async def test_damaged_files(operator: Operator) -> None:
     """What pyarrow reads of them, or a typed error: no crash, no hang, no memory by a claim."""
     files = [written(seed, rows=(60, 300)) for seed in range(25)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     read = refused = 0
-    for seed in range(1000):
+    count = chosen(quick=400, full=1000)
+    for seed in range(count):
         data = damaged(files[seed % len(files)].data, seed)
         await operator.write("f", data)
         limits: dict[str, Any] = {} if seed % 2 else {"request_bytes_max": 700}
@@ -142,7 +144,7 @@ async def test_a_thousand_damaged_files(operator: Operator) -> None:
         read += 1
         expected = pq.read_table(pa.BufferReader(data))
         assert same(found, expected) or found.to_pylist() == expected.to_pylist() or has_nan(expected)
-    assert min(read, refused) > 100
+    assert min(read, refused) > count // 10
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 256 << 10, f"{grown} KiB"
 

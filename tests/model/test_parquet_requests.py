@@ -22,6 +22,7 @@ from aioprefetch.parquet.byte_plan import SMALL_GAP_BYTES, Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from tests.model.arithmetic import MIB, Arithmetic, Distance, Read, repeated
+from tests.profile import chosen
 
 pytestmark = pytest.mark.virtual
 
@@ -221,7 +222,7 @@ def any_file(rng: random.Random) -> bytes:
     return bytes(sink.getvalue())
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", chosen(quick=range(9), full=range(24)))
 async def test_never_more_requests_than_pyarrow_nor_more_than_twice_the_bytes(seed: int) -> None:
     """Runs that are larger than a block are cut, to come in parallel: those are counted before."""
     rng, block_bytes = random.Random(seed), rng_block(seed)

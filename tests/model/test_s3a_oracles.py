@@ -13,7 +13,7 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.blocks.block import Segment, SegmentState
-from aioprefetch.blocks.block_file import BlockFile
+from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import ConfigInvalid, Error, PermissionDenied, Unexpected
 from aioprefetch.operator.operator import Operator

@@ -13,6 +13,7 @@ from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.growth import GROWTHS
 from tests.model.arithmetic import GIB, MIB, Arithmetic, Asked, Distance, blank
+from tests.unit.gates import reads_of
 
 FAR_AWAY = Distance(first_byte_seconds=0.030, bytes_per_second=90e6)
 BLOCK = 8 * MIB
@@ -80,8 +81,7 @@ async def sequential(
         now = operator.runtime().now
         begun, before = now(), now()
         async for _ in how(reader, size):
-            assert reader._object is not None
-            windows = reader._object.prefetcher.windows
+            windows = reads_of(reader).windows
             run.ended_seconds.append(now() - begun)
             run.waited_seconds.append(now() - before)
             run.blocks.append(max((session.blocks for session in windows.sessions), default=0))

@@ -8,10 +8,9 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.window import Windows
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
-from tests.unit.gates import settle
+from tests.unit.gates import reads_of, settle
 
 READS = 1000
 SMALL = 4 * KIB
@@ -139,8 +138,7 @@ class Mixture:
 
     def windows_of_runs(self, reader: RangeReader) -> list[int]:
         """How many blocks either run may look ahead; 0 for one that is not known any more."""
-        assert reader._object is not None
-        windows: Windows = reader._object.prefetcher.windows
+        windows = reads_of(reader).windows
         blocks = {session.start: session.blocks for session in windows.sessions if session.established}
         return [blocks.get(0, 0), blocks.get(self.size // 2, 0)]
 
@@ -252,7 +250,6 @@ async def test_a_run_goes_on_after_a_burst_of_random_reads(how: ReadAt) -> None:
             await how(reader, rng.randrange(256 * MIB, 511 * MIB), SMALL)
         for start in range(64 * MIB, 160 * MIB, MIB):
             await how(reader, start, MIB)
-        assert reader._object is not None
-        assert max(session.blocks for session in reader._object.prefetcher.windows.sessions) == 8
+        assert max(session.blocks for session in reads_of(reader).windows.sessions) == 8
     late = [one for one in service.log if one.lane == "demand" and one.start >= 64 * MIB and one.start < 256 * MIB]
     assert sum(one.end - one.start for one in late) <= 16 * MIB

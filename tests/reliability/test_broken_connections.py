@@ -1,6 +1,5 @@
 """Connections that break: before the head, in the body, after it; and reads that go on at the exact byte."""
 
-import asyncio
 import random
 
 import pytest
@@ -9,7 +8,6 @@ from aioprefetch.errors import Error, ProtocolError, Unavailable
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes
-from aioprefetch.values import ReadRequest
 from tests.reliability.scripted import (
     ATTEMPTS,
     HANG_SECONDS,
@@ -41,14 +39,16 @@ def check_resumed(scripted: Scripted, cut: int, *, exactly: bool) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault(reset_before_head=True), Fault(drop=True)], ids=["s09-RST", "s11-FIN"])
-async def test_s09_s11_a_new_connection_breaks_before_the_head(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S09", "reliability:S11")
+async def test_a_new_connection_breaks_before_the_head(serve: Serve, fault: Fault) -> None:
     async with serve(once(fault)) as scripted:
         await scripted.read()
         scripted.server.assert_requests("GET", "GET")
 
 
 @pytest.mark.parametrize("fault", [Fault(reset_before_head=True), Fault(drop=True)], ids=["s09-RST", "s11-FIN"])
-async def test_s09_s11_every_new_connection_breaks_before_the_head(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S09", "reliability:S11")
+async def test_every_new_connection_breaks_before_the_head(serve: Serve, fault: Fault) -> None:
     async with serve(always(fault)) as scripted:
         error = await scripted.fail(Unavailable, requests=ATTEMPTS)
         assert (error.status, error.received) == ("persistent", 0)
@@ -60,7 +60,8 @@ def is_reused(request: ReceivedRequest) -> bool:
 
 
 @pytest.mark.parametrize("fault", [Fault(reset_before_head=True), Fault(drop=True)], ids=["RST", "FIN"])
-async def test_s10_a_connection_that_was_kept_breaks(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S10")
+async def test_a_connection_that_was_kept_breaks(serve: Serve, fault: Fault) -> None:
     """It says nothing about the store: one request more, on a new connection."""
     async with serve(Rule(fault=fault, matches=is_reused, times=None)) as scripted:
         for number in range(4):
@@ -71,7 +72,8 @@ async def test_s10_a_connection_that_was_kept_breaks(serve: Serve, fault: Fault)
 
 
 @pytest.mark.parametrize("fault", [Fault(reset_before_head=True), Fault(drop=True)], ids=["RST", "FIN"])
-async def test_s10_the_requests_on_broken_connections_are_bounded(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S10")
+async def test_the_requests_on_broken_connections_are_bounded(serve: Serve, fault: Fault) -> None:
     async with serve() as scripted:
         await scripted.read()
         scripted.server.add(always(fault))
@@ -79,25 +81,26 @@ async def test_s10_the_requests_on_broken_connections_are_bounded(serve: Serve, 
         assert scripted.server.count("GET") - 1 <= 2 * ATTEMPTS
 
 
-async def test_s12_a_reset_between_head_and_body(serve: Serve) -> None:
+@checks("reliability:S12")
+async def test_a_reset_between_head_and_body(serve: Serve) -> None:
     async with serve(once(Fault(reset_after_bytes=0))) as scripted:
         await scripted.read()
         assert scripted.ranges() == [FIRST_BYTES, FIRST_BYTES]
 
 
-@checks("opendal:R29")
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
-async def test_s13_a_body_cut_by_fin_goes_on_at_the_exact_byte(serve: Serve, cut: int, chunked: bool) -> None:
+@checks("opendal:R29", "reliability:S13")
+async def test_a_body_cut_by_fin_goes_on_at_the_exact_byte(serve: Serve, cut: int, chunked: bool) -> None:
     async with serve(once(Fault(close_after_bytes=cut, chunked=chunked))) as scripted:
         await scripted.read()
         check_resumed(scripted, cut, exactly=True)
         assert scripted.server.bytes_sent == LENGTH
 
 
-@checks("opendal:R29")
 @pytest.mark.parametrize("cut", CUTS)
-async def test_s14_a_body_cut_by_a_reset_goes_on(serve: Serve, cut: int) -> None:
+@checks("opendal:R29", "reliability:S14")
+async def test_a_body_cut_by_a_reset_goes_on(serve: Serve, cut: int) -> None:
     async with serve(once(Fault(reset_after_bytes=cut))) as scripted:
         await scripted.read()
         if len(scripted.server.requests) > 1:  # All but the last bytes may be lost, or none.
@@ -105,7 +108,8 @@ async def test_s14_a_body_cut_by_a_reset_goes_on(serve: Serve, cut: int) -> None
 
 
 @pytest.mark.parametrize("cut", CUTS)
-async def test_s13_a_stream_goes_on_too(serve: Serve, cut: int) -> None:
+@checks("reliability:S13")
+async def test_a_stream_goes_on_too(serve: Serve, cut: int) -> None:
     async with (
         serve(once(Fault(close_after_bytes=cut))) as scripted,
         scripted.operator.reader("k") as reader,
@@ -118,7 +122,8 @@ async def test_s13_a_stream_goes_on_too(serve: Serve, cut: int) -> None:
         assert scripted.server.bytes_sent == SIZE
 
 
-async def test_s13_every_attempt_is_cut_and_every_one_brings_something(serve: Serve) -> None:
+@checks("reliability:S13")
+async def test_every_attempt_is_cut_and_every_one_brings_something(serve: Serve) -> None:
     """What was delivered is not asked for again; the end comes when the attempts do."""
     step = 5_000
     async with serve(always(Fault(close_after_bytes=step))) as scripted:
@@ -128,21 +133,24 @@ async def test_s13_every_attempt_is_cut_and_every_one_brings_something(serve: Se
 
 
 @pytest.mark.parametrize("cut", [0, *CUTS])
-async def test_s15_a_body_without_length_that_ends_early_is_no_end_of_file(serve: Serve, cut: int) -> None:
+@checks("reliability:S15")
+async def test_a_body_without_length_that_ends_early_is_no_end_of_file(serve: Serve, cut: int) -> None:
     """`Content-Range` tells how long it has to be."""
     async with serve(once(Fault(omit_content_length=True, close_after_bytes=cut))) as scripted:
         await scripted.read()
         check_resumed(scripted, cut, exactly=True)
 
 
-async def test_s15_a_chunked_body_that_ends_properly_and_early(serve: Serve) -> None:
+@checks("reliability:S15")
+async def test_a_chunked_body_that_ends_properly_and_early(serve: Serve) -> None:
     short = Fault(chunked=True, short_by_bytes=5)
     async with serve(once(short)) as scripted:
         await scripted.read()
         assert scripted.ranges() == [FIRST_BYTES, (LAST - 4, LAST)]
 
 
-async def test_s15_a_whole_object_in_chunks_that_ends_early(serve_http: Serve) -> None:
+@checks("reliability:S15")
+async def test_a_whole_object_in_chunks_that_ends_early(serve_http: Serve) -> None:
     """Without its last chunk it is not whole. Nothing tells its length, so it is asked for from the start."""
     async with serve_http(once(Fault(chunked=True, close_after_bytes=CUTS[1]))) as scripted:
         await scripted.read(0, None)
@@ -151,7 +159,8 @@ async def test_s15_a_whole_object_in_chunks_that_ends_early(serve_http: Serve) -
         await scripted.fail(Unavailable, requests=ATTEMPTS, offset=0, size=None)
 
 
-async def test_s17_an_announced_body_that_never_has_a_byte(serve: Serve) -> None:
+@checks("reliability:S17")
+async def test_an_announced_body_that_never_has_a_byte(serve: Serve) -> None:
     """No progress, and so no more attempts than for any other failure."""
     async with serve(always(Fault(close_after_bytes=0))) as scripted:
         error = await scripted.fail(Unavailable, requests=ATTEMPTS)
@@ -161,7 +170,8 @@ async def test_s17_an_announced_body_that_never_has_a_byte(serve: Serve) -> None
 @pytest.mark.parametrize(
     "extra", [b"x", b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\n\r\nbad"], ids=["byte", "forged"]
 )
-async def test_s18_a_connection_with_bytes_after_the_body_is_not_used_again(serve: Serve, extra: bytes) -> None:
+@checks("reliability:S18")
+async def test_a_connection_with_bytes_after_the_body_is_not_used_again(serve: Serve, extra: bytes) -> None:
     async with serve(once(Fault(extra_body=extra))) as scripted:
         await scripted.read()
         await scripted.read(0, 100)
@@ -170,7 +180,8 @@ async def test_s18_a_connection_with_bytes_after_the_body_is_not_used_again(serv
 
 
 @pytest.mark.parametrize("cut", [Fault(close_after_bytes=LENGTH), Fault(reset_after_bytes=LENGTH)], ids=["FIN", "RST"])
-async def test_s66_what_happens_after_the_last_byte_does_not_matter(serve: Serve, cut: Fault) -> None:
+@checks("reliability:S66")
+async def test_what_happens_after_the_last_byte_does_not_matter(serve: Serve, cut: Fault) -> None:
     """The server announces another body and closes: everything wanted has come."""
     async with serve(once(cut)) as scripted:
         await scripted.read()
@@ -178,21 +189,21 @@ async def test_s66_what_happens_after_the_last_byte_does_not_matter(serve: Serve
             scripted.server.assert_requests("GET")
 
 
-async def test_s66_a_slow_consumer_of_a_body_whose_server_has_gone(serve: Serve) -> None:
+@checks("reliability:S66")
+async def test_a_slow_consumer_of_a_body_whose_server_has_gone(serve: Serve) -> None:
     """The last bytes are still on their way when the connection ends."""
-    async with serve(once(Fault(close_after_bytes=SIZE))) as scripted:
-        body = await scripted.operator.accessor().open_read(ReadRequest(path="k"))
-        await scripted.server.wait_until_idle()
-        found = bytearray()
-        while chunk := await body.read_chunk():
-            await asyncio.sleep(0)
-            found += chunk
-        await body.aclose()
-        assert_same_bytes(found, scripted.data)
+    async with serve(once(Fault(close_after_bytes=SIZE))) as scripted, scripted.operator.reader("k") as reader:
+        content = bytearray()
+        async with reader.stream(chunk_bytes=10_000) as chunks:
+            async for chunk in chunks:
+                await scripted.server.wait_until_idle()
+                content += chunk
+        assert_same_bytes(content, scripted.data)
         scripted.server.assert_requests("GET")
 
 
-async def test_s67_a_server_that_closes_after_every_response(serve: Serve) -> None:
+@checks("reliability:S67")
+async def test_a_server_that_closes_after_every_response(serve: Serve) -> None:
     async with serve(always(Fault(connection_close=True))) as scripted:
         for number in range(20):
             await scripted.read(number, 100)
@@ -200,7 +211,8 @@ async def test_s67_a_server_that_closes_after_every_response(serve: Serve) -> No
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])
-async def test_s68_a_server_that_drops_idle_connections(serve: Serve, reset: bool) -> None:
+@checks("reliability:S68")
+async def test_a_server_that_drops_idle_connections(serve: Serve, reset: bool) -> None:
     """A hundred gaps in which it does, without having said so: no read notices."""
     async with serve(always(Fault(close_after_reply=True))) as scripted:
         if reset:
@@ -214,7 +226,8 @@ async def test_s68_a_server_that_drops_idle_connections(serve: Serve, reset: boo
         assert scripted.operator.statistics["retries"] == 0
 
 
-async def test_s69_byte_by_byte_over_a_body_that_is_resumed(serve: Serve) -> None:
+@checks("reliability:S69")
+async def test_byte_by_byte_over_a_body_that_is_resumed(serve: Serve) -> None:
     """As many more requests as there were faults."""
     size, cuts = 300, 3
     script = [once(Fault(close_after_bytes=50 + number), index=number) for number in range(cuts)]
@@ -227,7 +240,8 @@ async def test_s69_byte_by_byte_over_a_body_that_is_resumed(serve: Serve) -> Non
         assert scripted.server.bytes_sent == size
 
 
-async def test_s26_no_range_without_a_byte_is_ever_sent(serve: Serve) -> None:
+@checks("reliability:S26")
+async def test_no_range_without_a_byte_is_ever_sent(serve: Serve) -> None:
     """Whatever is read and wherever it breaks, also after the last byte and in empty pieces."""
     draws = random.Random(26)
     size = 200
@@ -244,7 +258,8 @@ async def test_s26_no_range_without_a_byte_is_ever_sent(serve: Serve) -> None:
         assert all(first <= last for first, last in scripted.ranges())
 
 
-async def test_s25_nothing_is_asked_for_where_nothing_is(serve: Serve) -> None:
+@checks("reliability:S25")
+async def test_nothing_is_asked_for_where_nothing_is(serve: Serve) -> None:
     """Empty pieces, and what lies at the known end of an object."""
     async with serve() as scripted:
         assert await scripted.operator.read("k", offset=5, size=0) == b""
@@ -258,7 +273,8 @@ async def test_s25_nothing_is_asked_for_where_nothing_is(serve: Serve) -> None:
         assert scripted.server.requests == []
 
 
-async def test_s25_an_empty_object(serve: Serve) -> None:
+@checks("reliability:S25")
+async def test_an_empty_object(serve: Serve) -> None:
     """Its range is refused by the store; that is an empty answer and no error."""
     async with serve() as scripted:
         scripted.server.objects["bucket/empty"] = b""
@@ -281,7 +297,8 @@ BAD_CHUNKS = {
 
 
 @pytest.mark.parametrize("body", BAD_CHUNKS.values(), ids=BAD_CHUNKS)
-async def test_s58_a_bad_chunk_is_refused_and_its_connection_closed(serve: Serve, body: bytes) -> None:
+@checks("reliability:S58")
+async def test_a_bad_chunk_is_refused_and_its_connection_closed(serve: Serve, body: bytes) -> None:
     async with serve(always(Fault(chunked=True, raw_body=body)), read_timeout_seconds=HANG_SECONDS) as scripted:
         with pytest.raises(Error) as caught:
             await scripted.operator.read("k", offset=OFFSET, size=LENGTH)

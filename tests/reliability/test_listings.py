@@ -9,6 +9,7 @@ import pytest
 from aioprefetch.errors import Error, ProtocolError
 from aioprefetch.layers.retry import PROTOCOL_ERRORS_MAX
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
+from aioprefetch.testing.conformance.ids import checks
 from tests.reliability.scripted import Scripted, Serve
 
 
@@ -50,7 +51,8 @@ async def names(scripted: Scripted, prefix: str = "") -> list[str]:
         return [entry.path async for entry in scripted.operator.list(prefix, recursive=True)]
 
 
-async def test_s61_pages_follow_each_other(serve_s3: Serve) -> None:
+@checks("reliability:S61")
+async def test_pages_follow_each_other(serve_s3: Serve) -> None:
     """What the others are compared with: two pages and an empty one between them."""
     pages = [list_page("a", token="1"), list_page(token="2"), list_page("b")]
     async with serve_s3(*responses(pages)) as scripted:
@@ -59,7 +61,8 @@ async def test_s61_pages_follow_each_other(serve_s3: Serve) -> None:
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
-async def test_s61_a_token_that_comes_again_is_a_loop(serve_s3: Serve, period: int) -> None:
+@checks("reliability:S61")
+async def test_a_token_that_comes_again_is_a_loop(serve_s3: Serve, period: int) -> None:
     """At once, or after a way round."""
     pages = [list_page(token=f"t{number}") for number in range(period)]
     async with serve_s3(*responses(pages, repeated=True)) as scripted:
@@ -69,7 +72,8 @@ async def test_s61_a_token_that_comes_again_is_a_loop(serve_s3: Serve, period: i
         assert scripted.server.count() <= 2 * period + 2
 
 
-async def test_s61_a_page_that_is_not_the_last_and_names_no_next(serve_s3: Serve) -> None:
+@checks("reliability:S61")
+async def test_a_page_that_is_not_the_last_and_names_no_next(serve_s3: Serve) -> None:
     """The rest of the listing is not silently left out."""
     async with serve_s3(*responses([list_page("a", truncated=True)])) as scripted:
         with pytest.raises(ProtocolError):
@@ -77,14 +81,16 @@ async def test_s61_a_page_that_is_not_the_last_and_names_no_next(serve_s3: Serve
         assert scripted.server.count() <= 2
 
 
-async def test_s61_a_key_in_two_pages_comes_once(serve_s3: Serve) -> None:
+@checks("reliability:S61")
+async def test_a_key_in_two_pages_comes_once(serve_s3: Serve) -> None:
     pages = [list_page("a", "b", token="1"), list_page("b", "c", token="2"), list_page("c", "d")]
     async with serve_s3(*responses(pages)) as scripted:
         assert await names(scripted) == ["a", "b", "c", "d"]
         assert scripted.operator.statistics["list_duplicates"] == 2
 
 
-async def test_s61_pages_that_are_no_pages(serve_s3: Serve) -> None:
+@checks("reliability:S61")
+async def test_pages_that_are_no_pages(serve_s3: Serve) -> None:
     """Neither a page of a portal nor half of a document is an empty listing."""
     for body in (b"<html>Welcome</html>", list_page("a")[:-40], b""):
         async with serve_s3(*responses([body])) as scripted:
@@ -94,14 +100,16 @@ async def test_s61_pages_that_are_no_pages(serve_s3: Serve) -> None:
 
 
 @pytest.mark.parametrize("stranger", ["other/x", "di", "d/../secret", "/etc/passwd"])
-async def test_s62_a_key_outside_of_the_prefix_is_rejected(serve_s3: Serve, stranger: str) -> None:
+@checks("reliability:S62")
+async def test_a_key_outside_of_the_prefix_is_rejected(serve_s3: Serve, stranger: str) -> None:
     async with serve_s3(*responses([list_page("dir/a", stranger)])) as scripted:
         with pytest.raises(ProtocolError, match="holds") as caught:
             await names(scripted, "dir/")
         assert caught.value.context["strangers"] == scripted.operator.statistics["list_strangers"] == 1
 
 
-async def test_s62_strangers_are_counted_once_for_each_listing(serve_s3: Serve) -> None:
+@checks("reliability:S62")
+async def test_strangers_are_counted_once_for_each_listing(serve_s3: Serve) -> None:
     """Not for each attempt. What came before them has been given out, and what comes beside them has not."""
     pages = [list_page("dir/a", token="1"), list_page("dir/b", "x", "y")]
     async with serve_s3(*responses(pages)) as scripted:
@@ -113,7 +121,8 @@ async def test_s62_strangers_are_counted_once_for_each_listing(serve_s3: Serve) 
         assert scripted.operator.statistics["list_strangers"] == 2
 
 
-async def test_s62_a_key_outside_of_the_root_is_rejected(serve_s3: Serve) -> None:
+@checks("reliability:S62")
+async def test_a_key_outside_of_the_root_is_rejected(serve_s3: Serve) -> None:
     """The prefix of the operator is a border of its own."""
     async with serve_s3(*responses([list_page("root/a", "rooted/b")]), prefix="root") as scripted:
         scripted.server.objects["bucket/root/k"] = scripted.data

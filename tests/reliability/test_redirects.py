@@ -4,6 +4,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, RedirectRefused
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import content
 from tests.reliability.scripted import SIZE, Serve, always
 
@@ -23,7 +24,8 @@ PLACES = {
 
 
 @pytest.mark.parametrize("status", REDIRECTS)
-async def test_s45_a_foreign_origin_is_never_asked(serve_s3: Serve, status: int) -> None:
+@checks("reliability:S45")
+async def test_a_foreign_origin_is_never_asked(serve_s3: Serve, status: int) -> None:
     """The session token stays with the store that it was meant for."""
     async with FaultServer({"bucket/k": content(SIZE, version=1)}) as foreign:
         fault = Fault(status=status, location=f"{foreign.url}/bucket/k")
@@ -35,7 +37,8 @@ async def test_s45_a_foreign_origin_is_never_asked(serve_s3: Serve, status: int)
 
 
 @pytest.mark.parametrize("status", REDIRECTS)
-async def test_s45_no_credential_reaches_a_foreign_origin(serve_http: Serve, status: int) -> None:
+@checks("reliability:S45")
+async def test_no_credential_reaches_a_foreign_origin(serve_http: Serve, status: int) -> None:
     """A redirect of plain HTTP is followed, with range and condition and without anything secret."""
     async with FaultServer({"bucket/k": content(SIZE)}) as foreign:
         fault = Fault(status=status, location=f"{foreign.url}/bucket/k")
@@ -49,7 +52,8 @@ async def test_s45_no_credential_reaches_a_foreign_origin(serve_http: Serve, sta
             assert request.range == scripted.server.requests[0].range
 
 
-async def test_s45_a_foreign_origin_is_refused_where_redirects_are(serve_http: Serve) -> None:
+@checks("reliability:S45")
+async def test_a_foreign_origin_is_refused_where_redirects_are(serve_http: Serve) -> None:
     async with FaultServer({"bucket/k": content(SIZE)}) as foreign:
         fault = Fault(status=302, location=f"{foreign.url}/bucket/k")
         async with serve_http(always(fault), follow_redirects=False) as scripted:
@@ -58,14 +62,16 @@ async def test_s45_a_foreign_origin_is_refused_where_redirects_are(serve_http: S
 
 
 @pytest.mark.parametrize("code", ["PermanentRedirect", ""])
-async def test_s46_a_redirect_that_names_no_region(serve_s3: Serve, code: str) -> None:
+@checks("reliability:S46")
+async def test_a_redirect_that_names_no_region(serve_s3: Serve, code: str) -> None:
     """One request, although the SDK would look for the region again and again."""
     fault = Fault(status=301, body=f"<Error><Code>{code}</Code></Error>".encode() if code else b"")
     async with serve_s3(always(fault)) as scripted:
         await scripted.fail(RedirectRefused, requests=1)
 
 
-async def test_s46_a_stat_that_is_redirected(serve_s3: Serve) -> None:
+@checks("reliability:S46")
+async def test_a_stat_that_is_redirected(serve_s3: Serve) -> None:
     async with serve_s3() as scripted:
         scripted.server.add(Rule(fault=Fault(status=301), times=None))
         with pytest.raises(RedirectRefused):
@@ -74,7 +80,8 @@ async def test_s46_a_stat_that_is_redirected(serve_s3: Serve) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 307, 400])
-async def test_s47_the_region_of_the_bucket_is_named(serve_s3: Serve, status: int) -> None:
+@checks("reliability:S47")
+async def test_the_region_of_the_bucket_is_named(serve_s3: Serve, status: int) -> None:
     code = "AuthorizationHeaderMalformed" if status == 400 else "PermanentRedirect"
     fault = Fault(status=status, code=code, headers={"x-amz-bucket-region": "eu-north-7"})
     async with serve_s3(always(fault)) as scripted:
@@ -88,12 +95,14 @@ async def test_s47_the_region_of_the_bucket_is_named(serve_s3: Serve, status: in
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-async def test_s48_places_that_nobody_goes_to(serve: Serve, place: str | None) -> None:
+@checks("reliability:S48")
+async def test_places_that_nobody_goes_to(serve: Serve, place: str | None) -> None:
     async with serve(always(Fault(status=302, location=place))) as scripted:
         await scripted.fail(RedirectRefused, requests=1)
 
 
-async def test_s48_a_loop_ends(serve: Serve) -> None:
+@checks("reliability:S48")
+async def test_a_loop_ends(serve: Serve) -> None:
     """Long before its twentieth turn."""
     async with serve(always(Fault(status=307, location="/bucket/k"))) as scripted:
         turns = 1 if scripted.service == "s3" else 1 + REDIRECTS_MAX

@@ -17,6 +17,7 @@ from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest, Request
 
@@ -77,7 +78,8 @@ class ThrottlingAccessor(WrappedAccessor):
 @pytest.mark.parametrize(
     "response_seconds", [0.0, RESPONSE_SECONDS, 3 * RESPONSE_SECONDS], ids=["at-once", "soon", "late"]
 )
-async def test_s04_half_a_minute_of_slow_down(response_seconds: float) -> None:
+@checks("reliability:S04")
+async def test_half_a_minute_of_slow_down(response_seconds: float) -> None:
     """The load does not grow by more than a fifth, pauses are long, and what comes afterwards is as before."""
     sent: list[float] = []
     store = SlowDown(OUTAGE_SECONDS, sent, response_seconds)
@@ -116,7 +118,8 @@ async def test_s04_half_a_minute_of_slow_down(response_seconds: float) -> None:
 
 
 @pytest.mark.virtual
-async def test_s04_fewer_requests_at_once_while_it_lasts_and_all_of_them_afterwards() -> None:
+@checks("reliability:S04")
+async def test_fewer_requests_at_once_while_it_lasts_and_all_of_them_afterwards() -> None:
     """Readers that never pause: half as many in flight with every second, down to one; then one more each round."""
     sent: list[float] = []
     store = SlowDown(OUTAGE_SECONDS, sent, RESPONSE_SECONDS)
@@ -158,7 +161,8 @@ async def test_s04_fewer_requests_at_once_while_it_lasts_and_all_of_them_afterwa
 
 
 @pytest.mark.virtual
-async def test_s04_reads_that_meet_the_end_of_it_are_not_lost() -> None:
+@checks("reliability:S04")
+async def test_reads_that_meet_the_end_of_it_are_not_lost() -> None:
     """Pauses after throttling are of seconds, so that a read outlives a short one."""
     for seconds in (0.1, 0.5, 1.0):
         sent: list[float] = []

@@ -33,22 +33,23 @@ def status_of(error: Error) -> object:
     return error.context.get("http_status", error.context.get("status"))
 
 
-@checks("opendal:E3")
-async def test_s01_a_500_is_tried_again(serve: Serve) -> None:
+@checks("opendal:E3", "reliability:S01")
+async def test_a_500_is_tried_again(serve: Serve) -> None:
     async with serve(once(Fault(status=500))) as scripted:
         await scripted.read()
         scripted.server.assert_requests("GET", "GET")
         assert scripted.operator.statistics["retries_unavailable"] == 1
 
 
-@checks("opendal:E3")
-async def test_s02_a_500_for_ever_ends_with_the_last_status(serve: Serve) -> None:
+@checks("opendal:E3", "reliability:S02")
+async def test_a_500_for_ever_ends_with_the_last_status(serve: Serve) -> None:
     async with serve(always(Fault(status=500))) as scripted:
         error = await scripted.fail(Unavailable, requests=ATTEMPTS)
         assert (error.status, error.context["attempts"], status_of(error)) == ("persistent", ATTEMPTS, 500)
 
 
-async def test_s02_a_500_for_ever_ends_before_the_deadline(serve: Serve) -> None:
+@checks("reliability:S02")
+async def test_a_500_for_ever_ends_before_the_deadline(serve: Serve) -> None:
     """No pause is begun that the deadline would cut."""
     async with serve(layers=(RetryLayer(base_seconds=3600),)) as scripted:
         await scripted.operator.stat("k")  # What a service loads for its first request takes longer than the deadline.
@@ -58,21 +59,24 @@ async def test_s02_a_500_for_ever_ends_before_the_deadline(serve: Serve) -> None
 
 
 @pytest.mark.parametrize("status", [502, 504])
-async def test_s03_a_page_of_a_proxy_is_a_failure(serve: Serve, status: int) -> None:
+@checks("reliability:S03")
+async def test_a_page_of_a_proxy_is_a_failure(serve: Serve, status: int) -> None:
     async with serve(once(Fault(status=status, **HTML))) as scripted:
         await scripted.read()
         scripted.server.assert_requests("GET", "GET")
 
 
 @pytest.mark.parametrize("status", [502, 504])
-async def test_s03_a_page_of_a_proxy_for_ever(serve: Serve, status: int) -> None:
+@checks("reliability:S03")
+async def test_a_page_of_a_proxy_for_ever(serve: Serve, status: int) -> None:
     async with serve(always(Fault(status=status, **HTML))) as scripted:
         error = await scripted.fail(Unavailable, requests=ATTEMPTS)
         assert status_of(error) == status
 
 
 @pytest.mark.parametrize("header", ["Retry-After: 0.1", "x-amz-retry-after: 100"])
-async def test_s05_the_wait_that_the_store_asks_for_is_kept(serve: Serve, header: str) -> None:
+@checks("reliability:S05")
+async def test_the_wait_that_the_store_asks_for_is_kept(serve: Serve, header: str) -> None:
     fault = Fault(status=503, code="SlowDown", header_lines=(header,))
     async with serve(once(fault)) as scripted:
         if scripted.service == "http" and header.startswith("x-amz"):
@@ -86,16 +90,17 @@ async def test_s05_the_wait_that_the_store_asks_for_is_kept(serve: Serve, header
         scripted.server.assert_requests("GET", "GET")
 
 
-async def test_s05_a_wait_beyond_the_deadline_is_not_begun(serve: Serve) -> None:
+@checks("reliability:S05")
+async def test_a_wait_beyond_the_deadline_is_not_begun(serve: Serve) -> None:
     fault = Fault(status=503, code="SlowDown", headers={"Retry-After": "30"})
     async with serve(always(fault)) as scripted:
         error = await scripted.fail(Throttled, requests=1, timeout_seconds=5)
         assert (error.context["gave_up"], error.retry_after_seconds) == ("the caller's deadline", 30)
 
 
-@checks("opendal:E3")
 @pytest.mark.parametrize(("status", "code"), [(429, "TooManyRequests"), (503, "SlowDown")])
-async def test_s04_s06_throttling_is_tried_again_and_counted(serve: Serve, status: int, code: str) -> None:
+@checks("opendal:E3", "reliability:S04", "reliability:S06")
+async def test_throttling_is_tried_again_and_counted(serve: Serve, status: int, code: str) -> None:
     """What happens in the thirty seconds of S04 is tested on the virtual clock."""
     async with serve(once(Fault(status=status, code=code))) as scripted:
         await scripted.read()
@@ -105,13 +110,15 @@ async def test_s04_s06_throttling_is_tried_again_and_counted(serve: Serve, statu
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "TooManyRequests"), (503, "SlowDown")])
-async def test_s04_s06_throttling_for_ever(serve: Serve, status: int, code: str) -> None:
+@checks("reliability:S04", "reliability:S06")
+async def test_throttling_for_ever(serve: Serve, status: int, code: str) -> None:
     async with serve(always(Fault(status=status, code=code))) as scripted:
         error = await scripted.fail(Throttled, requests=ATTEMPTS)
         assert error.status == "persistent"
 
 
-async def test_s07_a_request_that_the_store_gave_up_on_is_sent_again(serve: Serve) -> None:
+@checks("reliability:S07")
+async def test_a_request_that_the_store_gave_up_on_is_sent_again(serve: Serve) -> None:
     async with serve() as scripted:
         status, kind = (400, Unavailable) if scripted.service == "s3" else (408, TimedOut)
         fault = Fault(status=status, code="RequestTimeout")
@@ -122,7 +129,8 @@ async def test_s07_a_request_that_the_store_gave_up_on_is_sent_again(serve: Serv
         await scripted.fail(kind, requests=ATTEMPTS)
 
 
-async def test_s24_a_416_for_a_range_inside_is_told_as_it_is(serve: Serve) -> None:
+@checks("reliability:S24")
+async def test_a_416_for_a_range_inside_is_told_as_it_is(serve: Serve) -> None:
     """The range is not asked for again, and the size that the store tells is in the error."""
     fault = Fault(status=416, code="InvalidRange", headers={"Content-Range": f"bytes */{OFFSET}"})
     async with serve(always(fault)) as scripted:
@@ -130,7 +138,8 @@ async def test_s24_a_416_for_a_range_inside_is_told_as_it_is(serve: Serve) -> No
         assert error.context["total"] == OFFSET
 
 
-async def test_s24_a_416_for_a_pinned_object_that_has_not_shrunk(serve: Serve) -> None:
+@checks("reliability:S24")
+async def test_a_416_for_a_pinned_object_that_has_not_shrunk(serve: Serve) -> None:
     """A reader asks once what there is now; where nothing has changed the refusal stays one."""
     fault = Fault(status=416, code="InvalidRange")
     async with serve() as scripted, scripted.operator.reader("k", policy="random") as reader:
@@ -143,7 +152,8 @@ async def test_s24_a_416_for_a_pinned_object_that_has_not_shrunk(serve: Serve) -
         assert scripted.server.count("HEAD") <= 2
 
 
-async def test_s24_a_416_for_a_pinned_object_that_has_shrunk(serve: Serve) -> None:
+@checks("reliability:S24")
+async def test_a_416_for_a_pinned_object_that_has_shrunk(serve: Serve) -> None:
     """Where the server ignores If-Match, and so answers 416 instead of 412."""
     async with (
         serve(always(Fault(ignore_if_match=True))) as scripted,
@@ -156,7 +166,8 @@ async def test_s24_a_416_for_a_pinned_object_that_has_shrunk(serve: Serve) -> No
         assert scripted.server.count("GET") == 2
 
 
-async def test_s24_every_range_is_refused_from_the_first_on(serve: Serve) -> None:
+@checks("reliability:S24")
+async def test_every_range_is_refused_from_the_first_on(serve: Serve) -> None:
     """The size that HEAD tells does not make the reader ask again and again."""
     async with serve(always(Fault(status=416, code="InvalidRange"))) as scripted:
         async with scripted.operator.reader("k") as reader:
@@ -166,8 +177,8 @@ async def test_s24_every_range_is_refused_from_the_first_on(serve: Serve) -> Non
         assert scripted.server.count("GET") <= 2
 
 
-@checks("opendal:E3")
-async def test_s28_a_404_is_a_response(serve: Serve) -> None:
+@checks("opendal:E3", "reliability:S28")
+async def test_a_404_is_a_response(serve: Serve) -> None:
     """A store that lags behind is not waited for."""
     async with serve(once(Fault(status=404, code="NoSuchKey"))) as scripted:
         error = await scripted.fail(NotFound, requests=1)
@@ -175,14 +186,16 @@ async def test_s28_a_404_is_a_response(serve: Serve) -> None:
         await scripted.read()
 
 
-async def test_s49_a_signature_out_of_time_is_made_anew(serve_s3: Serve) -> None:
+@checks("reliability:S49")
+async def test_a_signature_out_of_time_is_made_anew(serve_s3: Serve) -> None:
     """It may have waited in a queue: one request more, with a signature of its own."""
     async with serve_s3(once(Fault(status=403, code="RequestTimeTooSkewed"))) as scripted:
         await scripted.read()
         scripted.server.assert_requests("GET", "GET")
 
 
-async def test_s49_a_wrong_clock_is_told_with_the_right_time(serve_s3: Serve) -> None:
+@checks("reliability:S49")
+async def test_a_wrong_clock_is_told_with_the_right_time(serve_s3: Serve) -> None:
     date = {"Date": "Fri, 02 Jan 2026 03:04:05 GMT"}
     async with serve_s3(always(Fault(status=403, code="RequestTimeTooSkewed", headers=date))) as scripted:
         error = await scripted.fail(ClockSkew)
@@ -194,15 +207,16 @@ async def test_s49_a_wrong_clock_is_told_with_the_right_time(serve_s3: Serve) ->
 REFUSALS = ["AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"]
 
 
-@checks("opendal:E3")
 @pytest.mark.parametrize("code", REFUSALS)
-async def test_s50_a_refusal_is_not_asked_for_again(serve: Serve, code: str) -> None:
+@checks("opendal:E3", "reliability:S50")
+async def test_a_refusal_is_not_asked_for_again(serve: Serve, code: str) -> None:
     async with serve(always(Fault(status=403, code=code))) as scripted:
         error = await scripted.fail(PermissionDenied, requests=1)
         assert error.status == "permanent"
 
 
-async def test_s51_expired_keys_that_nobody_renews(serve_s3: Serve) -> None:
+@checks("reliability:S51")
+async def test_expired_keys_that_nobody_renews(serve_s3: Serve) -> None:
     """Renewed ones are tested with the other credentials."""
     async with serve_s3(always(Fault(status=400, code="ExpiredToken"))) as scripted:
         error = await scripted.fail(CredentialsExpired)
@@ -210,7 +224,8 @@ async def test_s51_expired_keys_that_nobody_renews(serve_s3: Serve) -> None:
         assert scripted.server.count() <= 2
 
 
-async def test_s54_an_archived_object_is_named(serve_s3: Serve) -> None:
+@checks("reliability:S54")
+async def test_an_archived_object_is_named(serve_s3: Serve) -> None:
     body = b"<Error><Code>InvalidObjectState</Code><StorageClass>DEEP_ARCHIVE</StorageClass></Error>"
     async with serve_s3(always(Fault(status=403, body=body))) as scripted:
         error = await scripted.fail(PermissionDenied, requests=1)
@@ -228,7 +243,8 @@ FIRST_ANSWERS = [
 
 
 @pytest.mark.parametrize("at_once", [8, 64])
-async def test_s70_every_first_response_of_a_long_read_fails(serve: Serve, at_once: int) -> None:
+@checks("reliability:S70")
+async def test_every_first_response_of_a_long_read_fails(serve: Serve, at_once: int) -> None:
     """64 blocks by the default policy, each asked for twice; the tokens last, and come back with every success."""
     failed: set[int] = set()
 

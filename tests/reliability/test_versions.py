@@ -41,7 +41,8 @@ def overwrite(scripted: Scripted, data: bytes = NEW) -> None:
     scripted.server.objects["bucket/k"] = data
 
 
-async def test_s21_another_total_than_that_of_the_pinned_version(serve: Serve) -> None:
+@checks("reliability:S21")
+async def test_another_total_than_that_of_the_pinned_version(serve: Serve) -> None:
     """The first response tells the size; a later one that tells another is of another object, whatever its ETag."""
     async with serve(**BLOCKS) as scripted, scripted.operator.reader("k", policy="random") as reader:
         await reader.read_at(0, 10)
@@ -51,7 +52,8 @@ async def test_s21_another_total_than_that_of_the_pinned_version(serve: Serve) -
         scripted.server.assert_requests("GET", "GET")
 
 
-async def test_s21_another_total_in_the_middle_of_a_read(serve: Serve) -> None:
+@checks("reliability:S21")
+async def test_another_total_in_the_middle_of_a_read(serve: Serve) -> None:
     """Even with the same ETag."""
     other = Fault(content_range=f"bytes {OFFSET + CUT}-{LAST}/{SIZE + 1}")
     async with serve(once(Fault(close_after_bytes=CUT)), once(other, 1)) as scripted:
@@ -59,7 +61,8 @@ async def test_s21_another_total_in_the_middle_of_a_read(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("size", [SIZE + 1, 1 << 40])
-async def test_s63_a_head_that_tells_too_large_a_size(serve: Serve, size: int) -> None:
+@checks("reliability:S63")
+async def test_a_head_that_tells_too_large_a_size(serve: Serve, size: int) -> None:
     """A size that a reader is told may be too small, and never too large; nothing is allocated for it."""
     lie = Rule(fault=Fault(headers={"Content-Length": str(size)}), times=None, method="HEAD")
     async with serve(lie) as scripted:
@@ -71,7 +74,8 @@ async def test_s63_a_head_that_tells_too_large_a_size(serve: Serve, size: int) -
         scripted.server.assert_requests("HEAD", "GET")
 
 
-async def test_s63_a_head_that_tells_another_size_than_the_responses(serve: Serve) -> None:
+@checks("reliability:S63")
+async def test_a_head_that_tells_another_size_than_the_responses(serve: Serve) -> None:
     """Where a reader learns the size by itself it comes from the bytes' own answer, and no HEAD is believed."""
     lie = Rule(fault=Fault(headers={"Content-Length": "10"}), times=None, method="HEAD")
     async with serve(lie) as scripted, scripted.operator.reader("k") as reader:
@@ -79,7 +83,8 @@ async def test_s63_a_head_that_tells_another_size_than_the_responses(serve: Serv
         assert_same_bytes(await reader.read(), scripted.data)
 
 
-async def test_s27_an_object_that_vanishes_before_its_first_byte(serve: Serve) -> None:
+@checks("reliability:S27")
+async def test_an_object_that_vanishes_before_its_first_byte(serve: Serve) -> None:
     async with serve() as scripted:
         await scripted.operator.stat("k")
         scripted.server.add(always(Fault(status=404, code="NoSuchKey")))
@@ -90,7 +95,8 @@ async def test_s27_an_object_that_vanishes_before_its_first_byte(serve: Serve) -
         scripted.server.assert_requests("HEAD", "GET")
 
 
-async def test_s27_an_object_that_vanishes_between_two_blocks(serve: Serve) -> None:
+@checks("reliability:S27")
+async def test_an_object_that_vanishes_between_two_blocks(serve: Serve) -> None:
     async with serve(**BLOCKS) as scripted, scripted.operator.reader("k", prefetch_enabled=False) as reader:
         await reader.read_at(0, 10)
         scripted.server.add(always(Fault(status=404, code="NoSuchKey")))
@@ -99,9 +105,9 @@ async def test_s27_an_object_that_vanishes_between_two_blocks(serve: Serve) -> N
         scripted.server.assert_requests("GET", "GET")
 
 
-@checks("opendal:R32")
 @pytest.mark.parametrize("status", [404, 412])
-async def test_s27_s29_the_rest_of_a_body_is_gone(serve: Serve, status: int) -> None:
+@checks("opendal:R32", "reliability:S27", "reliability:S29")
+async def test_the_rest_of_a_body_is_gone(serve: Serve, status: int) -> None:
     """Deleted or overwritten: told once, and not asked for again."""
     async with serve(once(Fault(close_after_bytes=CUT))) as scripted:
         old = scripted.data
@@ -121,8 +127,8 @@ async def test_s27_s29_the_rest_of_a_body_is_gone(serve: Serve, status: int) -> 
         overwrite(scripted, old)
 
 
-@checks("opendal:R32")
-async def test_s30_the_rest_of_a_body_is_of_another_version(serve: Serve) -> None:
+@checks("opendal:R32", "reliability:S30")
+async def test_the_rest_of_a_body_is_of_another_version(serve: Serve) -> None:
     """The server ignores If-Match: the ETag of its response is compared."""
     async with serve() as scripted:
         replaced = before_request(1, lambda: overwrite(scripted))
@@ -133,7 +139,8 @@ async def test_s30_the_rest_of_a_body_is_of_another_version(serve: Serve) -> Non
 
 
 @pytest.mark.parametrize("ignore", [False, True], ids=["s29-412", "s30-ignored"])
-async def test_s29_s30_an_object_overwritten_between_two_blocks(serve: Serve, ignore: bool) -> None:
+@checks("reliability:S29", "reliability:S30")
+async def test_an_object_overwritten_between_two_blocks(serve: Serve, ignore: bool) -> None:
     """The old reader fails and keeps its bytes; a new one reads the new version."""
     fault = Fault(ignore_if_match=ignore)
     async with serve(always(fault), **BLOCKS) as scripted:
@@ -151,13 +158,15 @@ async def test_s29_s30_an_object_overwritten_between_two_blocks(serve: Serve, ig
 
 
 @pytest.mark.parametrize("fields", [{}, {"Last-Modified": None}], ids=["with time", "without time"])
-async def test_s31_no_etag_over_s3(serve_s3: Serve, fields: dict[str, None]) -> None:
+@checks("reliability:S31")
+async def test_no_etag_over_s3(serve_s3: Serve, fields: dict[str, None]) -> None:
     """Every object of S3 has one, and so a response without is none."""
     async with serve_s3(always(Fault(headers={"ETag": None, **fields}))) as scripted:
         await scripted.fail(ProtocolError, requests=2)
 
 
-async def test_s31_no_etag_over_http(serve_http: Serve) -> None:
+@checks("reliability:S31")
+async def test_no_etag_over_http(serve_http: Serve) -> None:
     """The time of the last change and the size stand in for it, where there is one."""
     no_etag = Fault(headers={"ETag": None})
     cut = Fault(headers={"ETag": None}, close_after_bytes=CUT)
@@ -171,7 +180,8 @@ async def test_s31_no_etag_over_http(serve_http: Serve) -> None:
         await scripted.fail(ObjectChanged, requests=2)
 
 
-async def test_s31_neither_etag_nor_time_over_http(serve_http: Serve) -> None:
+@checks("reliability:S31")
+async def test_neither_etag_nor_time_over_http(serve_http: Serve) -> None:
     """One response is read; one that broke off is not gone on with, since it could be of another version."""
     nothing = {"ETag": None, "Last-Modified": None}
     async with serve_http(always(Fault(headers=nothing))) as scripted:
@@ -186,7 +196,8 @@ ETAGS = {"weak": 'W/"abc"', "unquoted": "abc", "multipart": '"0123456789abcdef-5
 
 
 @pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
-async def test_s32_etags_of_every_shape_are_compared(serve: Serve, etag: str) -> None:
+@checks("reliability:S32")
+async def test_etags_of_every_shape_are_compared(serve: Serve, etag: str) -> None:
     """What is no strong ETag is not sent, since no server may match it."""
     cut = Fault(etag=etag, close_after_bytes=CUT)
     async with serve(once(cut), always(Fault(etag=etag, ignore_if_match=True))) as scripted:
@@ -197,13 +208,15 @@ async def test_s32_etags_of_every_shape_are_compared(serve: Serve, etag: str) ->
 
 
 @pytest.mark.parametrize("etag", ETAGS.values(), ids=ETAGS)
-async def test_s32_etags_of_every_shape_tell_versions_apart(serve: Serve, etag: str) -> None:
+@checks("reliability:S32")
+async def test_etags_of_every_shape_tell_versions_apart(serve: Serve, etag: str) -> None:
     cut = Fault(etag=etag, close_after_bytes=CUT)
     async with serve(once(cut), always(Fault(etag='"other"', ignore_if_match=True))) as scripted:
         await scripted.fail(ObjectChanged, requests=2)
 
 
-async def test_s33_replicas_that_do_not_agree(serve: Serve) -> None:
+@checks("reliability:S33")
+async def test_replicas_that_do_not_agree(serve: Serve) -> None:
     """Two ETags of the same bytes: the safe side is that they are two versions."""
     flapping = [once(Fault(etag=f'"{"ab"[n % 2]}"', ignore_if_match=True, close_after_bytes=CUT), n) for n in range(4)]
     async with serve(*flapping) as scripted:
@@ -212,7 +225,8 @@ async def test_s33_replicas_that_do_not_agree(serve: Serve) -> None:
         assert (error.expected_etag, error.actual_etag) == ("a", "b")
 
 
-async def test_s33_replicas_that_do_not_agree_between_blocks(serve: Serve) -> None:
+@checks("reliability:S33")
+async def test_replicas_that_do_not_agree_between_blocks(serve: Serve) -> None:
     flapping = [once(Fault(etag=f'"{"ab"[n % 2]}"', ignore_if_match=True), n) for n in range(8)]
     async with (
         serve(*flapping, **BLOCKS) as scripted,
@@ -223,13 +237,15 @@ async def test_s33_replicas_that_do_not_agree_between_blocks(serve: Serve) -> No
             await reader.read_at(SIZE - 10, 10)
 
 
-async def test_s29_a_condition_of_the_caller_stays_one(serve: Serve) -> None:
+@checks("reliability:S29")
+async def test_a_condition_of_the_caller_stays_one(serve: Serve) -> None:
     """It did not hold before the first byte: that is a response, and not a change."""
     async with serve() as scripted:
         await scripted.fail(ConditionNotMatch, requests=1, if_match="other")
 
 
-async def test_s34_a_version_stays_readable(s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
+@checks("reliability:S34")
+async def test_a_version_stays_readable(s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
     """Over moto, which keeps versions."""
     from tests.conformance.stacks import MotoBucket
 

@@ -15,6 +15,7 @@ from aioprefetch.layers import RetryLayer
 from aioprefetch.layers.retry import NAME_FAILURES_MAX, NAME_FAILURES_SECONDS_MAX
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import Fault, FaultServer
+from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import content
 from tests.reliability.scripted import (
     ATTEMPTS,
@@ -44,7 +45,8 @@ def operator_for(kind: Service, url: str, **options: Any) -> Operator:
     return Operator(service_for(kind, url, **{**PATIENT, **options}), concurrency=1).layer(NO_PAUSES)
 
 
-async def test_s35_a_response_that_does_not_begin_is_asked_for_again(serve: Serve) -> None:
+@checks("reliability:S35")
+async def test_a_response_that_does_not_begin_is_asked_for_again(serve: Serve) -> None:
     async with serve(once(Fault(hang_before_head=True)), **PATIENT) as scripted:
         await scripted.read()
         first, second = scripted.server.requests
@@ -52,14 +54,16 @@ async def test_s35_a_response_that_does_not_begin_is_asked_for_again(serve: Serv
         assert scripted.operator.statistics["retries_timed_out"] == 1
 
 
-async def test_s35_answers_that_never_begin(serve: Serve) -> None:
+@checks("reliability:S35")
+async def test_answers_that_never_begin(serve: Serve) -> None:
     """Each attempt has its own limit, and they are counted."""
     async with serve(always(Fault(hang_before_head=True)), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         error = await scripted.fail(TimedOut, requests=ATTEMPTS)
         assert (error.status, error.received) == ("persistent", 0)
 
 
-async def test_s35_the_deadline_holds_over_all_attempts(serve: Serve) -> None:
+@checks("reliability:S35")
+async def test_the_deadline_holds_over_all_attempts(serve: Serve) -> None:
     """Long before any limit of an attempt."""
     async with serve(always(Fault(hang_before_head=True))) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         await scripted.operator.stat("k")  # What an operator loads for its first request counts as well.
@@ -68,7 +72,8 @@ async def test_s35_the_deadline_holds_over_all_attempts(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 100, LENGTH - 1], ids=["s36-after-the-head", "s37-early", "s37-late"])
-async def test_s36_s37_a_body_that_stops_goes_on_elsewhere(serve: Serve, cut: int) -> None:
+@checks("reliability:S36", "reliability:S37")
+async def test_a_body_that_stops_goes_on_elsewhere(serve: Serve, cut: int) -> None:
     async with serve(once(Fault(hang_after_bytes=cut)), **PATIENT) as scripted:
         await scripted.read()
         first, second = scripted.server.requests
@@ -78,7 +83,8 @@ async def test_s36_s37_a_body_that_stops_goes_on_elsewhere(serve: Serve, cut: in
         assert scripted.server.bytes_sent == LENGTH
 
 
-async def test_s36_s37_bodies_that_always_stop(serve: Serve) -> None:
+@checks("reliability:S36", "reliability:S37")
+async def test_bodies_that_always_stop(serve: Serve) -> None:
     async with serve(always(Fault(hang_after_bytes=100)), **PATIENT) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         error = await scripted.fail(Stalled, requests=ATTEMPTS)
         assert (error.received, error.status) == (100 * ATTEMPTS, "persistent")
@@ -87,7 +93,8 @@ async def test_s36_s37_bodies_that_always_stop(serve: Serve) -> None:
 DRIP = Fault(drip_bytes=1, drip_delay_seconds=HANG_SECONDS / 10)
 
 
-async def test_s38_a_body_that_drips_goes_on_elsewhere(serve: Serve) -> None:
+@checks("reliability:S38")
+async def test_a_body_that_drips_goes_on_elsewhere(serve: Serve) -> None:
     """A byte now and then is no progress; what came is kept."""
     async with serve(once(DRIP), **PATIENT) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         await scripted.read()
@@ -99,14 +106,16 @@ async def test_s38_a_body_that_drips_goes_on_elsewhere(serve: Serve) -> None:
         assert scripted.operator.statistics["retries_timed_out"] == 1
 
 
-async def test_s38_bodies_that_always_drip(serve: Serve) -> None:
+@checks("reliability:S38")
+async def test_bodies_that_always_drip(serve: Serve) -> None:
     async with serve(always(DRIP), **PATIENT) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         error = await scripted.fail(Stalled, requests=ATTEMPTS)
         assert 0 < error.received < 1000
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_s41_a_name_that_does_not_resolve(kind: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+@checks("reliability:S41")
+async def test_a_name_that_does_not_resolve(kind: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice at most, and within five seconds however long the pauses are; the error says what to look at."""
     lookups = []
     real = socket.getaddrinfo
@@ -134,7 +143,8 @@ async def test_s41_a_name_that_does_not_resolve(kind: Service, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_s42_a_refused_connection_is_tried_again(kind: Service) -> None:
+@checks("reliability:S42")
+async def test_a_refused_connection_is_tried_again(kind: Service) -> None:
     """The server that comes back is found."""
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
@@ -166,7 +176,8 @@ def black_hole() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_s43_a_connection_that_is_never_made(kind: Service) -> None:
+@checks("reliability:S43")
+async def test_a_connection_that_is_never_made(kind: Service) -> None:
     """Each attempt has its own limit; other hosts do not wait with it."""
     async with FaultServer({"bucket/k": b"there"}) as server:
         with black_hole() as url:
@@ -195,7 +206,8 @@ CERTIFICATES = {
 
 @pytest.mark.parametrize("name", CERTIFICATES)
 @pytest.mark.parametrize("kind", SERVICES)
-async def test_s44_certificates_are_checked(kind: Service, name: str, tmp_path: Path) -> None:
+@checks("reliability:S44")
+async def test_certificates_are_checked(kind: Service, name: str, tmp_path: Path) -> None:
     """A wrong one is a matter of configuration: no other attempt, and none without TLS."""
     address, days, trusted = CERTIFICATES[name]
     certificate = self_signed(tmp_path, address, days=days)

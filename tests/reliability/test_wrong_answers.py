@@ -29,7 +29,8 @@ PAGES = {"s08-error": page(ERROR_DOCUMENT, "application/xml"), "s55-html": page(
 
 
 @pytest.mark.parametrize("fault", PAGES.values(), ids=PAGES)
-async def test_s08_s55_a_page_with_status_200_is_no_object(serve_s3: Serve, fault: Fault) -> None:
+@checks("reliability:S08", "reliability:S55")
+async def test_a_page_with_status_200_is_no_object(serve_s3: Serve, fault: Fault) -> None:
     """For a part and for the whole: objects of S3 have ETags."""
     async with serve_s3(once(fault)) as scripted:
         await scripted.read()
@@ -41,7 +42,8 @@ async def test_s08_s55_a_page_with_status_200_is_no_object(serve_s3: Serve, faul
 
 
 @pytest.mark.parametrize("fault", PAGES.values(), ids=PAGES)
-async def test_s08_s55_a_page_instead_of_the_pinned_version(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S08", "reliability:S55")
+async def test_a_page_instead_of_the_pinned_version(serve: Serve, fault: Fault) -> None:
     """Plain HTTP knows objects without ETags, but what has been pinned is held to."""
     async with serve() as scripted:
         meta = await scripted.operator.stat("k")
@@ -53,7 +55,8 @@ async def test_s08_s55_a_page_instead_of_the_pinned_version(serve: Serve, fault:
 
 
 @pytest.mark.parametrize("fault", PAGES.values(), ids=PAGES)
-async def test_s08_s55_a_page_instead_of_the_rest(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S08", "reliability:S55")
+async def test_a_page_instead_of_the_rest(serve: Serve, fault: Fault) -> None:
     """It is no response of S3, and of plain HTTP it is another version than the one that has begun to arrive."""
     async with serve(once(Fault(close_after_bytes=100)), once(fault, 1)) as scripted:
         if scripted.service == "s3":
@@ -78,9 +81,9 @@ SHORT = {
 }
 
 
-@checks("opendal:R31")
 @pytest.mark.parametrize("fault", SHORT.values(), ids=SHORT)
-async def test_s16_s17_s19_s20_a_part_that_is_not_the_one_asked_for(serve: Serve, fault: Fault) -> None:
+@checks("opendal:R31", "reliability:S16", "reliability:S17", "reliability:S19", "reliability:S20")
+async def test_a_part_that_is_not_the_one_asked_for(serve: Serve, fault: Fault) -> None:
     """Once: asked for again, exact bytes. Always: an error, and not a byte delivered."""
     async with serve(once(fault)) as scripted:
         await scripted.read()
@@ -90,7 +93,8 @@ async def test_s16_s17_s19_s20_a_part_that_is_not_the_one_asked_for(serve: Serve
         assert (error.received, error.status) == (0, "persistent")
 
 
-async def test_s22_a_total_that_the_server_does_not_know(serve: Serve) -> None:
+@checks("reliability:S22")
+async def test_a_total_that_the_server_does_not_know(serve: Serve) -> None:
     """The range is exact and the ETag the pinned one: that is enough."""
     fault = Fault(content_range=f"bytes {OFFSET}-{LAST}/*")
     async with serve(always(fault)) as scripted:
@@ -103,16 +107,17 @@ async def test_s22_a_total_that_the_server_does_not_know(serve: Serve) -> None:
         await scripted.fail(ConditionNotMatch, requests=1, if_match=meta.etag)
 
 
-async def test_s23_the_whole_object_for_all_of_it_is_taken(serve: Serve) -> None:
+@checks("reliability:S23")
+async def test_the_whole_object_for_all_of_it_is_taken(serve: Serve) -> None:
     async with serve(always(Fault(ignore_range=True))) as scripted:
         await scripted.read(0, SIZE)
         await scripted.read(0, 2 * SIZE)
         scripted.server.assert_requests("GET", "GET")
 
 
-@checks("opendal:R30")
 @pytest.mark.parametrize("offset", [0, OFFSET, 1 << 20])
-async def test_s23_the_whole_object_for_a_part_is_not_read(serve_s3: Serve, offset: int) -> None:
+@checks("opendal:R30", "reliability:S23")
+async def test_the_whole_object_for_a_part_is_not_read(serve_s3: Serve, offset: int) -> None:
     """It is broken off at its head, both times."""
     async with serve_s3(always(Fault(ignore_range=True))) as scripted:
         scripted.server.objects["bucket/k"] = content(32 << 20)
@@ -121,8 +126,8 @@ async def test_s23_the_whole_object_for_a_part_is_not_read(serve_s3: Serve, offs
         assert scripted.server.bytes_sent < PROTOCOL_TRIES * UNREAD_BYTES_MAX
 
 
-@checks("opendal:R30")
-async def test_s23_a_server_that_obeyed_ranges_before(serve_http: Serve) -> None:
+@checks("opendal:R30", "reliability:S23")
+async def test_a_server_that_obeyed_ranges_before(serve_http: Serve) -> None:
     """Plain HTTP has servers without ranges; of one that has them the whole object is a lapse."""
     async with serve_http(skip_bytes_max=0) as scripted:
         await scripted.read()
@@ -135,7 +140,8 @@ async def test_s23_a_server_that_obeyed_ranges_before(serve_http: Serve) -> None
         assert scripted.server.bytes_sent < (1 + PROTOCOL_TRIES) * UNREAD_BYTES_MAX
 
 
-async def test_s56_what_is_stored_compressed_is_not_inflated(serve: Serve) -> None:
+@checks("reliability:S56")
+async def test_what_is_stored_compressed_is_not_inflated(serve: Serve) -> None:
     async with serve(always(Fault(headers={"Content-Encoding": "gzip"}))) as scripted:
         scripted.server.objects["bucket/k"] = packed = gzip.compress(content(SIZE))
         await scripted.read(0, None)
@@ -143,7 +149,8 @@ async def test_s56_what_is_stored_compressed_is_not_inflated(serve: Serve) -> No
         assert all(request.headers["accept-encoding"] == "identity" for request in scripted.server.requests)
 
 
-async def test_s57_a_chunked_part_has_its_length_from_content_range(serve: Serve) -> None:
+@checks("reliability:S57")
+async def test_a_chunked_part_has_its_length_from_content_range(serve: Serve) -> None:
     async with serve(always(Fault(chunked=True))) as scripted:
         for _ in range(5):
             await scripted.read()
@@ -152,7 +159,8 @@ async def test_s57_a_chunked_part_has_its_length_from_content_range(serve: Serve
         assert scripted.server.connections <= 2
 
 
-async def test_s57_a_whole_object_without_a_length(serve_http: Serve) -> None:
+@checks("reliability:S57")
+async def test_a_whole_object_without_a_length(serve_http: Serve) -> None:
     """Plain HTTP has such servers; S3 always tells the length."""
     async with serve_http(always(Fault(chunked=True))) as scripted:
         await scripted.read(0, None)
@@ -180,7 +188,8 @@ FRAMINGS = {
 
 
 @pytest.mark.parametrize("fault", FRAMINGS.values(), ids=FRAMINGS)
-async def test_s58_a_head_that_can_be_read_in_two_ways_is_refused(serve: Serve, fault: Fault) -> None:
+@checks("reliability:S58")
+async def test_a_head_that_can_be_read_in_two_ways_is_refused(serve: Serve, fault: Fault) -> None:
     """Its connection is closed: what follows could be anything."""
     async with serve(always(fault)) as scripted:
         error = await scripted.fail(ProtocolError, requests=PROTOCOL_TRIES)
@@ -208,7 +217,8 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-async def test_s59_a_head_without_measure_is_refused(serve: Serve, head: bytes) -> None:
+@checks("reliability:S59")
+async def test_a_head_without_measure_is_refused(serve: Serve, head: bytes) -> None:
     """Without reading it to its end, and with no more memory than a head may take."""
     async with serve() as scripted:
         await scripted.read()  # What the first request alone needs does not count.
@@ -228,7 +238,8 @@ BOMB = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "ha">{ENTITIES}]><Error><
 
 
 @pytest.mark.parametrize("kind", ["text/xml", "application/octet-stream"])
-async def test_s60_an_endless_error_is_told_by_its_status(serve: Serve, kind: str) -> None:
+@checks("reliability:S60")
+async def test_an_endless_error_is_told_by_its_status(serve: Serve, kind: str) -> None:
     """The text of an error is read up to a measure; the rest is never received."""
     body = bytes(100 << 20)
     async with serve() as scripted:
@@ -246,7 +257,8 @@ async def test_s60_an_endless_error_is_told_by_its_status(serve: Serve, kind: st
         assert scripted.server.bytes_sent < ATTEMPTS * UNREAD_BYTES_MAX
 
 
-async def test_s60_an_error_that_would_explode_is_told_by_its_status(serve: Serve) -> None:
+@checks("reliability:S60")
+async def test_an_error_that_would_explode_is_told_by_its_status(serve: Serve) -> None:
     async with serve(always(Fault(status=500, body=BOMB))) as scripted, asyncio.timeout(5):
         error = await scripted.fail(Unavailable, requests=ATTEMPTS)
         assert 500 in error.context.values()
@@ -257,7 +269,8 @@ LENGTHS = {"absent": None, "negative": "-1", "no number": "many", "beyond 64 bit
 
 
 @pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
-async def test_s64_a_stat_whose_size_is_none(serve: Serve, length: str | None) -> None:
+@checks("reliability:S64")
+async def test_a_stat_whose_size_is_none(serve: Serve, length: str | None) -> None:
     """Nothing is allocated for it. Plain HTTP asks by GET where a HEAD tells nothing."""
     fault = Fault(headers={"Content-Length": length})
     async with serve(Rule(fault=fault, times=None, method="HEAD")) as scripted:
@@ -270,7 +283,8 @@ async def test_s64_a_stat_whose_size_is_none(serve: Serve, length: str | None) -
             scripted.server.assert_requests(*["HEAD"] * PROTOCOL_TRIES)
 
 
-async def test_s65_a_flipped_bit_is_the_limit_of_what_can_be_seen(serve: Serve) -> None:
+@checks("reliability:S65")
+async def test_a_flipped_bit_is_the_limit_of_what_can_be_seen(serve: Serve) -> None:
     """A ranged answer carries no checksum: the bytes are the server's, and so is the error."""
     async with serve(once(Fault(flip_byte_at=77))) as scripted:
         found = await scripted.operator.read("k", offset=OFFSET, size=LENGTH)

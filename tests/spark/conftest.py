@@ -14,6 +14,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
+from tests.spark.installed_package import installed_package
+
+__all__ = ["installed_package"]
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -8,6 +8,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aioprefetch.spark import read, register
+from tests.profile import chosen
 from tests.spark.files import rows
 
 pytestmark = pytest.mark.spark
@@ -19,7 +20,7 @@ def registered(spark: SparkSession) -> None:
     register(spark)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("kind", chosen(quick=["csv"], full=["parquet", "csv"]))
 def test_partitions_that_spark_wrote(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     path = str(tmp_path / "out")
     frame = spark.range(8).selectExpr("id", "if(id = 5, null, id % 2) k", "concat('a/b ', id % 3) t")
@@ -60,8 +61,10 @@ def test_filters_keep_what_where_keeps(spark: SparkSession, tmp_path: Path) -> N
         (("s", "!=", "1"), "s != '1'"),
         (("t", ">", "1970-01-01 00:00:30"), "t > '1970-01-01 00:00:30'"),
     ]
-    for clause, sql in cases:
-        assert rows(read(spark, path, filters=[clause]).select("id")) == rows(theirs.where(sql).select("id")), sql
+    left = theirs.selectExpr("id", *(f"coalesce({sql}, false)" for _, sql in cases)).collect()
+    for number, (clause, sql) in enumerate(cases, 1):
+        ids = sorted((row[0],) for row in left if row[number])
+        assert rows(read(spark, path, filters=[clause]).select("id")) == ids, sql
 
 
 def test_times_without_a_zone_are_in_the_sessions(spark: SparkSession, tmp_path: Path) -> None:

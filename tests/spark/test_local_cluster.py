@@ -14,7 +14,6 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.spark.java import use_java
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
-from tests.spark.installed_package import install_wheel
 
 pytestmark = pytest.mark.spark
 
@@ -69,9 +68,9 @@ def check_reuse(seen: dict[str, Any], gets: int) -> None:
 
 
 def test_reused_workers_of_a_cluster_share_one_warm_operator_and_see_no_secret(
-    tmp_path: Path, s3_server: CountingS3Server, random_name: Callable[[], str]
+    tmp_path: Path, s3_server: CountingS3Server, random_name: Callable[[], str], installed_package: Path
 ) -> None:
-    package = install_wheel(tmp_path)
+    package = installed_package
     bucket = random_name()
     s3_server.create_bucket(bucket)
     url, events = f"s3://{bucket}", tmp_path / "events"

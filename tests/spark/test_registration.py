@@ -17,7 +17,6 @@ from aioprefetch.spark.session import _registered
 from aioprefetch.testing import CountingS3Server
 from tests.spark.conftest import SETTINGS
 from tests.spark.files import records, write_jsonl
-from tests.spark.installed_package import install_wheel
 
 pytestmark = pytest.mark.spark
 
@@ -25,13 +24,46 @@ JOB = Path(__file__).with_name("registration_job.py")
 JOB_SECONDS_MAX = 300
 
 
-def test_the_installed_wheel_is_found_by_itself(
-    tmp_path: Path, s3_server: CountingS3Server, random_name: Callable[[], str]
+# A format of another package: a file, and a line in the entry points of its distribution.
+FORMAT = """
+import pyarrow as pa
+from aioprefetch.source.formats import FoundBatch, RecordFormat, read_content, register_format
+
+
+class ShoutFormat(RecordFormat):
+    name = "shout"
+
+    async def sample(self, operator, file, options, read):
+        return pa.schema([("id", pa.int64())])
+
+    async def read(self, operator, item, want):
+        numbers = (await read_content(operator, item.file, want.read.open_file)).decode().split("!")
+        yield FoundBatch(pa.RecordBatch.from_pydict({"id": [int(number) for number in numbers if number]}))
+
+
+register_format(ShoutFormat(), ".shout")
+"""
+
+
+def install_format(directory: Path) -> None:
+    """Install a distribution with a format of files into a directory."""
+    information = directory / "shout_format-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shout-format\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[aioprefetch.formats]\nshout = shout_format\n")
+    (directory / "shout_format.py").write_text(FORMAT)
+
+
+def test_the_installed_wheel_and_a_format_beside_it_are_found_without_a_call(
+    tmp_path: Path, s3_server: CountingS3Server, random_name: Callable[[], str], installed_package: Path
 ) -> None:
-    package, bucket = install_wheel(tmp_path), random_name()
+    package, bucket = installed_package, random_name()
+    install_format(tmp_path / "formats")
     source, home = tmp_path / "source", tmp_path / "home"
     home.mkdir()
     write_jsonl(source / "a.jsonl", records(0, 3))
+    shout = tmp_path / "ids.shout"
+    shout.write_text("0!1!2!")
     keys = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
     client = boto3.client("s3", endpoint_url=s3_server.endpoint_url, region_name="us-east-1", **keys)
     client.create_bucket(Bucket=bucket)
@@ -43,10 +75,20 @@ def test_the_installed_wheel_is_found_by_itself(
     )
     use_java()
     environment = {
-        **os.environ, "PYTHONPATH": str(package), "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(home),
-    }  # fmt: skip
+        **os.environ,
+        "PYTHONPATH": f"{package}:{tmp_path / 'formats'}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(home),
+    }
     done = subprocess.run(
-        [sys.executable, str(JOB), json.dumps(SETTINGS), str(source), f"s3a://{bucket}/landing"],
+        [
+            sys.executable,
+            str(JOB),
+            json.dumps(SETTINGS),
+            str(source),
+            f"s3a://{bucket}/landing",
+            str(tmp_path / "ids.shout"),
+        ],
         cwd=home,
         env=environment,
         capture_output=True,
@@ -56,7 +98,7 @@ def test_the_installed_wheel_is_found_by_itself(
     )
     assert done.returncode == 0, done.stderr[-6000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["rows"] == [[[0], [1], [2]], [[0], [1], [2]]]
+    assert seen["rows"] == [[[0], [1], [2]]] * 3
     assert seen["module"] == str(package / "pyspark_aioprefetch.py")
     assert seen["package"].startswith(str(package))
     assert "SECRETFILE" not in done.stdout + done.stderr

@@ -53,7 +53,7 @@ PURE = (
     *("errors", "values", "ranges", "runtime/options", "operator/arguments"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
-    *(f"source/fetch/{name}" for name in ("admission", "policies", "partitioning", "draft", "triggers")),
+    *(f"source/fetch/{name}" for name in ("admission", "partitioning", "draft")),
     *("testing/faults", "testing/replies"),
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}

@@ -10,8 +10,10 @@ from typing import Any
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.blocks.file import BlockFile
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.object_reads import ObjectReads
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
 from aioprefetch.services.memory import Memory, Store
@@ -169,6 +171,24 @@ async def settle(rounds: int = 30) -> None:
     """Let everything that is scheduled happen."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+def reads_of(reader: RangeReader) -> ObjectReads:
+    """The inside of a reader that has been used: its pinned version and its windows."""
+    assert reader._reads is not None
+    return reader._reads
+
+
+def file_of(reader: RangeReader) -> BlockFile:
+    """The blocks and requests of the version that a reader has pinned."""
+    file = reads_of(reader).file
+    assert file is not None
+    return file
+
+
+def resident_blocks(reader: RangeReader) -> set[int]:
+    """The numbers of the blocks that memory holds of a reader's object."""
+    return set(file_of(reader).residency().blocks)
 
 
 @asynccontextmanager

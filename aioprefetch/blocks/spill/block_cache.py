@@ -14,10 +14,18 @@ import time
 from collections.abc import Sequence
 
 from aioprefetch.blocks.spill.block_key import BlockKey, is_block_name, is_old_name
-from aioprefetch.blocks.spill.directory import FILE_MODE, Descriptor, GuardedDirectory, SystemCalls, drop_written
+from aioprefetch.blocks.spill.directory import (
+    FILE_MODE,
+    Descriptor,
+    GuardedDirectory,
+    SystemCalls,
+    drop_written,
+    is_abandoned,
+    is_temporary,
+    temporary_name,
+)
 from aioprefetch.blocks.spill.entry import BadEntry, checksums, decode_header, encode_header
 from aioprefetch.blocks.spill.index import LruIndex
-from aioprefetch.blocks.spill.temporaries import is_abandoned, is_temporary, temporary_name
 
 # This share of a file system stays free, whatever the capacity is: a cache must not make other programs fail.
 RESERVE_SHARE = 0.05

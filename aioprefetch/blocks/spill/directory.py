@@ -1,8 +1,12 @@
 """The directory of the block files: private, held by a descriptor, entered through no link that others could plant.
 
-Below the directory that was configured lies one of our own, ``aioprefetch-blocks-<uid>``. It is ours and closed to
-all others (0700), so the configured one may be shared (``/tmp``) or belong to somebody else. Everything happens
-relative to its descriptor: whoever renames or replaces a directory on the way moves nothing.
+Below the configured directory lies a private one, ``aioprefetch-blocks-<uid>``. It belongs to our user and is closed
+to all others (0700), so the configured one may be shared (``/tmp``) or belong to another user. Everything happens
+relative to its descriptor: renaming or replacing a directory on the way moves nothing.
+
+A file that is being written has a temporary name, ``.tmp-<pid>-<process token>-<random>``. A killed process leaves its
+file behind, and the next one that opens the directory removes it. The numbers of processes are used again, in
+containers at once, hence the token; and they mean nothing in another container, hence the limit on the age.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import secrets
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 
 from aioprefetch.blocks.spill.entry import BadEntry
@@ -22,24 +28,33 @@ FILE_MODE = 0o600
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 _ENTER = os.O_RDONLY | os.O_DIRECTORY
-# A directory that was configured may be one that we may not list.
+# The configured directory may be one that we may not list.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
 # O_NONBLOCK: a FIFO under the name of a block must not make us wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-# What opening a link, a socket or a device without a driver ends in.
+# The errors of opening a link, a socket or a device without a driver.
 _NO_FILE = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
+# No write takes that long: an older temporary file is left over, whichever process has its number now.
+ABANDONED_SECONDS = 3600.0
+
+_NAME = re.compile(r"\.tmp-([1-9][0-9]{0,18})-([0-9a-f]{8})-[0-9a-f]{16}")
+_token = secrets.token_hex(4)
+
 
 class SystemCalls:
-    """What the operating system is asked for. Every method blocks and may raise ``OSError``."""
+    """The system calls of the disk tier in one place, so that a test may let any of them fail, short-write or hang.
+
+    Every method blocks and may raise ``OSError``.
+    """
 
     def open(self, name: str, flags: int, mode: int = 0o600, *, directory: int | None = None) -> int:
-        """A new descriptor, of a path or of a name in a directory."""
+        """Open a path, or a name in a directory; returns the descriptor."""
         return os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=directory)
 
     def close(self, descriptor: int) -> None:
-        """Close; may tell of a write that failed late."""
+        """Close a descriptor. May raise the error of an earlier write."""
         os.close(descriptor)
 
     def make_directory(self, name: str, mode: int, *, directory: int) -> None:
@@ -47,15 +62,15 @@ class SystemCalls:
         os.mkdir(name, mode, dir_fd=directory)
 
     def change_mode(self, descriptor: int, mode: int) -> None:
-        """Set the permissions, whatever the umask said."""
+        """Set the permissions, whatever the umask is."""
         os.fchmod(descriptor, mode)
 
     def status(self, descriptor: int) -> os.stat_result:
-        """What is open."""
+        """The status of an open file or directory."""
         return os.fstat(descriptor)
 
     def status_of(self, name: str, *, directory: int) -> os.stat_result:
-        """What a name in a directory is, a link itself included."""
+        """The status of a name in a directory; of a link itself, not of its target."""
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
 
     def names(self, directory: int) -> list[str]:
@@ -68,19 +83,19 @@ class SystemCalls:
             os.close(descriptor)
 
     def write(self, descriptor: int, parts: Sequence[bytes | memoryview]) -> int:
-        """Write what it can of the parts; returns how many bytes those were."""
+        """Write as much of the parts as possible; returns the number of bytes."""
         return os.writev(descriptor, parts)
 
     def read(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        """Read what it can into the buffer; returns how many bytes came, 0 at the end."""
+        """Read as much as possible into the buffer; returns the number of bytes, 0 at the end."""
         return os.preadv(descriptor, [buffer], position)
 
     def touch(self, descriptor: int) -> None:
-        """Say that a file was used now."""
+        """Set the times of a file to now."""
         os.utime(descriptor)
 
     def rename(self, old: str, new: str, *, directory: int) -> None:
-        """Give a file in a directory another name, in place of what has it."""
+        """Rename a file within a directory, replacing a file of the new name."""
         os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
 
     def remove(self, name: str, *, directory: int) -> None:
@@ -92,9 +107,9 @@ class SystemCalls:
         os.rmdir(name, dir_fd=directory)
 
     def space(self, directory: int) -> tuple[int, int]:
-        """Bytes that are free to us on the file system of a directory, and bytes in all."""
-        found = os.fstatvfs(directory)
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        """Bytes free to our user on the file system of a directory, and bytes in all."""
+        status = os.fstatvfs(directory)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def is_alive(self, process: int) -> bool:
         """Whether a process of this number exists."""
@@ -108,7 +123,7 @@ class SystemCalls:
 
 
 def drop_written(parts: Iterable[bytes | memoryview], count: int) -> list[memoryview]:
-    """What is left of ``parts`` after ``count`` bytes of them were written."""
+    """The rest of ``parts`` after ``count`` bytes of them were written."""
     left: list[memoryview] = []
     for part in parts:
         if count < len(part):
@@ -118,7 +133,7 @@ def drop_written(parts: Iterable[bytes | memoryview], count: int) -> list[memory
 
 
 class Descriptor:
-    """An open descriptor, closed when nobody holds it any more: a thread that is left behind may be the last."""
+    """An open descriptor, closed with the last reference to it: an abandoned thread may hold that."""
 
     __slots__ = ("_calls", "number")
 
@@ -132,9 +147,9 @@ class Descriptor:
 
 
 class GuardedDirectory:
-    """The directory of our own below ``path``, made where it is missing. All methods block.
+    """The private directory below ``path``, created where it is missing. All methods block.
 
-    Raises ``ConfigInvalid`` for a directory that others could change, ``OSError`` for one that cannot be had.
+    Raises ``ConfigInvalid`` for a directory that others could change, ``OSError`` for one that cannot be used.
     """
 
     def __init__(self, path: str, calls: SystemCalls) -> None:
@@ -148,7 +163,7 @@ class GuardedDirectory:
         self._check_private()
 
     def _open(self, path: str, flags: int) -> int:
-        """A descriptor of the directory; those that are missing are made. Links lead on, but for the last name."""
+        """A descriptor of the directory; missing ones are created. Links are followed, except for the last name."""
         try:
             return self.calls.open(path, flags | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -166,16 +181,16 @@ class GuardedDirectory:
             self.calls.close(above)
 
     def _enter(self, above: int, name: str, flags: int) -> int:
-        made = True
+        is_new = True
         try:
             self.calls.make_directory(name, DIRECTORY_MODE, directory=above)
         except FileExistsError:
-            made = False
+            is_new = False
         try:
-            below = self.calls.open(name, (_ENTER if made else flags) | os.O_NOFOLLOW, directory=above)
+            below = self.calls.open(name, (_ENTER if is_new else flags) | os.O_NOFOLLOW, directory=above)
         except OSError as error:
             raise self._refused(name, error) from error
-        if made:
+        if is_new:
             try:
                 self.calls.change_mode(below, DIRECTORY_MODE)
             except BaseException:
@@ -209,11 +224,11 @@ class GuardedDirectory:
         if stat.S_IMODE(status.st_mode) != DIRECTORY_MODE:
             self.calls.change_mode(self._held.number, DIRECTORY_MODE)
 
-    # --- what is in it ------------------------------------------------------------------------------------------
+    # --- names and files ------------------------------------------------------------------------------------------
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody removed the directory; what is open of it lives on, but nothing new can be made in it."""
+        """Whether the directory was removed: open files in it live on, but none can be created."""
         return self.calls.status(self._held.number).st_nlink == 0
 
     @property
@@ -222,7 +237,7 @@ class GuardedDirectory:
         return self.calls.status(self._held.number).st_mtime_ns
 
     def space(self) -> tuple[int, int]:
-        """Bytes free to us, and bytes in all, of the file system."""
+        """Bytes free to our user on the file system, and bytes in all."""
         return self.calls.space(self._held.number)
 
     def names(self) -> list[str]:
@@ -230,11 +245,11 @@ class GuardedDirectory:
         return self.calls.names(self._held.number)
 
     def status_of(self, name: str) -> os.stat_result:
-        """What a name in it is."""
+        """The status of a name in it."""
         return self.calls.status_of(name, directory=self._held.number)
 
     def open(self, name: str) -> Descriptor:
-        """A regular file of ours, open for reading. ``BadEntry`` for anything else under that name."""
+        """A regular file of our user, open for reading. ``BadEntry`` for anything else under that name."""
         try:
             descriptor = Descriptor(self.calls.open(name, _READ, directory=self._held.number), self.calls)
         except OSError as error:
@@ -247,18 +262,39 @@ class GuardedDirectory:
         return descriptor
 
     def create(self, name: str) -> int:
-        """A descriptor of a new file. ``FileExistsError`` for a name that is taken, whatever it is."""
+        """Create a file; returns the descriptor. ``FileExistsError`` if anything has that name."""
         return self.calls.open(name, _CREATE, FILE_MODE, directory=self._held.number)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         self.calls.rename(old, new, directory=self._held.number)
 
     def remove(self, name: str) -> None:
-        """Remove a name. One that is gone already is no error, nor is one that is not to be removed."""
+        """Remove a name. It is no error if it is gone already, or cannot be removed."""
         with contextlib.suppress(FileNotFoundError):
             try:
                 self.calls.remove(name, directory=self._held.number)
             except (IsADirectoryError, PermissionError):  # For a directory Linux says EISDIR, others EPERM.
                 with contextlib.suppress(OSError):
                     self.calls.remove_directory(name, directory=self._held.number)
+
+
+def temporary_name() -> str:
+    """An unguessable name for a temporary file of this process."""
+    return f".tmp-{os.getpid()}-{_token}-{secrets.token_hex(8)}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name is that of a temporary file."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_abandoned(name: str, status: os.stat_result, *, now: float, is_alive: Callable[[int], bool]) -> bool:
+    """Whether to remove a temporary file: a regular file of our user whose writer is gone."""
+    match = _NAME.fullmatch(name)
+    if match is None or not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if abs(now - status.st_mtime) > ABANDONED_SECONDS:
+        return True
+    process, token = int(match[1]), match[2]
+    return token != _token if process == os.getpid() else not is_alive(process)

@@ -31,15 +31,11 @@ READ_BYTES = 4 * PIECE_BYTES
 
 
 class SpillFetch(Protocol):
-    """A fetch as the disk tier sees it: a range of a file, and a sink for its bytes."""
+    """A fetch as the disk tier sees it: a range, and a sink for its bytes."""
 
     start: int
     end: int
     label: str
-
-    @property
-    def file(self) -> SpillFile | None:
-        """The file, ``None`` while it is not known."""
 
     @property
     def head(self) -> ReadHead | None:
@@ -149,15 +145,14 @@ class DiskTier:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    async def serve(self, fetch: SpillFetch) -> bool:
-        """Deliver to a fetch the blocks on the disk, from its start on. Returns whether anything was delivered.
+    async def serve(self, fetch: SpillFetch, file: SpillFile) -> bool:
+        """Deliver to a fetch of ``file`` its blocks on the disk, from its start on. Returns whether there were any.
 
         When a file turns out to be damaged in the middle, the fetch ends before the damage: its waiters then ask for
         the missing rest.
         """
-        file = fetch.file
-        identity = None if file is None or self.guard.is_off else self._identity(file)
-        if file is None or identity is None:
+        identity = None if self.guard.is_off else self._identity(file)
+        if identity is None:
             return False
         position = fetch.start
         while position < fetch.end:

@@ -21,9 +21,9 @@ from aioprefetch.lance.logical.field import ArrayTask
 from aioprefetch.lance.output import null_bits
 from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
 from aioprefetch.lance.physical.memory import check_nulls
-from aioprefetch.lance.row_ranges import RowNumbers, count_rows
+from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.lance.schema import Field, walk
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, total_length
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.pages import PageIo
 
@@ -173,7 +173,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
         made = await read_columns(file, within, ranges)
         columns.append(FileColumns(file, dict(zip(positions, made, strict=True))))
-    read_rows = count_rows(ranges)
+    read_rows = total_length(ranges)
     missing: dict[int, Column] = {
         position: (MissingColumn(read_rows), MissingField(fields[position].arrow.type))
         for position, home in enumerate(homes)

@@ -17,7 +17,7 @@ from aioprefetch.lance.physical.memory import allocate, check_offsets, packed
 from aioprefetch.lance.physical.protocols import Piece, Slice
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.buffers import Flags, Positions, damaged
-from aioprefetch.lance.structural.leaf_rows import LeafRows, TextDestination
+from aioprefetch.lance.structural.leaf_rows import LeafRows, StringBuilder
 from aioprefetch.lance.structural.levels import Unraveler, concatenated
 from aioprefetch.lance.structural.segment import Segment
 from aioprefetch.lance.structural.values import Coded, Nulls, Values, is_void
@@ -96,7 +96,7 @@ def _text_leaf(kind: pa.DataType, segments: Iterable[Segment], rows: int) -> tup
     flags: list[Flags | None] = []
     counts: list[int] = []
     nulls = 0
-    destination: TextDestination | None = None
+    destination: StringBuilder | None = None
     alone: Values | None = None
     for segment in segments:
         values = segment.values
@@ -116,7 +116,7 @@ def _text_leaf(kind: pa.DataType, segments: Iterable[Segment], rows: int) -> tup
             continue
         if destination is None:
             assert alone is not None
-            destination = TextDestination()
+            destination = StringBuilder()
             destination.append(alone, counts[0] / max(1, rows))
             alone = None
         destination.append(values, counts[0] / max(1, rows))

@@ -13,7 +13,7 @@ from aioprefetch.lance.structural.layouts import Constant, Layer, max_definition
 from aioprefetch.lance.structural.levels import LEVEL_BITS, decode_levels
 from aioprefetch.lance.structural.segment import Segment, equal_breaks, flat_segment, list_segment, row_starts
 from aioprefetch.lance.structural.values import Coded, Fixed, Nulls, Texts, Values
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, total_length
 
 # Runs of levels may stand for many; no page of a writer comes near.
 LEVELS_MAX = 1 << 26
@@ -87,7 +87,7 @@ class ConstantPage:
             definition = None if self._definition is None else self._definition[low:high]
             segment = list_segment(layers, self._rep[low:high], definition, None, positions)
             return Segment(layers, segment.rep, segment.definition, self._values(segment.values.count))
-        rows = sum(end - start for start, end in ranges)
+        rows = total_length(ranges)
         if self._definition is not None:
             near, moved = self._definition[first:last], [(start - first, end - first) for start, end in ranges]
             part = flat_segment(layers, near, Nulls(near.size), moved).definition

@@ -31,7 +31,7 @@ from aioprefetch.lance.structural.compressions import FixedSizeList, Flat, Fsst,
 from aioprefetch.lance.structural.layouts import FullZip, max_visible
 from aioprefetch.lance.structural.segment import Segment, equal_breaks, flat_segment, list_segment, row_starts
 from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, total_length
 
 # A value that is compressed by itself may become this large.
 VALUE_BYTES_MAX = 256 << 20
@@ -350,7 +350,7 @@ class FullZipPage:
             parts.append(data[at[low] - at[0] : at[high] - at[0]])
             sizes.append(np.diff(at[low : high + 1]))
         zipped = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        rows = sum(end - start for start, end in ranges)
+        rows = total_length(ranges)
         if self._positions is None:
             return self._zip.equal_rows(zipped, rows)
         return self._zip.rows(zipped, exclusive_sum(np.concatenate(sizes)), rows)

@@ -16,7 +16,7 @@ from aioprefetch.lance.structural.buffers import Bytes, Flags, Positions, damage
 from aioprefetch.lance.structural.values import Coded, Fixed, FixedLists, Nulls, Texts, Values, expand
 
 
-class TextDestination:
+class StringBuilder:
     """The bytes of all texts of one column of a batch, back to back in memory of Arrow's pool."""
 
     def __init__(self) -> None:
@@ -34,6 +34,16 @@ class TextDestination:
         memory[self._used : end] = texts.data[first:last]
         self._offsets.append(texts.offsets[1:] + (self._used - first))
         self._used = end
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the texts so far."""
+        return self._used
+
+    @property
+    def memory(self) -> pa.Buffer | None:
+        """The memory that holds the texts so far."""
+        return self._memory
 
     def finish(self) -> Texts:
         """All texts."""

@@ -16,7 +16,7 @@ from aioprefetch.lance.structural.full_zip import FullZipPage, FullZipPlan
 from aioprefetch.lance.structural.layouts import Constant, FullZip, Layout, MiniBlock
 from aioprefetch.lance.structural.mini_block import MiniBlockPlan
 from aioprefetch.lance.structural.segment import Segment, Span, divided
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, total_length
 
 # Pages up to this size are read whole, whatever is wanted of them.
 WHOLE_PAGE_BYTES = 64 << 10
@@ -139,7 +139,7 @@ def page_scheduler(layout: Layout, rows: int, buffers: Sequence[Range]) -> PageS
 
 
 def _is_whole(ranges: RowRanges, rows: int, buffers: Sequence[Range]) -> bool:
-    size_bytes = sum(end - start for start, end in buffers)
+    size_bytes = total_length(buffers)
     return size_bytes <= WHOLE_PAGE_BYTES or (rows - ranges.rows) * _UNWANTED_SHARE <= rows
 
 

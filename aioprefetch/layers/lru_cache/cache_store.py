@@ -1,282 +1,542 @@
-"""The entries in the second store: found by the index, read, written, evicted.
+"""The entries in the cache's store: listed, found, read, verified, written, evicted.
 
-Nothing here raises an error of the cache: ``CacheFailed`` tells the layer to go on without it.
+No error of the cache gets out of here but ``SpillFailed``, which makes the layer go on without the cache.
+
+Several processes may use one cache. An entry that is not in the index is looked up by its name before the object's
+store is asked, since another process may have written it; and the store is listed again now and then, so that the
+bytes of all processes count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable
-from zlib import crc32
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.layers.lru_cache.entry import FOLDER, HEADER_BYTES_MAX, EntryHeader, decode_header, slot_in
-from aioprefetch.layers.lru_cache.entry_sink import EntrySink
-from aioprefetch.layers.lru_cache.guard import CacheFailed, CacheGuard
-from aioprefetch.layers.lru_cache.index import IndexEntry, LruIndex
+from aioprefetch.blocks.spill.entry import BadEntry, checksums, claimed_length, decode_header
+from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
+from aioprefetch.blocks.spill.index import LruIndex
+from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
+from aioprefetch.layers.lru_cache.entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_entry_name, is_old_name
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
+T = TypeVar("T")
+
+COOL_DOWN_SECONDS = 30.0
 WRITE_BYTES = 1 << 20
 DELETE_PATHS = 1000
-# An entry is verified in pieces of at most this much.
-VERIFY_BYTES = 4 << 20
-# Larger checksums are computed on the executor: zlib lets other threads run meanwhile.
-CRC_INLINE_BYTES = 1 << 20
+# Most headers are shorter. A longer one costs a second read.
+HEADER_READ_BYTES = 16 << 10
+# Checksums of more than this are computed on the executor: zlib lets other threads run meanwhile.
+INLINE_BYTES_MAX = 1 << 20
+# The store is listed again after one part in this many of the capacity was written: others may have written as much.
+LIST_WRITTEN_SHARE = 16
+# A listing that takes longer than this is not repeated more often than this share of the time.
+LIST_SECONDS_FREE, LIST_TIME_SHARE = 0.02, 0.05
+
+# The file is not there, or not the one whose header was read: another process evicted or replaced it.
+_GONE = (NotFound, ConditionNotMatch, ObjectChanged, RangeNotSatisfied)
+
+
+class CacheSource(Protocol):
+    """The second store as the layer sees it. An Operator fits."""
+
+    def accessor(self) -> Accessor:
+        """The live accessor for the running loop."""
+        ...
+
+
+class CacheCalls:
+    """Calls of the cache's store: bounded in time, and none for a while after too many failures."""
+
+    def __init__(self, source: CacheSource, runtime: Runtime, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._source = source
+        self._runtime = runtime
+        self._failures = FailureGuard(
+            runtime,
+            subject="the entries of the cache",
+            counter="cache_failures",
+            event="cache.failed",
+            cool_down_seconds=COOL_DOWN_SECONDS,
+        )
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the cache is to be left alone for now."""
+        return self._failures.is_off
+
+    async def call(
+        self,
+        what: str,
+        call: Callable[[Accessor], Awaitable[T]],
+        dispose: Callable[[T], Coroutine[object, object, None]] | None = None,
+    ) -> T:
+        """The result of ``call``, which gets the accessor of the cache. Raises ``SpillFailed`` and nothing else.
+
+        The call runs on the supervisor: one that does not end in time, not even by a cancellation (a thread on a disk
+        that hangs), is left behind there. So it must work on memory of its own; ``dispose`` gets a result that comes
+        too late.
+        """
+        supervisor = self._runtime.supervisor
+        if supervisor.closed:
+            raise SpillFailed(_closed())
+        outcome: asyncio.Future[T] = self._runtime.loop.create_future()
+        work = supervisor.spawn(self._run(call, outcome, dispose), name=f"cache {what}")
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                # Shielded, so that a result that came at the same moment as a cancellation is not lost.
+                result = await asyncio.shield(outcome)
+        except Exception as error:
+            self._abandon(work, outcome, dispose)
+            self.failed(what, error)
+            raise SpillFailed(error) from error
+        except BaseException:
+            self._abandon(work, outcome, dispose)
+            raise
+        self._failures.succeeded()
+        return result
+
+    async def _run(
+        self,
+        call: Callable[[Accessor], Awaitable[T]],
+        outcome: asyncio.Future[T],
+        dispose: Callable[[T], Coroutine[object, object, None]] | None,
+    ) -> None:
+        try:
+            result = await call(self._source.accessor())
+        except asyncio.CancelledError:
+            if not outcome.done():  # The supervisor ends while a caller still waits.
+                outcome.set_exception(_closed())
+            raise
+        except Exception as error:
+            if not outcome.done():
+                outcome.set_exception(error)
+        else:
+            if not outcome.done():
+                outcome.set_result(result)
+            elif dispose is not None:
+                await dispose(result)
+
+    def _abandon(
+        self, work: Work, outcome: asyncio.Future[T], dispose: Callable[[T], Coroutine[object, object, None]] | None
+    ) -> None:
+        """The caller stops waiting for the outcome; one that has just come is disposed of."""
+        if not outcome.done():
+            outcome.cancel()
+            work.cancel()
+        elif not outcome.cancelled() and outcome.exception() is None and dispose is not None:
+            self._runtime.supervisor.spawn(dispose(outcome.result()), name="disposal")
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Count a failure. One that concerns a single entry says nothing of the store."""
+        is_entrys = isinstance(error, Closed) or (what == "read" and isinstance(error, BadEntry))
+        consequence: Consequence = "entry" if is_entrys else "count"
+        if self._failures.failed(what, error, consequence):
+            self._runtime.events.publish("cache.bypassed", "", seconds=self._failures.cool_down_seconds)
 
 
 class CacheStore:
     """The cache of one runtime: its index, and what is done with its files."""
 
-    def __init__(self, guard: CacheGuard, runtime: Runtime, *, capacity_bytes: int) -> None:
-        self.guard = guard
-        self.index = LruIndex(capacity_bytes)
+    def __init__(self, calls: CacheCalls, runtime: Runtime, *, capacity_bytes: int) -> None:
+        self.calls = calls
+        self.capacity_bytes = capacity_bytes
+        self.index: LruIndex[CacheEntry] = LruIndex()
+        self.reserved_bytes = 0
         self._runtime = runtime
+        self._last_read = 0.0
         self._is_loaded = False
         self._loading: asyncio.Event | None = None
-        # Slots that were invalidated before the index was there to look them up.
-        self._invalidated: dict[str, None] = {}
+        self._list_again_at = float("-inf")
+        self._unlisted_bytes = 0  # Written since the last listing.
+        # The times of the last reads of the entries that are being written, and an event that ends each write.
+        self._writing: list[Callable[[], float]] = []
+        self._written = asyncio.Event()
+        self._probes: dict[str, asyncio.Future[CacheEntry | None]] = {}
         # Files that are out of the index and still have to be deleted, one sweep at a time: a write waits for the
         # sweep before it, so that no late deletion hits a file that was written again.
-        self._doomed_names: dict[str, None] = {}
+        self._doomed: dict[str, None] = {}
         self._sweeping = asyncio.Lock()
-        # Entries that are being verified, so that readers beside each other do not all read all of one.
-        self._verifying: dict[str, asyncio.Lock] = {}
+
+    def read_time(self) -> float:
+        """The wall-clock time of a read, later than that of every read before it."""
+        self._last_read = max(time.time(), self._last_read + 1e-6)
+        return self._last_read
+
+    # --- the index ----------------------------------------------------------------------------------------------
 
     async def ready(self) -> bool:
         """Whether the cache can be used now; at first use the index is rebuilt from a listing of the store.
 
-        A rebuild that takes longer than one call may goes on in the background: until then reads pass by.
+        A rebuild that takes longer than one call may goes on in the background: until then reads bypass the cache.
         """
-        if self._runtime.supervisor.closed or self.guard.is_bypassed:
+        if self._runtime.supervisor.closed or self.calls.is_off:
             return False
         if self._is_loaded:
             return True
         if self._loading is None:
-            self._loading = asyncio.Event()
-            self._runtime.supervisor.spawn(self._load(self._loading), name="rebuild of the cache's index")
+            self._load_later()
+        assert self._loading is not None
         try:
-            async with asyncio.timeout(self.guard.timeout_seconds):
+            async with asyncio.timeout(self.calls.timeout_seconds):
                 await self._loading.wait()
         except TimeoutError:
             return False
         return self._is_loaded
 
+    def _load_later(self) -> None:
+        self._loading = asyncio.Event()
+        self._runtime.supervisor.spawn(self._load(self._loading), name="listing of the cache")
+
     async def _load(self, finished: asyncio.Event) -> None:
+        """List the store, and bring the index up to date."""
+        started_at = self._runtime.now()
+        self._unlisted_bytes = 0
+        before = dict(self.index.items())
         try:
-            found = await self._list()
-        except CacheFailed:
+            listed = await self._list()
+        except SpillFailed:
             return
         else:
-            found.sort(key=_modified_seconds)
-            entries = [
-                IndexEntry(slot=slot, name=one.path, size_bytes=one.size or 0)
-                for one in found
-                if (slot := slot_in(one.path)) is not None
-            ]
-            superfluous = self.index.rebuild(entries)
-            superfluous += [gone for slot in self._invalidated if (gone := self.index.pop(slot)) is not None]
-            self._invalidated.clear()
+            new, gone = self.index.differing(listed)
+            for name in gone:
+                if before.get(name) is self.index.get(name):  # It was not written during the listing.
+                    self.index.discard(name)
+            added = sorted((_modified_seconds(listed[name]), name) for name in new if name not in self._doomed)
+            now = self.read_time()
+            for modified, name in added:
+                entry = CacheEntry(name=name, size_bytes=listed[name].size or 0)
+                self.index.add(name, entry.size_bytes, entry, used_at=min(modified, now))
             self._is_loaded = True
-            self._delete_later(superfluous)
+            self._delete_later(self._evict(self.index.total_bytes + self.reserved_bytes - self.capacity_bytes))
         finally:
+            took = self._runtime.now() - started_at
+            self._list_again_at = self._runtime.now() + (took / LIST_TIME_SHARE if took > LIST_SECONDS_FREE else 0.0)
             self._loading = None
             finished.set()
 
-    async def _list(self) -> list[Entry]:
-        found: list[Entry] = []
+    def _list_when_due(self) -> None:
+        if self._loading is not None or self._runtime.supervisor.closed or self._runtime.now() < self._list_again_at:
+            return
+        if self._unlisted_bytes >= self.capacity_bytes // LIST_WRITTEN_SHARE:
+            self._load_later()
+
+    async def _list(self) -> dict[str, Entry]:
+        """The entries in the store by name. Files of earlier format versions are deleted."""
+        listed: dict[str, Entry] = {}
         token: str | None = None
         while True:
             request = ListRequest(path=FOLDER, recursive=True, page_token=token)
-            page = await self.guard.call("list", lambda cache, request=request: cache.list_page(request))  # type: ignore[misc]
-            found += [entry for entry in page.entries if slot_in(entry.path) is not None]
+            page = await self.calls.call("list", lambda cache, request=request: cache.list_page(request))  # type: ignore[misc]
+            listed.update((entry.path, entry) for entry in page.entries if is_entry_name(entry.path))
+            self._delete_later([entry.path for entry in page.entries if is_old_name(entry.path)])
             token = page.next_token
             if token is None:
-                return found
+                return listed
 
-    async def header(self, entry: IndexEntry) -> EntryHeader | None:
-        """The verified header of an entry, read once in this process. ``None``: the entry is bad, and dropped."""
-        if entry.header is not None:
-            return entry.header
-        sink = CollectSink()
+    def _evict(self, need_bytes: int) -> list[str]:
+        """Take the least recently read entries out of the index; returns their names, whose files are to be deleted."""
+        names = self.index.victims(need_bytes)
+        for name in names:
+            size_bytes = self.index.size(name)
+            self.index.discard(name)
+            self._runtime.counters["cache_evictions"] += 1
+            self._runtime.events.publish("cache.evicted", "", entry=name, size_bytes=size_bytes)
+        return names
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def find(self, slot: Slot) -> CacheEntry | None:
+        """The entry of a slot, its header verified: out of the index, or written by another process."""
+        entry = self.index.get(slot.name)
+        return entry if entry is not None and entry.header is not None else await self.probe(slot)
+
+    async def probe(self, slot: Slot) -> CacheEntry | None:
+        """The entry of a slot as it is in the store now. Reads beside each other share one request."""
+        name = slot.name
+        if name in self._doomed:
+            return None
+        probe = self._probes.get(name)
+        if probe is None:
+            probe = self._probes[name] = self._runtime.loop.create_future()
+            self._runtime.supervisor.spawn(
+                self._probe(slot, probe), name="look-up in the cache", on_end=lambda: self._end_probe(name, probe)
+            )
+        return await asyncio.shield(probe)
+
+    async def _probe(self, slot: Slot, probe: asyncio.Future[CacheEntry | None]) -> None:
+        name = slot.name
+        entry = None
         try:
-            await self.guard.call("read", lambda cache: self._read_header(cache, entry, sink))
-        except CacheFailed as failure:
-            self.judge(entry, failure)
-        return entry.header
+            entry = await self.calls.call("read", lambda cache: self._read_header(cache, slot))
+        except SpillFailed as failure:
+            if failure.is_lasting and self._probes.get(name) is probe:
+                self._delete_later([name])
+        else:
+            if self._probes.get(name) is not probe:  # The entry was invalidated meanwhile.
+                entry = None
+            elif entry is None:
+                self.index.discard(name)
+            else:
+                known = self.index.get(name)
+                if known is not None and known.header == entry.header:
+                    entry.validated_at = known.validated_at
+                self.index.add(name, entry.size_bytes, entry, used_at=self.read_time())
+        if not probe.done():
+            probe.set_result(entry)
 
-    async def _read_header(self, cache: Accessor, entry: IndexEntry, sink: CollectSink) -> None:
-        reply = await cache.read(ReadRequest(path=entry.name, size=HEADER_BYTES_MAX), sink)
-        file_bytes = entry.size_bytes if reply.head.total is None else reply.head.total
-        header, data_offset = decode_header(sink.to_bytes(), name=entry.name, slot=entry.slot, file_bytes=file_bytes)
-        entry.header, entry.data_offset = header, data_offset
-        entry.store_etag, entry.store_modified = reply.head.etag, reply.head.last_modified
+    def _end_probe(self, name: str, probe: asyncio.Future[CacheEntry | None]) -> None:
+        if self._probes.get(name) is probe:
+            del self._probes[name]
+        if not probe.done():
+            probe.set_result(None)
 
-    def load_bytes(self, entry: IndexEntry, part: ReadHead) -> int:
-        """How much memory ``load`` takes at most."""
+    async def _read_header(self, cache: Accessor, slot: Slot) -> CacheEntry | None:
+        sink = CollectSink()
+        request = ReadRequest(path=slot.name, size=HEADER_READ_BYTES)
+        try:
+            head = (await cache.read(request, sink)).head
+            raw = sink.to_bytes()
+            length = claimed_length(raw)
+            if len(raw) < length and head.total is not None and length <= head.total:
+                rest = CollectSink()
+                missing = ReadRequest(
+                    path=slot.name, offset=len(raw), size=length - len(raw), if_match=_strong_etag(cache, head.etag)
+                )
+                await cache.read(missing, rest)
+                raw += rest.to_bytes()
+        except _GONE:
+            return None
+        file_bytes = (self.index.size(slot.name) or len(raw)) if head.total is None else head.total
+        header = decode_header(raw, identity=slot.identity, file_bytes=file_bytes)
+        return CacheEntry(
+            name=slot.name,
+            size_bytes=file_bytes,
+            header=header,
+            facts=ObjectFacts.decode(header.facts),
+            store_etag=head.etag,
+            store_modified=head.last_modified,
+        )
+
+    def load_bytes(self, entry: CacheEntry, part: ReadHead) -> int:
+        """How much memory ``load`` takes."""
         assert entry.header is not None
-        total = entry.header.total
-        return part.size if entry.is_verified or part.size == total else part.size + min(total, VERIFY_BYTES)
+        low, high = entry.header.pieces(part.start, part.end)
+        return high - low
 
-    async def load(self, entry: IndexEntry, part: ReadHead) -> bytearray:
-        """A part of an entry with a known header, of data whose checksum was verified in this process.
+    async def load(self, entry: CacheEntry, part: ReadHead) -> memoryview | None:
+        """A part of an entry, verified. ``None`` when another process evicted or replaced the file.
 
-        The first part of an entry reads all of it therefore. Raises ``CacheFailed``. Nothing is delivered before all of
-        it is there and checked, so the store can still serve the read.
+        The pieces that the part touches are read at once, and each is verified each time. Raises ``SpillFailed``.
+        Nothing is delivered before all of the part is there and verified, so the store can still serve the read.
         """
-        assert entry.header is not None
-        if part.size == entry.header.total:
-            data = await self._read(entry, part.start, part.size)
-            self._verify(entry, await self.checksum(data))
-            return data
-        if not entry.is_verified:
-            lock = self._verifying.setdefault(entry.name, asyncio.Lock())
-            try:
-                async with lock:
-                    if not entry.is_verified:
-                        return await self._load_verifying(entry, part)
-            finally:
-                if not lock.locked():
-                    self._verifying.pop(entry.name, None)
-        return await self._read(entry, part.start, part.size)
+        header = entry.header
+        assert header is not None
+        low, high = header.pieces(part.start, part.end)
+        data = await self._read(entry, header.data_offset + low, high - low)
+        if data is None:
+            return None
+        view = memoryview(data)
+        try:
+            if len(view) <= INLINE_BYTES_MAX:
+                header.verify(low, view)
+            else:
+                await self._runtime.run_blocking(header.verify, low, view)
+        except BadEntry as error:
+            self.calls.failed("read", error)
+            raise SpillFailed(error) from error
+        return view[part.start - low : part.end - low]
 
-    async def _load_verifying(self, entry: IndexEntry, part: ReadHead) -> bytearray:
-        assert entry.header is not None
-        wanted, checksum = bytearray(part.size), 0
-        for start in range(0, entry.header.total, VERIFY_BYTES):
-            data = await self._read(entry, start, min(VERIFY_BYTES, entry.header.total - start))
-            checksum = await self.checksum(data, checksum)
-            first, end = max(part.start, start), min(part.end, start + len(data))
-            if first < end:
-                wanted[first - part.start : end - part.start] = memoryview(data)[first - start : end - start]
-        self._verify(entry, checksum)
-        return wanted
+    async def _read(self, entry: CacheEntry, start: int, size: int) -> bytearray | None:
+        """Bytes of the very file whose header was read, or ``None``."""
 
-    def _verify(self, entry: IndexEntry, checksum: int) -> None:
-        assert entry.header is not None
-        if checksum != entry.header.data_crc:
-            error = UntrustedMetadata("the checksum of the data is wrong", operation="read", path=entry.name)
-            self.guard.failed("read", error)
-            raise CacheFailed(error)
-        entry.is_verified = True
-
-    async def _read(self, entry: IndexEntry, position: int, size: int) -> bytearray:
-        """Bytes of the data, of the very file that was read before."""
-
-        async def read(cache: Accessor) -> bytearray:
-            start = entry.data_offset + position
+        async def read(cache: Accessor) -> bytearray | None:
             sink = EntrySink(entry, start=start, size=size)
-            # Pinned where that is possible: the bytes then belong to the very file whose header was verified.
-            etag = entry.store_etag if cache.capability.read_if_match else None
-            if etag is not None and is_weak(etag):
-                etag = None
-            await cache.read(ReadRequest(path=entry.name, offset=start, size=size, if_match=etag), sink)
+            etag = _strong_etag(cache, entry.store_etag)
+            try:
+                await cache.read(ReadRequest(path=entry.name, offset=start, size=size, if_match=etag), sink)
+            except _GONE:
+                return None
             return sink.data
 
-        return await self.guard.call("read", read)
+        return await self.calls.call("read", read)
 
-    async def checksum(self, data: bytearray | memoryview, before: int = 0) -> int:
-        """The CRC32 of an object's data, or of more of it: ``before`` is that of what came before."""
-        if len(data) <= CRC_INLINE_BYTES:
-            return crc32(data, before)
-        return await self._runtime.run_blocking(crc32, data, before)
+    async def checksums(self, data: bytearray) -> tuple[int, ...]:
+        """The checksums of the pieces of an object."""
+        parts = [memoryview(data)]
+        if len(data) <= INLINE_BYTES_MAX:
+            return checksums(parts)
+        return await self._runtime.run_blocking(checksums, parts)
 
-    def judge(self, entry: IndexEntry, failure: CacheFailed) -> None:
-        """Drop an entry that cannot be read, unless the failure may pass."""
+    # --- invalidation -------------------------------------------------------------------------------------------
+
+    def judge(self, entry: CacheEntry, failure: SpillFailed) -> None:
+        """Drop an entry that cannot be read, unless the failure is transient."""
         if failure.is_lasting:
             self.drop(entry)
 
-    def drop(self, entry: IndexEntry) -> None:
+    def drop(self, entry: CacheEntry) -> None:
         """Forget an entry, and delete its file in the background."""
-        if self.index.remove(entry):
-            self._delete_later([entry])
+        if self.forget_entry(entry):
+            self._delete_later([entry.name])
 
-    def forget(self, slots: Iterable[str]) -> None:
-        """Forget the entries of these slots, and delete their files in the background."""
-        slots = list(slots)
-        if not self._is_loaded:
-            self._invalidated.update(dict.fromkeys(slots))
-        self._delete_later([entry for slot in slots if (entry := self.index.pop(slot)) is not None])
-
-    async def invalidate(self, slots: Iterable[str]) -> None:
-        """Forget the entries of these slots; their files are gone when this returns, unless the cache fails."""
-        slots = list(slots)
-        await self.ready()
-        self.forget(slots)
-        await self._sweep()
-
-    async def put(self, entry: IndexEntry, header: bytes, data: memoryview) -> bool:
-        """Write an entry and make it known; whether that was done. A failure or a cancellation leaves no file."""
-        if not self.index.fits(entry.size_bytes):
+    def forget_entry(self, entry: CacheEntry) -> bool:
+        """Forget an entry and leave its file alone. Returns whether it was in the index."""
+        if self.index.get(entry.name) is not entry:
             return False
-        evicted = self.index.make_room(entry.size_bytes)
-        try:
-            self._runtime.counters["cache_evictions"] += len(evicted)
-            for gone in evicted:
-                self._runtime.events.publish("cache.evicted", "", entry=gone.name, size_bytes=gone.size_bytes)
-            await self._delete(evicted)
-            self._doomed_names.pop(entry.name, None)
-            await self._write(entry, header, data)
-        except CacheFailed:
-            self.index.give_back(entry.size_bytes)
-            return False
-        except BaseException:
-            self.index.give_back(entry.size_bytes)
-            raise
-        replaced = self.index.put(entry)
-        if replaced is not None and replaced.name != entry.name:
-            self._delete_later([replaced])
+        self.index.discard(entry.name)
         return True
 
-    async def _write(self, entry: IndexEntry, header: bytes, data: memoryview) -> None:
-        request = WriteRequest(path=entry.name, content_type="application/octet-stream")
-        body = await self.guard.call("open_write", lambda cache: cache.open_write(request), _discard)
+    def forget(self, names: list[str]) -> None:
+        """Forget the entries of these names, and delete their files in the background, whichever process wrote them."""
+        for name in names:
+            self.index.discard(name)
+            self._probes.pop(name, None)
+        self._delete_later(names)
+
+    async def invalidate(self, names: list[str]) -> None:
+        """Forget these entries; their files are gone when this returns, unless the cache fails."""
+        self.forget(names)
+        await self._sweep()
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    async def put(self, entry: CacheEntry, header: bytes, data: memoryview, last_read: Callable[[], float]) -> bool:
+        """Write an entry and add it to the index by the time of its last read. Returns whether that was done.
+
+        Waits for other writes where only they leave no room. Evicts no entry that was read later than this one. A
+        failure or a cancellation leaves no file.
+        """
+        replaced = self.index.discard(entry.name)
+        evicted = await self._make_room(entry.size_bytes, last_read)
+        if evicted is None:
+            self._delete_later([] if replaced is None else [entry.name])
+            return False
+        self.reserved_bytes += entry.size_bytes
+        self._writing.append(last_read)
         try:
-            await self.guard.call("write", lambda _: body.write(header))
+            await self._delete(evicted)
+            self._doomed.pop(entry.name, None)
+            await self._write(entry, header, data)
+        except SpillFailed:
+            if replaced is not None:
+                self._doomed[entry.name] = None
+            return False
+        finally:
+            self.reserved_bytes -= entry.size_bytes
+            self._writing.remove(last_read)
+            written, self._written = self._written, asyncio.Event()
+            written.set()
+        self.index.add(entry.name, entry.size_bytes, entry, used_at=last_read())
+        self._unlisted_bytes += entry.size_bytes
+        self._list_when_due()
+        return True
+
+    async def _make_room(self, size_bytes: int, last_read: Callable[[], float]) -> list[str] | None:
+        """Evict entries until ``size_bytes`` fit; ``None`` when only entries that were read later could go."""
+        while size_bytes <= self.capacity_bytes:
+            need_bytes = self.index.total_bytes + self.reserved_bytes + size_bytes - self.capacity_bytes
+            # An entry that is being written may be the one to go, if it was read before those in the index.
+            used_before = min([last_read(), *(other() for other in self._writing)])
+            victims = self.index.victims(need_bytes, used_before=used_before)
+            if sum(map(self.index.size, victims)) >= need_bytes:
+                return self._evict(need_bytes)
+            if not self._writing:
+                return None
+            await self._written.wait()
+        return None
+
+    async def _write(self, entry: CacheEntry, header: bytes, data: memoryview) -> None:
+        request = WriteRequest(path=entry.name, content_type="application/octet-stream")
+        body = await self.calls.call("open_write", lambda cache: cache.open_write(request), _discard)
+        try:
+            await self.calls.call("write", lambda _: body.write(header))
             for start in range(0, len(data), WRITE_BYTES):
                 piece = data[start : start + WRITE_BYTES]
-                await self.guard.call("write", lambda _, piece=piece: body.write(piece))  # type: ignore[misc]
-            await self.guard.call("close", lambda _: body.close())
+                await self.calls.call("write", lambda _, piece=piece: body.write(piece))  # type: ignore[misc]
+            await self.calls.call("close", lambda _: body.close())
         except BaseException:
             # A close that was given up may have made the file appear.
-            self._doomed_names[entry.name] = None
+            self._doomed[entry.name] = None
             await self._abort(body)
             raise
 
     async def _abort(self, body: WriteBody) -> None:
-        # Not by way of the guard: this has to be done at the end of the supervisor too.
+        # Not a guarded call: this has to be done at the end of the supervisor too.
         try:
-            async with asyncio.timeout(self.guard.timeout_seconds):
+            async with asyncio.timeout(self.calls.timeout_seconds):
                 await body.abort()
         except Exception as error:
-            self.guard.failed("abort", error)
+            self.calls.failed("abort", error)
 
-    def _delete_later(self, entries: list[IndexEntry]) -> None:
-        self._doomed_names.update(dict.fromkeys(entry.name for entry in entries))
-        if entries and not self._runtime.supervisor.closed:
+    def _delete_later(self, names: list[str]) -> None:
+        self._doomed.update(dict.fromkeys(names))
+        if names and not self._runtime.supervisor.closed:
             self._runtime.supervisor.spawn(self._sweep(), name="deletion of cache entries")
 
-    async def _delete(self, entries: list[IndexEntry]) -> None:
-        self._doomed_names.update(dict.fromkeys(entry.name for entry in entries))
+    async def _delete(self, names: list[str]) -> None:
+        self._doomed.update(dict.fromkeys(names))
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """Delete what is to be deleted. After a failure the names wait for the next sweep, which every write does."""
+        """Delete the doomed files. After a failure they wait for the next sweep, which every write does."""
         async with self._sweeping:
-            while self._doomed_names and not self.guard.is_bypassed:
-                paths = tuple(itertools.islice(self._doomed_names, DELETE_PATHS))
+            while self._doomed and not self.calls.is_off:
+                paths = tuple(itertools.islice(self._doomed, DELETE_PATHS))
                 request = DeleteRequest(path=paths[0], paths=paths)
                 try:
-                    await self.guard.call("delete", lambda cache, request=request: cache.delete(request))  # type: ignore[misc]
-                except CacheFailed:
+                    await self.calls.call("delete", lambda cache, request=request: cache.delete(request))  # type: ignore[misc]
+                except SpillFailed:
                     return
                 for path in paths:
-                    self._doomed_names.pop(path, None)
+                    self._doomed.pop(path, None)
+
+
+class EntrySink(Sink):
+    """Receives ``size`` bytes at ``start`` of an entry's file, before a reader sees any of them.
+
+    Any other response, also one of a file that is not the one whose header was read, is ``ObjectChanged``.
+    """
+
+    __slots__ = ("_entry", "_expected", "data")
+
+    def __init__(self, entry: CacheEntry, *, start: int, size: int) -> None:
+        super().__init__()
+        self._expected = (start, size)
+        self._entry = entry
+        self.data = bytearray()
+
+    def _begun(self, head: ReadHead) -> None:
+        entry = self._entry
+        is_file = head.total in (None, entry.size_bytes) and (
+            entry.store_etag in (None, head.etag) and entry.store_modified in (None, head.last_modified)
+        )
+        if (head.start, head.size) != self._expected or not is_file:
+            raise ObjectChanged("the file of a cache entry was replaced", operation="read", path=entry.name)
+        if entry.store_etag is None:
+            entry.store_etag, entry.store_modified = head.etag, head.last_modified
+        self.data = bytearray(head.size)
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        return memoryview(self.data)[position:size]
+
+
+def _strong_etag(cache: Accessor, etag: str | None) -> str | None:
+    """The ETag to pin a read of the cache's store to, ``None`` where that is not possible."""
+    return None if etag is None or is_weak(etag) or not cache.capability.read_if_match else etag
+
+
+def _closed() -> Closed:
+    return Closed("the operator is closed", operation="read")
 
 
 async def _discard(body: WriteBody) -> None:

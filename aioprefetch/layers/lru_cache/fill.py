@@ -1,9 +1,13 @@
-"""The fill: one GET of a whole object, shared by everybody who reads the object meanwhile.
+"""The fill: one GET of a whole object, shared by all reads of the object meanwhile.
 
-It opens the object (on condition that it is not the one the cache has), receives it into memory, and writes it to the
-cache. Readers take their bytes out of its memory as soon as these have arrived. It belongs to the supervisor, not to
-the reader that started it. When its last reader leaves unserved (cancelled, or a stream closed early) it dies, unless
-at least half of the object has arrived: then it is worth finishing.
+It asks for the object (on condition that it is not the one in the cache), receives it into memory, and writes it to
+the cache. Readers take their bytes out of its memory as soon as these have arrived. It belongs to the supervisor, not
+to the reader that started it. When its last reader leaves unserved (by a cancellation) it is broken off, unless at
+least half of the object has arrived: then it is finished.
+
+The head of the response may show that the object is not stored, because it is too large or has no ETag. The response
+then goes on into the sink of the first reader for which that is worth it (a ``Relay``), and the others read without
+the cache.
 """
 
 from __future__ import annotations
@@ -15,35 +19,119 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, TimedOut, Unavailable
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.blocks.spill.entry import HEADER_BYTES_MAX, EntryHeader, encode_header, header_length
+from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, RangeNotSatisfied, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
-from aioprefetch.layers.lru_cache.entry import EntryHeader, encode_header
-from aioprefetch.layers.lru_cache.index import IndexEntry
-from aioprefetch.layers.lru_cache.reservation import ObjectMemory, Reservation
+from aioprefetch.layers.lru_cache.entry import CacheEntry, ObjectFacts, Slot, part_of
+from aioprefetch.layers.lru_cache.object_memory import ObjectMemory, Reservation, Turn
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import ReadHead, ReadRequest
 
-FillState = Literal["opening", "fresh", "passed_by", "receiving", "complete", "failed"]
+FillState = Literal["opening", "not_modified", "bypassed", "receiving", "complete", "failed"]
+
+# A relay receives at most this much before its reader's first byte, rather than to ask again on another connection.
+SKIPPED_BYTES_MAX = 8 << 20
+# The memory of a relay: bytes are copied from it into the sink of the reader.
+RELAY_BYTES = 256 << 10
+
+
+class FillReader:
+    """One read that has joined a fill. ``relay`` is set when the response goes on into its sink."""
+
+    __slots__ = ("relay", "request", "sink")
+
+    def __init__(self, request: ReadRequest, sink: Sink) -> None:
+        self.request = request
+        self.sink = sink
+        self.relay: Relay | None = None
+
+
+class Relay:
+    """Passes the response to a fill on to one reader: its part, as far as the response goes.
+
+    Bytes go through memory of the relay's own, so that nothing is written to the reader's memory after it has left.
+    """
+
+    def __init__(self, reader: FillReader, head: ReadHead, part: ReadHead) -> None:
+        self.part = part
+        self.end = min(part.end, head.end)
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reader = reader
+        self._deliver(lambda: reader.sink.begin(part, path=reader.request.path))
+
+    def feed(self, start: int, data: memoryview) -> None:
+        """Pass on the bytes of the object from ``start`` on, as far as the reader wants them."""
+        wanted = data[max(0, self.part.start - start) : max(0, self.end - start)]
+        if wanted and not self.finished.done():
+            self._deliver(lambda: self._reader.sink.feed(wanted))
+        if start + len(data) >= self.end and not self.finished.done():
+            self.finished.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """The response broke off, or the reader's sink refused it."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
+            self.finished.exception()  # The reader gets it, unless it has left.
+
+    def leave(self) -> None:
+        """The reader leaves: its sink gets nothing more."""
+        self.finished.cancel()
+
+    def _deliver(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self.fail(error)
+
+
+class FillSink(Sink):
+    """Receives the response to a fill, into the object's memory or through a relay."""
+
+    __slots__ = ("_fill", "_relayed", "_scratch")
+
+    def __init__(self, fill: Fill) -> None:
+        super().__init__()
+        self._fill = fill
+        self._relayed = 0
+        self._scratch = memoryview(b"")
+
+    def _begun(self, head: ReadHead) -> None:
+        self._fill.begin(head)
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        if self._fill.state == "receiving":
+            return memoryview(self._fill.buffer)[position:size]
+        if not self._scratch:
+            self._scratch = memoryview(bytearray(min(RELAY_BYTES, size - position)))
+        return self._scratch[: size - position]
+
+    def _advanced(self) -> None:
+        if self._fill.state == "receiving":
+            self._fill.advance(self.received)
+            return
+        start, self._relayed = self._relayed, self.received
+        self._fill.relay(start, self._piece[start - self._piece_start : self.received - self._piece_start])
 
 
 class Fill:
     """One object on its way from its store into the cache.
 
-    ``opening``: the head has not come. Then ``fresh`` (``known`` is still the current version), ``passed_by`` (the
-    object is too large or has no ETag: one reader gets the response that has begun, others read without the cache) or
-    ``receiving``; ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
+    ``opening``: the head has not come. Then ``not_modified`` (``known`` is still the current version), ``bypassed``
+    (the object is not stored: one reader may have a relay, the others read without the cache) or ``receiving``;
+    ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
     """
 
     def __init__(
         self,
         request: ReadRequest,
         *,
-        slot: str,
+        slot: Slot,
         object_bytes_max: int,
-        known: IndexEntry | None,
+        known: CacheEntry | None,
         inner: Accessor,
         cache: CacheStore,
         memory: ObjectMemory,
@@ -54,25 +142,28 @@ class Fill:
         self.known = known
         self.state: FillState = "opening"
         self.head: ReadHead | None = None
-        self.entry: IndexEntry | None = None
+        self.entry: CacheEntry | None = None
         self.error: Exception | None = None
         self.received = 0
         # Set when the object was written or replaced: it is not stored, and later readers do not join.
-        self.is_doomed = False
+        self.is_invalidated = False
         self.started_at = runtime.now()
+        self.last_read = cache.read_time()
         self.buffer = bytearray()
         self._object_bytes_max = object_bytes_max
         self._inner = inner
         self._cache = cache
         self._memory = memory
         self._runtime = runtime
+        self._turn: Turn | None = None
         self._reservation: Reservation | None = None
-        self._readers = 0
+        self._readers: list[FillReader] = []
+        self._relay: Relay | None = None
+        self._response_bytes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._work: Work | None = None
         self._on_end: Callable[[Fill], None] | None = None
         self._has_run = False
-        self._begun: ReadBody | None = None
 
     @property
     def has_arrived(self) -> bool:
@@ -81,34 +172,33 @@ class Fill:
         return head is not None and self.state in ("receiving", "complete") and self.received >= head.size
 
     def start(self, on_end: Callable[[Fill], None]) -> None:
-        """Begin; ``on_end`` is called once, when nobody can join any more."""
+        """Begin; ``on_end`` is called once, when no reader can join any more."""
         self._on_end = on_end
         self._work = self._runtime.supervisor.spawn(self._run(), name="fill of the cache")
 
-    def join(self) -> None:
-        """One more reader. Each ``join`` needs a ``leave``."""
-        self._readers += 1
+    # --- readers ------------------------------------------------------------------------------------------------
 
-    def leave(self, *, served: bool) -> None:
-        """A reader goes; ``served`` tells whether it got what it came for."""
-        self._readers -= 1
+    def join(self, request: ReadRequest, sink: Sink) -> FillReader:
+        """One more reader, which must ``leave``."""
+        reader = FillReader(request, sink)
+        self._readers.append(reader)
+        self.last_read = self._cache.read_time()
+        return reader
+
+    def leave(self, reader: FillReader, *, served: bool) -> None:
+        """A reader leaves; ``served`` says whether it got its bytes."""
+        self._readers.remove(reader)
+        if reader.relay is not None and not reader.relay.finished.done():
+            reader.relay.leave()
+            self._break_off()
         if self._readers:
             return
         is_running = self.state in ("opening", "receiving")
         if is_running and not served and not (self.head and 2 * self.received >= self.head.size):
-            self.is_doomed = True
+            self.is_invalidated = True
             self.fail(Closed("the last reader of a fill left", operation="read", path=self.request.path))
-            if self._work is not None:
-                self._work.cancel()
+            self._break_off()
         self._free()
-
-    def take_begun(self) -> ReadBody | None:
-        """The response with the beginning of an object that is passed by, for the first reader who comes for it.
-
-        It is the caller's to close.
-        """
-        begun, self._begun = self._begun, None
-        return begun
 
     async def wait_until(self, position: int, *, deadline: float | None) -> None:
         """Wait until the head and ``position`` bytes are there. Raises the fill's error, or ``TimedOut``."""
@@ -124,16 +214,13 @@ class Fill:
                 ) from None
 
     def _has(self, position: int) -> bool:
-        if self.state in ("fresh", "passed_by"):
+        if self.state in ("not_modified", "bypassed"):
             return True
         if self.state != "opening" and self.head is not None and self.received >= position:
             return True
-        if self.error is None:
-            return False
-        if isinstance(self.error, Error):
-            # Every reader gets an error of its own: those who handle it write into it.
-            raise copy.copy(self.error) from self.error.__cause__
-        raise self.error
+        if self.error is not None:
+            raise own_copy(self.error)
+        return False
 
     def _wake(self) -> None:
         waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -146,7 +233,7 @@ class Fill:
                 waiter.set_result(None)
         self._waiters = waiting
 
-    def _settled(self, state: FillState) -> None:
+    def _settle(self, state: FillState) -> None:
         self.state = state
         self._wake()
 
@@ -155,6 +242,8 @@ class Fill:
         if self.state in ("opening", "receiving"):
             self.error = error
             self.state = "failed"
+        if self._relay is not None:
+            self._relay.fail(own_copy(error))
         self._wake()
         self._end()
 
@@ -168,15 +257,19 @@ class Fill:
             self._reservation.release()
             self._reservation = None
             self.buffer = bytearray()
-        begun = self.take_begun() if not self._readers else None
-        if begun is not None:
-            self._runtime.supervisor.spawn(begun.aclose(), name="end of a response that nobody wants")
+
+    def _break_off(self) -> None:
+        """End the response: the rest of it is of no use."""
+        if self._work is not None and not self._has_run:
+            self._work.cancel()
+
+    # --- the response -------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
             await self._fetch()
             if self.state == "receiving":
-                await self._finish()
+                await self._store()
         except asyncio.CancelledError:
             self.fail(Closed("the operator was closed during the read", operation="read", path=self.request.path))
             raise
@@ -190,117 +283,198 @@ class Fill:
             self._free()
 
     async def _fetch(self) -> None:
-        body = await self._open()
-        if body is None:
+        turn = self._turn = await self._memory.turn()
+        if turn is None:
+            self._settle("bypassed")
             return
+        sink = FillSink(self)
         try:
-            if self._settle(body.head):
-                if self.state == "passed_by" and self._readers:
-                    self._begun, body = body, None
-                return
-            self._reservation = await self._memory.reserve(body.head.size)
-            if self._reservation is None:
-                self.head = None  # Nothing to remember of the object: there was no memory just now.
-                self._settled("passed_by")
-                return
-            self.buffer = bytearray(body.head.size)
-            self._settled("receiving")
-            await self._receive(body)
-        finally:
-            if body is not None:
-                await body.aclose()
-
-    async def _open(self) -> ReadBody | None:
-        try:
-            return await self._inner.open_read(self.request)
+            await self._inner.read(self.request, sink)
         except ConditionNotMatch:
             if self.request.if_none_match is None or self.known is None:
                 raise
-            self._proved_fresh(self.known)
-            return None
+            self._not_modified(self.known)
+            return
         except NotFound:
             if self.known is not None:
                 self._cache.drop(self.known)
             raise
+        finally:
+            turn.end()
+        if self.state in ("receiving", "bypassed") and not sink.complete:
+            raise Unavailable(
+                f"the body ended after {sink.received} of {0 if sink.head is None else sink.head.size} bytes",
+                operation="read",
+                path=self.request.path,
+            )
 
-    def _settle(self, head: ReadHead) -> bool:
-        """Whether the head says that the body is not needed."""
+    def begin(self, head: ReadHead) -> None:
+        """The checked head of the response: decide what happens to its body."""
         known = self.known
         # Not every store knows the condition: the ETag tells as well.
-        if known is not None and known.header is not None and known.header.etag == head.etag:
-            self._proved_fresh(known)
-            return True
+        if known is not None and known.etag is not None and known.etag == head.etag:
+            self._not_modified(known)
+            self._break_off()
+            return
         if known is not None:
             self._cache.drop(known)
-        self.head = head = replace(head, version=head.version or self.request.version)
-        whole = head.start == 0 and head.total == head.size
-        if not whole or head.size > self._object_bytes_max or (head.etag is None and head.size > 0):
-            self._settled("passed_by")
-            return True
-        return False
+        head = replace(head, version=head.version or self.request.version)
+        is_whole = head.start == 0 and head.total == head.size
+        if not is_whole or head.size > self._object_bytes_max or (head.etag is None and head.size > 0):
+            self.head = head
+            self._bypass(head)
+            return
+        assert self._turn is not None
+        self._reservation = self._turn.reserve(head.size)
+        if self._reservation is None:  # Nothing to remember of the object: there is no memory just now.
+            self._bypass(head)
+            return
+        self.head = head
+        self.buffer = bytearray(head.size)
+        self._settle("receiving")
 
-    def _proved_fresh(self, known: IndexEntry) -> None:
+    def advance(self, received: int) -> None:
+        """More bytes of the object are in its memory."""
+        self.received = received
+        self._wake()
+
+    def relay(self, start: int, data: memoryview) -> None:
+        """More bytes have come of a response that is not stored."""
+        if self._relay is not None:
+            self._relay.feed(start, data)
+            if self._relay.finished.done() and start + len(data) < self._response_bytes:
+                self._break_off()
+
+    def _bypass(self, head: ReadHead) -> None:
+        self._response_bytes = head.size
+        for reader in self._readers:
+            part = self._relayed_part(reader, head)
+            if part is not None:
+                self._relay = reader.relay = Relay(reader, head, part)
+                break
+        else:
+            self._break_off()
+        self._settle("bypassed")
+
+    def _relayed_part(self, reader: FillReader, head: ReadHead) -> ReadHead | None:
+        """The part of the object that a reader gets by a relay, ``None`` where a request of its own is better."""
+        if reader.request.suffix is not None or head.start != 0 or head.total is None:
+            return None
+        try:
+            part = part_of(reader.request, replace(head, start=0, size=head.total))
+        except (RangeNotSatisfied, ConditionNotMatch):
+            return None
+        capability = self._inner.capability
+        can_go_on = head.etag is not None and not is_weak(head.etag) and capability.read_if_match
+        reaches = part.end <= head.end or (can_go_on and capability.read_range)
+        return part if reaches and part.start <= min(SKIPPED_BYTES_MAX, head.end) else None
+
+    def _not_modified(self, known: CacheEntry) -> None:
         known.validated_at = self.started_at
         self._runtime.counters["cache_revalidations"] += 1
         self._runtime.events.publish("cache.revalidated", self.request.path)
-        self._settled("fresh")
+        self._settle("not_modified")
 
-    async def _receive(self, body: ReadBody) -> None:
-        room = memoryview(self.buffer)
-        while self.received < len(room):
-            chunk = await body.read_chunk()
-            if not chunk:
-                raise Unavailable(
-                    f"the body ended after {self.received} of {len(room)} bytes",
-                    operation="read",
-                    path=self.request.path,
-                )
-            data = memoryview(chunk)[: len(room) - self.received]
-            room[self.received : self.received + len(data)] = data
-            self.received += len(data)
-            self._wake()
+    # --- the way into the cache ---------------------------------------------------------------------------------
 
-    async def _finish(self) -> None:
+    async def _store(self) -> None:
         made = await self._make_entry()
-        self.entry = made[0] if made is not None else None
-        self._settled("complete")
+        self.entry = None if made is None else made[0]
+        self._settle("complete")
         if made is None:
             return
         entry, encoded = made
-        if not await self._cache.put(entry, encoded, memoryview(self.buffer)):
+        if not await self._cache.put(entry, encoded, memoryview(self.buffer), lambda: self.last_read):
             return
-        if self.is_doomed:  # Somebody wrote the object while its last version was being stored.
+        if self.is_invalidated:  # The object was written while its last version was being stored.
             self._cache.drop(entry)
             return
         self._runtime.counters["cache_fills"] += 1
         self._runtime.events.publish("cache.filled", self.request.path, size_bytes=entry.size_bytes)
 
-    async def _make_entry(self) -> tuple[IndexEntry, bytes] | None:
+    async def _make_entry(self) -> tuple[CacheEntry, bytes] | None:
         """The entry of the object and its encoded header; ``None`` when it cannot be stored."""
         head = self.head
         if head is None or head.etag is None:
             return None
-        header = EntryHeader(
-            namespace=self._inner.info.namespace,
-            path=self.request.path,
-            asked_version=self.request.version,
+        facts = ObjectFacts(
             etag=head.etag,
             version=head.version,
-            total=head.size,
             last_modified=head.last_modified,
             content_type=head.content_type,
             filled_at=datetime.now(UTC),
-            data_crc=await self._cache.checksum(self.buffer),
         )
-        encoded = encode_header(header)
-        if encoded is None or self.is_doomed:
+        encoded_facts = facts.encode()
+        header_bytes = header_length(self.slot.identity, encoded_facts, head.size)
+        if header_bytes > HEADER_BYTES_MAX:
             return None
-        entry = IndexEntry(
-            slot=self.slot,
-            name=header.name,
-            size_bytes=len(encoded) + head.size,
-            header=header,
-            data_offset=len(encoded),
+        sums = await self._cache.checksums(self.buffer)
+        if self.is_invalidated:
+            return None
+        entry = CacheEntry(
+            name=self.slot.name,
+            size_bytes=header_bytes + head.size,
+            header=EntryHeader(encoded_facts, header_bytes, head.size, sums),
+            facts=facts,
             validated_at=self.started_at,
         )
-        return entry, encoded
+        return entry, encode_header(self.slot.identity, encoded_facts, head.size, sums)
+
+
+class Fills:
+    """The fills of one runtime that can still be joined, by the name of their slot."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, list[Fill]] = {}
+        self._ended_once = asyncio.Event()
+
+    def start(self, fill: Fill) -> None:
+        """Start a fill and keep it until it ends."""
+        self._running.setdefault(fill.slot.name, []).append(fill)
+        fill.start(self._ended)
+
+    def of(self, name: str) -> list[Fill]:
+        """The fills of a slot that later readers may join."""
+        return [fill for fill in self._running.get(name, ()) if not fill.is_invalidated]
+
+    def invalidate(self, name: str) -> None:
+        """The object was changed: running fills are not stored and not joined any more."""
+        for fill in self._running.get(name, ()):
+            fill.is_invalidated = True
+
+    def invalidate_older(self, newest: Fill) -> None:
+        """A later response showed another version: the earlier ones must not be stored after it."""
+        for fill in self._running.get(newest.slot.name, ()):
+            if fill is newest:
+                return
+            if fill.head is not None and newest.head is not None and fill.head.etag != newest.head.etag:
+                fill.is_invalidated = True
+
+    async def finish(self) -> None:
+        """Wait until the objects that have arrived are stored: a process that reads and ends finds them next time."""
+        while any(fill.has_arrived and not fill.is_invalidated for fills in self._running.values() for fill in fills):
+            self._ended_once.clear()
+            await self._ended_once.wait()
+
+    async def aclose(self) -> None:
+        """Fail the fills that will never run, so that no reader waits for them."""
+        for fills in list(self._running.values()):
+            for fill in list(fills):
+                fill.fail(Closed("the operator was closed", operation="read", path=fill.request.path))
+
+    def _ended(self, fill: Fill) -> None:
+        fills = self._running.get(fill.slot.name, [])
+        if fill in fills:
+            fills.remove(fill)
+        if not fills:
+            self._running.pop(fill.slot.name, None)
+        self._ended_once.set()
+
+
+def own_copy(error: Exception) -> Exception:
+    """An error for one reader alone: layers add context to the errors that they handle."""
+    if not isinstance(error, Error):
+        return error
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin

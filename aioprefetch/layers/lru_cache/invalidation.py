@@ -1,6 +1,6 @@
 """Writes through the layer: what changes an object drops its entry.
 
-Before the change, so that no crash leaves the entry behind, and after it, for what was read in between.
+Before the change, so that no crash leaves the entry behind, and after it, for entries of reads in between.
 """
 
 from __future__ import annotations
@@ -11,51 +11,54 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.layers.lru_cache.entry import slot_of
-from aioprefetch.layers.lru_cache.state import CacheState
+from aioprefetch.layers.lru_cache.lookup import CacheState
 from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, WriteRequest
 
 
 class InvalidatingAccessor(WrappedAccessor):
-    """Forwards writes, and keeps the cache from serving what they replaced."""
+    """Forwards writes, and keeps the cache from serving the objects that they replaced."""
 
     def __init__(self, inner: Accessor, state: CacheState) -> None:
         super().__init__(inner)
         self._state = state
 
     async def invalidate(self, paths: Iterable[str]) -> list[str]:
-        """Drop the entries of these paths; returns their slots. The files are gone unless the cache fails."""
-        slots = [slot_of(self.inner.info.namespace, path, None) for path in paths]
-        self.forget(slots)
-        await self._state.cache.invalidate(slots)
-        return slots
+        """Drop the entries of these paths; returns their names. The files are gone unless the cache fails."""
+        names = [slot_of(self.inner.info.namespace, path, None).name for path in paths]
+        self._stop_fills(names)
+        await self._state.cache.invalidate(names)
+        return names
 
-    def forget(self, slots: list[str]) -> None:
-        """Drop the entries of these slots, and let no fill that is on its way become one."""
-        for slot in slots:
-            self._state.fills.doom(slot)
-            self._state.passed_by.forget(slot)
-        self._state.cache.forget(slots)
+    def forget(self, names: list[str]) -> None:
+        """Drop these entries, and let no fill that is on its way become one of them."""
+        self._stop_fills(names)
+        self._state.cache.forget(names)
+
+    def _stop_fills(self, names: list[str]) -> None:
+        for name in names:
+            self._state.fills.invalidate(name)
+            self._state.bypassed.forget(name)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        slots = await self.invalidate((request.path,))
+        names = await self.invalidate((request.path,))
         try:
             return await self.inner.write(request, data)
         finally:
-            self.forget(slots)
+            self.forget(names)
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        slots = await self.invalidate((request.target,))
+        names = await self.invalidate((request.target,))
         try:
             return await self.inner.copy(request)
         finally:
-            self.forget(slots)
+            self.forget(names)
 
     async def delete(self, request: DeleteRequest) -> None:
-        slots = await self.invalidate(request.paths)
+        names = await self.invalidate(request.paths)
         try:
             await self.inner.delete(request)
         finally:
-            self.forget(slots)
+            self.forget(names)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
@@ -73,11 +76,11 @@ class InvalidatingWriteBody:
         await self._body.write(chunk)
 
     async def close(self) -> Metadata:
-        slots = await self._layer.invalidate((self._path,))
+        names = await self._layer.invalidate((self._path,))
         try:
             return await self._body.close()
         finally:
-            self._layer.forget(slots)
+            self._layer.forget(names)
 
     async def abort(self) -> None:
         await self._body.abort()

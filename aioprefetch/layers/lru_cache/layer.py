@@ -1,45 +1,35 @@
-"""LruCache: a second store (files, memory, S3) holds what was read; whole objects are fetched in full on a miss.
+"""LruCache: a second store (files, memory, S3) holds the objects that were read; a miss fetches the whole object.
 
-The outermost layer. What a read may be served from:
+The outermost layer. A read may be served from:
 
 * an **entry**, when path, version and conditions fit. A read that is pinned (by ``if_match`` or ``version``) takes
-  the entry of that version as it is. One that is not pinned first asks the store whether the entry is still current
-  (a conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
-* a **fill** that is on its way, whose bytes are taken as they arrive.
-* a response that has begun: of an object that turns out too large or has no ETag, as far as it goes.
+  the entry of that version as it is. Another read first asks the store whether the entry is still current (a
+  conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
+* a **fill** that is on its way, whose bytes are taken as they arrive, or passed on where the object turns out to be
+  too large or to have no ETag.
 * the store itself: objects that are too large or have no ETag, and everything while the cache keeps failing.
 
-No failure of the cache fails a read: nothing is delivered before all of its part is there and checked, so the store
+No failure of the cache fails a read: nothing is delivered before all of its part is there and verified, so the store
 can always serve the read instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+import asyncio
+from dataclasses import dataclass
 
-from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.sink import Sink, drain
-from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied
-from aioprefetch.layers.lru_cache.bodies import BegunBody, FillBody, HeldBody
-from aioprefetch.layers.lru_cache.cache_store import CacheStore
-from aioprefetch.layers.lru_cache.guard import CacheFailed, CacheGuard, CacheSource
-from aioprefetch.layers.lru_cache.index import IndexEntry
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.blocks.spill.guard import SpillFailed
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, ObjectChanged, RangeNotSatisfied, TimedOut
+from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore
+from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of
+from aioprefetch.layers.lru_cache.fill import Relay
 from aioprefetch.layers.lru_cache.invalidation import InvalidatingAccessor
-from aioprefetch.layers.lru_cache.lookup import Begun, Joined, Lookup
-from aioprefetch.layers.lru_cache.parts import part_of, whole_of
-from aioprefetch.layers.lru_cache.state import CacheState
+from aioprefetch.layers.lru_cache.lookup import CacheState, Joined, Lookup
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
-
-T = TypeVar("T")
-
-# So many bytes before the ones that are wanted are received rather than asking again, on another connection.
-SKIPPED_BYTES_MAX = 8 << 20
 
 _EVENTS = {
     "cache_hits": "cache.hit",
@@ -55,9 +45,11 @@ class LruCacheLayer(Layer):
     Parameters
     ----------
     cache
-        An Operator over the store that holds the entries. They are plain: who may read that store may read them.
+        An Operator over the store that holds the entries, which several processes may share. They are not encrypted: a
+        user who may read that store may read them.
     capacity_bytes
-        The most that the entries written by one runtime may take together.
+        Maximum of the bytes of all entries together. Each runtime keeps to it by what it knows: the store is listed
+        again when a sixteenth of it was written.
     object_bytes_max
         Larger objects are not cached; their reads go to the store as they are.
     revalidate_seconds
@@ -67,7 +59,7 @@ class LruCacheLayer(Layer):
         How long one call of the cache's store may take. After three failures in a row the cache is bypassed for
         thirty seconds.
 
-    Raises ``ConfigInvalid`` for values that cannot be meant. Pickles if ``cache`` does.
+    Raises ``ConfigInvalid`` for invalid values. Pickles if ``cache`` does.
     """
 
     cache: CacheSource
@@ -92,8 +84,8 @@ class LruCacheLayer(Layer):
         return LruCacheAccessor(inner, self, runtime.shared((LruCacheLayer, self), lambda: self._make_state(runtime)))
 
     def _make_state(self, runtime: Runtime) -> CacheState:
-        guard = CacheGuard(self.cache, runtime, self.cache_timeout_seconds)
-        return CacheState(CacheStore(guard, runtime, capacity_bytes=self.capacity_bytes), runtime)
+        calls = CacheCalls(self.cache, runtime, self.cache_timeout_seconds)
+        return CacheState(CacheStore(calls, runtime, capacity_bytes=self.capacity_bytes), runtime)
 
 
 class LruCacheAccessor(InvalidatingAccessor):
@@ -111,105 +103,124 @@ class LruCacheAccessor(InvalidatingAccessor):
         )
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        body = await self._open_cached(request)
-        if body is not None:
-            await drain(body, sink, path=request.path)
-            return ReadReply(head=body.head, received=body.head.size)
-        reply = await self._from_store(request, lambda: self.inner.read(request, sink))
-        self._lookup.check_passed_by(request, reply.head)
+        part = await self._read_cached(request, sink)
+        if part is not None:
+            return ReadReply(head=part, received=part.size)
+        reply = await self._read_store(request, sink)
+        self._lookup.check_bypassed(request, reply.head)
         return reply
 
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        body = await self._open_cached(request)
-        if body is not None:
-            return body
-        body = await self._from_store(request, lambda: self.inner.open_read(request))
-        self._lookup.check_passed_by(request, body.head)
-        return body
-
-    async def _from_store(self, request: ReadRequest, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the store says: a miss, unless it says that the caller has the current version already."""
+    async def _read_store(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        """Read from the store: a miss, unless the response is that the caller has the current version already."""
         asked_at = self._runtime.now()
         counter = "cache_misses"
         try:
-            return await ask()
+            return await self.inner.read(request, sink)
         except ConditionNotMatch:
             # With both conditions the one that was refused may be the other.
             if request.if_none_match is not None and request.if_match is None:
                 counter = "cache_revalidations"
-                self._lookup.proved_fresh(request, asked_at)
+                self._lookup.not_modified(request, asked_at)
             raise
         finally:
             self._count(counter, request.path)
 
-    async def _open_cached(self, request: ReadRequest) -> ReadBody | None:
-        """The response out of the cache or out of a fill; ``None`` when the store has to serve this read."""
-        for _ in range(2):  # A bad entry is dropped: the second time the object comes by a fill.
-            source = await self._lookup.source(request)
+    async def _read_cached(self, request: ReadRequest, sink: Sink) -> ReadHead | None:
+        """Read from the cache or a fill; returns the head, or ``None`` when the store has to serve the read."""
+        for _ in range(2):  # An entry that cannot be used is dropped: the second time the object comes by a fill.
+            source = await self._lookup.source(request, sink)
             if source is None:
                 return None
             if isinstance(source, Joined):
-                return self._open_fill(source, request)
-            if isinstance(source, Begun):
-                return await self._open_begun(source.body, request)
-            part = self._part(request, whole_of(source), "cache_hits")
+                return await self._read_fill(source, request, sink)
+            part = self._part(request, source.whole(), "cache_hits")
             try:
-                body = await self._open_entry(source, part)
-            except CacheFailed as failure:
+                if await self._read_entry(source, part, request, sink):
+                    return part
+            except SpillFailed as failure:
                 self._cache.judge(source, failure)
                 if not failure.is_lasting:
                     return None
-            else:
-                self._count("cache_hits", request.path)
-                return body
         return None
 
-    def _open_fill(self, source: Joined, request: ReadRequest) -> ReadBody:
-        fill = source.fill
-        assert fill.head is not None
-        counter = "cache_hits" if source.is_hit else "cache_misses"
-        try:
-            part = self._part(request, fill.head, counter)
-        except (RangeNotSatisfied, ConditionNotMatch):
-            fill.leave(served=True)  # This is the response, and others want the object.
-            raise
-        self._count(counter, request.path)
-        return FillBody(fill, part, deadline=request.deadline)
-
-    async def _open_begun(self, begun: ReadBody, request: ReadRequest) -> ReadBody | None:
-        """A part of an object that is not cached, if it is worth to be waited for; else ``None``, and it is closed."""
-        head = begun.head
-        try:
-            if request.suffix is None and head.start == 0 and head.total is not None:
-                part = self._part(request, replace(head, version=head.version or request.version), "cache_misses")
-                can_go_on = head.etag is not None and not is_weak(head.etag) and self.inner.capability.read_if_match
-                reaches = part.end <= head.end or (can_go_on and self.inner.capability.read_range)
-                if part.start <= min(SKIPPED_BYTES_MAX, head.end) and reaches:
-                    self._count("cache_misses", request.path)
-                    return BegunBody(self.inner, request, begun, part)
-        except BaseException:
-            await begun.aclose()
-            raise
-        await begun.aclose()
-        return None
-
-    async def _open_entry(self, entry: IndexEntry, part: ReadHead) -> ReadBody:
+    async def _read_entry(self, entry: CacheEntry, part: ReadHead, request: ReadRequest, sink: Sink) -> bool:
+        """Deliver a part of an entry. ``False`` when another process evicted or replaced it."""
         if part.size == 0:
-            return HeldBody(part, b"", None)
+            self._count("cache_hits", request.path)
+            sink.begin(part, path=request.path)
+            return True
         reservation = await self._state.memory.reserve(self._cache.load_bytes(entry, part))
         if reservation is None:
-            raise CacheFailed(TimeoutError("no memory for a part of an entry"))
+            raise SpillFailed(TimeoutError("no memory for a part of an entry"))
         try:
-            return HeldBody(part, await self._cache.load(entry, part), reservation)
-        except BaseException:
+            data = await self._cache.load(entry, part)
+            if data is None:
+                self._cache.forget_entry(entry)
+                return False
+            self._count("cache_hits", request.path)
+            sink.begin(part, path=request.path)
+            sink.feed(data)
+        finally:
             reservation.release()
-            raise
+        return True
+
+    async def _read_fill(self, source: Joined, request: ReadRequest, sink: Sink) -> ReadHead:
+        """Deliver a part of an object as it arrives."""
+        fill, reader = source.fill, source.reader
+        served = False
+        try:
+            if reader.relay is not None:
+                self._count("cache_misses", request.path)
+                return await self._read_relay(reader.relay, request, sink)
+            assert fill.head is not None
+            counter = "cache_hits" if source.is_hit else "cache_misses"
+            try:
+                part = self._part(request, fill.head, counter)
+            except (RangeNotSatisfied, ConditionNotMatch):
+                served = True  # This is the response, and other readers want the object.
+                raise
+            self._count(counter, request.path)
+            sink.begin(part, path=request.path)
+            position = part.start
+            while position < part.end:
+                await fill.wait_until(position + 1, deadline=request.deadline)
+                end = min(fill.received, part.end)
+                sink.feed(memoryview(fill.buffer)[position:end])
+                position = end
+            served = True
+            return part
+        finally:
+            fill.leave(reader, served=served)
+
+    async def _read_relay(self, relay: Relay, request: ReadRequest, sink: Sink) -> ReadHead:
+        """Wait for the response that goes into the sink already; one more request brings the rest of the part."""
+        try:
+            async with asyncio.timeout_at(request.deadline):
+                await asyncio.shield(relay.finished)
+        except TimeoutError:
+            raise TimedOut(
+                "the object did not arrive before the deadline", operation="read", path=request.path
+            ) from None
+        part = relay.part
+        if relay.end < part.end:
+            try:
+                await self.inner.read(request.resume(part, relay.end - part.start), sink)
+            except ConditionNotMatch as error:
+                etag = error.context.get("etag")
+                raise ObjectChanged(
+                    "the object was overwritten while it was read",
+                    expected_etag=part.etag,
+                    actual_etag=None if etag is None else str(etag),
+                    operation="read",
+                    path=request.path,
+                ) from error
+        return part
 
     def _part(self, request: ReadRequest, whole: ReadHead, counter: str) -> ReadHead:
         try:
             return part_of(request, whole)
         except (RangeNotSatisfied, ConditionNotMatch):
-            self._count(counter, request.path)  # An error that is the right answer counts as one.
+            self._count(counter, request.path)  # An error that is the right response counts as one.
             raise
 
     def _count(self, counter: str, path: str) -> None:

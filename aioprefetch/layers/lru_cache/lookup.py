@@ -2,33 +2,87 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.write_body import ReadBody
-from aioprefetch.layers.lru_cache.entry import slot_of
-from aioprefetch.layers.lru_cache.fill import Fill
-from aioprefetch.layers.lru_cache.index import IndexEntry
-from aioprefetch.layers.lru_cache.state import CacheState
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.layers.lru_cache.cache_store import CacheStore
+from aioprefetch.layers.lru_cache.entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
+from aioprefetch.layers.lru_cache.fill import Fill, FillReader, Fills
+from aioprefetch.layers.lru_cache.object_memory import ObjectMemory
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
+
+BYPASSED_MAX = 10_000
+
+
+class BypassedObjects:
+    """The objects that are not cached (too large, or without an ETag), so that the next read does not try again.
+
+    Remembers size and ETag of ``names_max`` objects and forgets the least recently read.
+    """
+
+    def __init__(self, names_max: int = BYPASSED_MAX) -> None:
+        self._names_max = names_max
+        self._objects: OrderedDict[str, tuple[int | None, str | None]] = OrderedDict()
+
+    def __contains__(self, name: str) -> bool:
+        if name not in self._objects:
+            return False
+        self._objects.move_to_end(name)
+        return True
+
+    def remember(self, name: str, total: int | None, etag: str | None) -> None:
+        """The object of this slot has this size and ETag, and is not cached."""
+        self._objects[name] = (total, etag)
+        self._objects.move_to_end(name)
+        if len(self._objects) > self._names_max:
+            self._objects.popitem(last=False)
+
+    def check(self, name: str, total: int | None, etag: str | None) -> None:
+        """Forget the slot when a response shows another object than the remembered one."""
+        if self._objects.get(name, (total, etag)) != (total, etag):
+            self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """The object may have changed."""
+        self._objects.pop(name, None)
+
+
+class CacheState:
+    """What all stacks of one runtime with the same LruCache layer share: the cache, the fills, and their memory."""
+
+    def __init__(self, cache: CacheStore, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.cache = cache
+        self.memory = ObjectMemory(runtime.budget, wait_seconds=runtime.options.budget_wait_seconds)
+        self.bypassed = BypassedObjects()
+        self.fills = Fills()
+        self._closes_fills = False
+
+    def start(self, fill: Fill) -> None:
+        """Start a fill; the readers of fills that never run get an error when the runtime ends."""
+        if not self._closes_fills:
+            self._closes_fills = True
+            self.runtime.before_close(self.fills.finish)
+            self.runtime.supervisor.on_close(self.fills.aclose)
+        self.fills.start(fill)
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A fill that was joined: ``leave`` it. ``is_hit``: the object was complete by then, only its writing went on."""
+    """A fill that was joined: ``reader`` has to leave it.
+
+    ``is_hit``: the object was complete by then, only its writing went on.
+    """
 
     fill: Fill
+    reader: FillReader
     is_hit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A response with the beginning of an object that is not cached, which has just begun: close it."""
-
-    body: ReadBody
-
-
-Source = Joined | Begun | IndexEntry | None
+Source = Joined | CacheEntry | None
 
 
 class Lookup:
@@ -45,25 +99,25 @@ class Lookup:
         self._revalidate_seconds = revalidate_seconds
         self._namespace = inner.info.namespace
 
-    def check_passed_by(self, request: ReadRequest, head: ReadHead) -> None:
-        """An object that was passed by was read: forget that when it is another one now."""
-        self._state.passed_by.check(self._slots(request)[0], head.total, head.etag)
+    def check_bypassed(self, request: ReadRequest, head: ReadHead) -> None:
+        """The store served a read itself: forget that its object is bypassed if it is another one now."""
+        self._state.bypassed.check(self._slots(request)[0].name, head.total, head.etag)
 
-    def _slots(self, request: ReadRequest) -> tuple[str, ...]:
-        """Where an entry for this read may stand, the slot of exactly this question first."""
+    def _slots(self, request: ReadRequest) -> tuple[Slot, ...]:
+        """Where an entry for this read may be, the slot of exactly this request first."""
         current = slot_of(self._namespace, request.path, None)
         if request.version is None:
             return (current,)
         return slot_of(self._namespace, request.path, request.version), current
 
-    async def source(self, request: ReadRequest) -> Source:
-        """The fill, the response or the entry to read from; ``None`` for the store itself.
+    async def source(self, request: ReadRequest, sink: Sink) -> Source:
+        """The fill or the entry to read from; ``None`` for the store itself.
 
-        Raises what the store says when the object cannot be opened.
+        Raises the store's error when the object cannot be opened.
         """
         slots = self._slots(request)
         is_empty = request.size == 0 or request.suffix == 0
-        if is_empty or request.offset >= self._object_bytes_max or slots[0] in self._state.passed_by:
+        if is_empty or request.offset >= self._object_bytes_max or slots[0].name in self._state.bypassed:
             return None
         if not await self._cache.ready():
             return None
@@ -71,71 +125,78 @@ class Lookup:
         if fill is None:
             entry = await self._entry(slots, request)
             if entry is not None and self._is_trusted(entry, request):
-                return self._holder(entry)
+                return self._holder(entry, request, sink)
             if request.if_none_match is not None and (
-                entry is None or is_excluded(request, entry.header.etag if entry.header else None)
+                entry is None or is_excluded(request, entry.etag if entry.header else None)
             ):
-                return None  # The caller's own question is the revalidation.
-            # Another read may have started one while this one looked for the entry.
+                return None  # The caller's own condition is the revalidation.
+            # Another read may have started a fill while this one looked for the entry.
             fill = self._joinable(slots, request) or self._start(slots[0], request, entry)
-        return await self._opened(fill, request)
+        return await self._opened(fill, request, sink)
 
-    def _joinable(self, slots: tuple[str, ...], request: ReadRequest) -> Fill | None:
+    def _joinable(self, slots: tuple[Slot, ...], request: ReadRequest) -> Fill | None:
         for slot in slots:
-            for fill in self._state.fills.of(slot):
-                if self._may_join(fill, request, is_same_question=slot == slots[0]):
+            for fill in self._state.fills.of(slot.name):
+                if self._may_join(fill, request, is_same_request=slot == slots[0]):
                     return fill
         return None
 
-    def _may_join(self, fill: Fill, request: ReadRequest, *, is_same_question: bool) -> bool:
+    def _may_join(self, fill: Fill, request: ReadRequest, *, is_same_request: bool) -> bool:
         pin = pin_of(request)
         if fill.head is None:
-            return fill.state == "opening" and is_same_question and fill.request.if_match == pin
-        if pin not in (None, fill.head.etag) or not (is_same_question or fill.head.version == request.version):
+            return fill.state == "opening" and is_same_request and fill.request.if_match == pin
+        if pin not in (None, fill.head.etag) or not (is_same_request or fill.head.version == request.version):
             return False
         if fill.state == "complete":
             return fill.entry is not None and self._is_trusted(fill.entry, request)
         return fill.state in ("opening", "receiving")
 
-    async def _entry(self, slots: tuple[str, ...], request: ReadRequest) -> IndexEntry | None:
-        """The entry that fits the read's path, version and ``if_match``, its header known."""
+    async def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
+        """The entry that fits the read's path, version and ``if_match``, its header verified."""
         for slot in slots:
-            entry = self._resident_entry(slot) or self._cache.index.get(slot)
-            header = None if entry is None else await self._cache.header(entry)
-            if header is None or (slot != slots[0] and header.version != request.version):
-                continue
-            if pin_of(request) in (None, header.etag):
+            entry = self._resident_entry(slot.name)
+            if entry is None:
+                is_indexed = slot.name in self._cache.index
+                entry = await self._cache.find(slot)
+                if is_indexed and entry is not None and not self._fits(entry, slot, slots, request):
+                    entry = await self._cache.probe(slot)  # Another process may have replaced it.
+            if entry is not None and self._fits(entry, slot, slots, request):
                 return entry
         return None
 
-    def _resident_entry(self, slot: str) -> IndexEntry | None:
-        """An entry that is still being written."""
-        return next((fill.entry for fill in reversed(self._state.fills.of(slot)) if fill.entry is not None), None)
+    def _fits(self, entry: CacheEntry, slot: Slot, slots: tuple[Slot, ...], request: ReadRequest) -> bool:
+        if entry.facts is None or (slot != slots[0] and entry.facts.version != request.version):
+            return False
+        return pin_of(request) in (None, entry.etag)
 
-    def _holder(self, entry: IndexEntry) -> Joined | IndexEntry:
+    def _resident_entry(self, name: str) -> CacheEntry | None:
+        """An entry that is still being written."""
+        return next((fill.entry for fill in reversed(self._state.fills.of(name)) if fill.entry is not None), None)
+
+    def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> Joined | CacheEntry:
         """The entry, or the fill that still has it in memory (joined)."""
-        for fill in self._state.fills.of(entry.slot):
+        for fill in self._state.fills.of(entry.name):
             if fill.entry is entry:
-                fill.join()
-                return Joined(fill, is_hit=True)
+                return Joined(fill, fill.join(request, sink), is_hit=True)
+        self._cache.index.use(entry.name, self._cache.read_time())
         return entry
 
-    def _is_trusted(self, entry: IndexEntry, request: ReadRequest) -> bool:
+    def _is_trusted(self, entry: CacheEntry, request: ReadRequest) -> bool:
         """Whether an entry that fits may be served without asking the store."""
         if pin_of(request) is not None or request.version is not None or self._revalidate_seconds is None:
             return True
         validated_at = entry.validated_at
         return validated_at is not None and self._runtime.now() - validated_at < self._revalidate_seconds
 
-    def proved_fresh(self, request: ReadRequest, asked_at: float) -> None:
-        """The caller's own question was answered "not modified": so is the entry of that version."""
-        slot = self._slots(request)[0]
-        entry = self._resident_entry(slot) or self._cache.index.get(slot)
-        if entry is not None and entry.header is not None and entry.header.etag == request.if_none_match:
+    def not_modified(self, request: ReadRequest, asked_at: float) -> None:
+        """The response to the caller's own condition was "not modified": so is the entry of that version."""
+        name = self._slots(request)[0].name
+        entry = self._resident_entry(name) or self._cache.index.get(name)
+        if entry is not None and entry.etag is not None and entry.etag == request.if_none_match:
             entry.validated_at = asked_at
 
-    def _start(self, slot: str, request: ReadRequest, known: IndexEntry | None) -> Fill:
-        etag = known.header.etag if known is not None and known.header is not None else None
+    def _start(self, slot: Slot, request: ReadRequest, known: CacheEntry | None) -> Fill:
+        etag = None if known is None else known.etag
         fill = Fill(
             ReadRequest(
                 path=request.path,
@@ -155,33 +216,24 @@ class Lookup:
         self._state.start(fill)
         return fill
 
-    async def _opened(self, fill: Fill, request: ReadRequest) -> Source:
+    async def _opened(self, fill: Fill, request: ReadRequest, sink: Sink) -> Source:
         is_hit = fill.state == "complete"
-        fill.join()
+        reader = fill.join(request, sink)
         try:
             await fill.wait_until(0, deadline=request.deadline)
         except BaseException:
-            fill.leave(served=False)
+            fill.leave(reader, served=False)
             self._runtime.counters["cache_misses"] += 1
             raise
-        if fill.state == "fresh":
-            fill.leave(served=True)
-            return None if fill.known is None else self._holder(fill.known)
-        if fill.state == "passed_by":
+        if fill.state == "not_modified":
+            fill.leave(reader, served=True)
+            return None if fill.known is None else self._holder(fill.known, request, sink)
+        if fill.state == "bypassed":
             if fill.head is not None:
-                self._state.passed_by.remember(fill.slot, fill.head.total, fill.head.etag)
-            begun = fill.take_begun()
-            fill.leave(served=True)
-            return None if begun is None else Begun(begun)
-        self._state.fills.doom_older(fill)
-        return Joined(fill, is_hit)
-
-
-def pin_of(request: ReadRequest) -> str | None:
-    """The ETag that a read is bound to; ``*`` binds it to none."""
-    return None if request.if_match == "*" else request.if_match
-
-
-def is_excluded(request: ReadRequest, etag: str | None) -> bool:
-    """Whether ``if_none_match`` forbids this version."""
-    return request.if_none_match is not None and request.if_none_match in ("*", etag)
+                self._state.bypassed.remember(fill.slot.name, fill.head.total, fill.head.etag)
+            if reader.relay is None:
+                fill.leave(reader, served=True)
+                return None
+        else:
+            self._state.fills.invalidate_older(fill)
+        return Joined(fill, reader, is_hit)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 
+from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import ConditionNotMatch, Error, IsADirectory, IsSameFile, NotFound, RangeNotSatisfied
-from aioprefetch.ranges import resolve_range
+from aioprefetch.errors import Error, IsADirectory, IsSameFile, NotFound
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.folding import PAGE_ENTRIES
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, names_of, normalised, refuse_unless_regular
@@ -45,10 +45,11 @@ DELETE_BATCH = 100
 
 
 class FsAccessor(ServiceAccessor):
-    """Files below one confined root."""
+    """Files below one confined root. One job of a thread moves at most ``piece_bytes``."""
 
-    def __init__(self, options: FsOptions, runtime: Runtime) -> None:
+    def __init__(self, options: FsOptions, runtime: Runtime, *, piece_bytes: int = PIECE_BYTES) -> None:
         super().__init__(options.info, options.capability, runtime)
+        self._piece_bytes = piece_bytes
         self._root = ConfinedRoot(options.root, follow_symlinks=options.follow_symlinks)
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
@@ -99,7 +100,8 @@ class FsAccessor(ServiceAccessor):
             job = self.runtime.run_blocking(open_file, self._root, names)
             file = await translated(request, job, OpenedFile.close)
         try:
-            return file, _head_of(request, file)
+            size, when = file.status.st_size, modified_at(file.status)
+            return file, check_range(request, total=size, etag=file.etag, last_modified=when)
         except BaseException:
             file.close()
             raise
@@ -109,7 +111,7 @@ class FsAccessor(ServiceAccessor):
         counters = self.runtime.counters
         position = head.start
         while not sink.complete:
-            window = sink.writable()[: min(PIECE_BYTES, head.end - position)]
+            window = sink.writable()[: min(self._piece_bytes, head.end - position)]
             try:
                 await translated(request, self.runtime.run_blocking(file.read_into, window, position))
             except Error as error:
@@ -157,7 +159,7 @@ class FsAccessor(ServiceAccessor):
         names = self._names(request)
         self.runtime.counters["object_put_request"] += 1
         opener = partial(open_partial, self._root, names, request, fsync=self._fsync)
-        return await open_write_body(self.runtime, request, opener, self._place_lock)
+        return await open_write_body(self.runtime, request, opener, self._place_lock, self._piece_bytes)
 
     async def copy(self, request: CopyRequest) -> Metadata:
         if self._names(request) == self._names(request, request.target):
@@ -176,8 +178,8 @@ class FsAccessor(ServiceAccessor):
         try:
             target = await self.open_write(WriteRequest(path=request.target))
             try:
-                for position in range(0, head.size, PIECE_BYTES):
-                    count = min(PIECE_BYTES, head.size - position)
+                for position in range(0, head.size, self._piece_bytes):
+                    count = min(self._piece_bytes, head.size - position)
                     chunk = await translated(reading, self.runtime.run_blocking(source.read, position, count))
                     counters["stream_read_total_bytes"] += count
                     await target.write(chunk)
@@ -206,32 +208,3 @@ class FsAccessor(ServiceAccessor):
     async def create_dir(self, request: CreateDirRequest) -> None:
         names = names_of(request.path, operation="create_dir")
         await translated(request, FileThreads.of(self.runtime).call(make_directories, self._root, names))
-
-
-def _head_of(request: ReadRequest, file: OpenedFile) -> ReadHead:
-    """The head of the response to a request, or the condition or range that does not hold."""
-    etag, total = file.etag, file.status.st_size
-    facts: dict[str, object] = {"etag": etag}
-    if request.if_match not in (None, "*", etag):
-        raise ConditionNotMatch(
-            f"the file's ETag is {etag!r}, not {request.if_match!r}",
-            operation="read",
-            path=request.path,
-            context=facts,
-        )
-    if request.if_none_match is not None and request.if_none_match in ("*", etag):
-        raise ConditionNotMatch(
-            f"the file's ETag is still {etag!r}", operation="read", path=request.path, context=facts
-        )
-    bounds = resolve_range(request.offset, request.size, request.suffix, total)
-    if bounds is None:
-        raise RangeNotSatisfied(
-            f"{request.describe()} starts at or beyond the end", total=total, operation="read", path=request.path
-        )
-    return ReadHead(
-        start=bounds[0],
-        size=bounds[1] - bounds[0],
-        total=total,
-        etag=etag,
-        last_modified=modified_at(file.status),
-    )

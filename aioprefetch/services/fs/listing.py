@@ -3,9 +3,10 @@
 All of it blocks: call it in a thread. A listing goes one directory at a time.
 
 Memory holds the names of the directories between the prefix and the current entry, and of no other. Only files and
-directories appear: no links, FIFOs, sockets or devices, and no file that is still being written. Links are never
-followed, not even where reads follow them. With ``recursive`` the entries are the files, and the directories that
-are empty: like a directory made by hand in a store without real ones, they would be lost otherwise.
+directories appear: no links, FIFOs, sockets or devices, and no file that is still being written; those that a
+killed writer left behind are removed. Links are never followed, not even where reads follow them. With ``recursive``
+the entries are the files, and the directories that are empty: like a directory made by hand in a store without real
+ones, they would be lost otherwise.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aioprefetch.services.fs.confined import (
     refuse_unless_regular,
 )
 from aioprefetch.services.fs.open_file import etag_of, modified_at
+from aioprefetch.services.fs.writer import remove_abandoned
 from aioprefetch.values import Entry
 
 STAT_BATCH = 256
@@ -97,17 +99,20 @@ class Scan:
     def _children(self, names: Names, beginning: str) -> list[str]:
         """The names in a directory in the order of their keys; those of directories end with ``/``."""
         children: list[str] = []
+        partial: list[str] = []
         with self._root.directory(self._resolved(names)) as directory:
             descriptor = listable(directory)
         try:
             with os.scandir(descriptor) as found:
                 for child in found:
                     if is_partial(child.name):
-                        continue
-                    if child.is_dir(follow_symlinks=False):
+                        partial.append(child.name)
+                    elif child.is_dir(follow_symlinks=False):
                         children.append(f"{child.name}/")
                     elif child.is_file(follow_symlinks=False):
                         children.append(child.name)
+            if partial:
+                remove_abandoned(descriptor, partial)
         finally:
             os.close(descriptor)
         return sorted(child for child in children if child.startswith(beginning))

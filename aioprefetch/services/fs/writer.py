@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import os
+import platform
 import secrets
 import stat
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import aiofiles
@@ -23,6 +28,10 @@ from aioprefetch.values import Metadata, WriteRequest
 # One thread job moves at most this much: a cancelled caller waits no longer than for that.
 PIECE_BYTES = 4 << 20
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# A file without a lock that was not written for this time has no writer any more: at once after its creation the lock
+# may not be taken yet, and locks of other machines may not be visible.
+ABANDONED_SECONDS = 10.0
+ABANDONED_SECONDS_ELSEWHERE = 3600.0
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -30,7 +39,8 @@ class PartialFile:
     """The temporary file and the directory it lies in. All methods block: call them in a thread.
 
     While it is written only its owner may read it; in place it has the mode that the umask (or a default ACL) gives
-    to new files. A crash leaves it behind under a name that no listing shows and no key can have.
+    to new files. A crash leaves it behind under a name that no listing shows and no key can have; a later listing of
+    its directory removes it (``remove_abandoned``), which the lock on the descriptor prevents while the writer lives.
     """
 
     def __init__(self, directory: int, name: str, request: WriteRequest, *, fsync: bool) -> None:
@@ -38,7 +48,7 @@ class PartialFile:
         self._target = name
         self._request = request
         self._fsync = fsync
-        self._name = partial_name(secrets.token_hex(8))
+        self._name = partial_name(machine_token() + secrets.token_hex(4))
         self._made = False
         self._placed = False
         self._given_up = False
@@ -50,6 +60,8 @@ class PartialFile:
         # The kernel applies umask and default ACL: that mode is noted, and given back at the end.
         self.descriptor = os.open(self._name, _CREATE, 0o666, dir_fd=self._directory)
         self._made = True
+        with contextlib.suppress(OSError):  # Not every file system has locks.
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
         os.fchmod(self.descriptor, 0o600)
 
@@ -151,7 +163,13 @@ class FileWriteBody:
     """A file being written piece by piece, in a temporary file beside its target."""
 
     def __init__(
-        self, runtime: Runtime, request: WriteRequest, partial: PartialFile, lock: threading.Lock, file: Any
+        self,
+        runtime: Runtime,
+        request: WriteRequest,
+        partial: PartialFile,
+        lock: threading.Lock,
+        file: Any,
+        piece_bytes: int,
     ) -> None:
         self._runtime = runtime
         self._threads = FileThreads.of(runtime)
@@ -159,6 +177,7 @@ class FileWriteBody:
         self._partial: PartialFile | None = partial
         self._lock = lock
         self._file = file
+        self._piece_bytes = piece_bytes
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         self._check_open()
@@ -166,7 +185,7 @@ class FileWriteBody:
         data = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
         while data:
             # A raw file may take less than it is given.
-            count = await translated(self._request, self._file.write(data[:PIECE_BYTES]))
+            count = await translated(self._request, self._file.write(data[: self._piece_bytes]))
             data = data[count:]
             self._runtime.counters["stream_write_bytes"] += count
 
@@ -222,7 +241,11 @@ class _Opening:
 
 
 async def open_write_body(
-    runtime: Runtime, request: WriteRequest, open_partial: Callable[[], PartialFile], lock: threading.Lock
+    runtime: Runtime,
+    request: WriteRequest,
+    open_partial: Callable[[], PartialFile],
+    lock: threading.Lock,
+    piece_bytes: int,
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
     threads = FileThreads.of(runtime)
@@ -241,4 +264,44 @@ async def open_write_body(
         if made is not None:
             await settled(threads.call(made.discard))
         raise
-    return FileWriteBody(runtime, request, partial, lock, file)
+    return FileWriteBody(runtime, request, partial, lock, file, piece_bytes)
+
+
+@lru_cache(maxsize=1)
+def machine_token() -> str:
+    """Eight hexadecimal digits that tell this machine since its start from others."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            identity = file.read()
+    except OSError:
+        identity = platform.node()
+    return hashlib.sha256(identity.encode()).hexdigest()[:8]
+
+
+def remove_abandoned(directory: int, names: Iterable[str]) -> None:
+    """Remove the partial files among ``names`` whose writers are gone. A failure leaves a file where it is."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+            try:
+                if _is_abandoned(descriptor, name):
+                    os.unlink(name, dir_fd=directory)
+            finally:
+                os.close(descriptor)
+
+
+def _is_abandoned(descriptor: int, name: str) -> bool:
+    status = os.fstat(descriptor)
+    is_ours = name.startswith(partial_name(machine_token()).removesuffix(".tmp"))
+    age = time.time() - status.st_mtime
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if age < (ABANDONED_SECONDS if is_ours else ABANDONED_SECONDS_ELSEWHERE):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # No locks here: only age tells.
+        return age >= ABANDONED_SECONDS_ELSEWHERE
+    return True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, RangeNotSatisfied
-from aioprefetch.ranges import resolve_range
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.folding import fold_page
 from aioprefetch.services.memory.options import MemoryOptions
@@ -21,7 +21,6 @@ from aioprefetch.values import (
     ListPage,
     ListRequest,
     Metadata,
-    ReadHead,
     ReadReply,
     ReadRequest,
     Request,
@@ -60,7 +59,14 @@ class MemoryAccessor(ServiceAccessor):
         counters = self.runtime.counters
         counters["action_http_get_request"] += 1
         try:
-            head, view = self._find_range(request)
+            stored = self._find(request)
+            head = check_range(
+                request,
+                total=len(stored.data),
+                etag=stored.metadata.etag,
+                last_modified=stored.metadata.last_modified,
+                content_type=stored.metadata.content_type,
+            )
         except Error as error:
             if not is_unmodified(request, error):
                 counters.failed("action_http_get_request")
@@ -68,31 +74,8 @@ class MemoryAccessor(ServiceAccessor):
         counters.succeeded("action_http_get_request", 0.0)  # The response is there at once.
         counters["stream_read_total_bytes"] += head.size
         sink.begin(head, path=request.path)
-        sink.feed(view)
+        sink.feed(memoryview(stored.data)[head.start : head.end])
         return ReadReply(head=head, received=head.size)
-
-    def _find_range(self, request: ReadRequest) -> tuple[ReadHead, memoryview]:
-        found = self._find(request)
-        etag, total = found.metadata.etag, len(found.data)
-        if request.if_match not in (None, "*", etag):
-            raise _not_matched(request, f"the ETag is {etag!r}, not {request.if_match!r}", etag)
-        if request.if_none_match is not None and request.if_none_match in ("*", etag):
-            raise _not_matched(request, f"the ETag is still {etag!r}", etag)
-        bounds = resolve_range(request.offset, request.size, request.suffix, total)
-        if bounds is None:
-            raise RangeNotSatisfied(
-                f"{request.describe()} starts at or beyond the end", total=total, operation="read", path=request.path
-            )
-        start, end = bounds
-        head = ReadHead(
-            start=start,
-            size=end - start,
-            total=total,
-            etag=etag,
-            last_modified=found.metadata.last_modified,
-            content_type=found.metadata.content_type,
-        )
-        return head, memoryview(found.data)[start:end]
 
     async def list_page(self, request: ListRequest) -> ListPage:
         strip = len(self._root)

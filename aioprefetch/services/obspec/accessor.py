@@ -183,22 +183,16 @@ class ObspecAccessor(ServiceAccessor):
         return conditions
 
     async def _read(self, request: ReadRequest, sink: Sink, get: Callable[[], Awaitable[Any]]) -> ReadReply:
-        head, stream = await self._opened(request, get)
+        head, body = await self._opened(request, get)
         try:
             sink.begin(head, path=request.path)
-            await self._copy_body(stream, request, sink, head)
+            await self._copy_body(body, request, sink, head)
         finally:
-            # obstore closes the connection with the last reference to its stream, which an exception must not keep.
-            closing = getattr(stream, "aclose", None)
-            del stream
-            if closing is not None:
-                # An async generator may fail or hang at its end, which is no matter of the read.
-                with anyio.move_on_after(CLOSE_SECONDS_MAX), contextlib.suppress(Exception):
-                    await closing()
+            await body.aclose()
         return ReadReply(head=head, received=head.size)
 
-    async def _opened(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> tuple[ReadHead, Any]:
-        """The checked head of a response, and the stream of its body."""
+    async def _opened(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> tuple[ReadHead, _Body]:
+        """The checked head of a response, and its body."""
         with self.runtime.timer("action_http_get_request") as timer:
             result: Any = None
             try:
@@ -213,12 +207,12 @@ class ObspecAccessor(ServiceAccessor):
                 # An exception that is kept must not keep the connection, which ends with the last reference.
                 del result
 
-    def _checked(self, result: Any, request: ReadRequest) -> tuple[ReadHead, Any]:
+    def _checked(self, result: Any, request: ReadRequest) -> tuple[ReadHead, _Body]:
         try:
             meta = result.meta
             self._note_etag(meta)
             head = head_of(meta, result.range, attributes_of(result), request)
-            return head, _stream_of(result, head) if head.size else None
+            return head, _Body(_stream_of(result, head) if head.size else None)
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, Error):
                 raise
@@ -235,12 +229,12 @@ class ObspecAccessor(ServiceAccessor):
         if etag is not None:
             self._etags_quoted = etag.startswith('"')
 
-    async def _copy_body(self, stream: Any, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
-        """Copy the chunks of a stream into the sink, which has begun."""
+    async def _copy_body(self, body: _Body, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
+        """Copy the chunks of a body into the sink, which has begun."""
         counters = self.runtime.counters
         received = 0
         while not sink.complete:
-            chunk = await self._next_chunk(stream, request)
+            chunk = await self._next_chunk(body, request)
             if chunk is None:
                 raise Unavailable(
                     f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
@@ -255,18 +249,19 @@ class ObspecAccessor(ServiceAccessor):
                 )
             sink.feed(chunk)
 
-    async def _next_chunk(self, stream: Any, request: ReadRequest) -> memoryview | None:
+    async def _next_chunk(self, body: _Body, request: ReadRequest) -> memoryview | None:
         """The next bytes of a body, perhaps none; ``None`` at its end. ``Closed`` once the operator is closed."""
         try:
             if not self._closer_registered:
                 self._closer_registered = True
                 self.runtime.supervisor.on_close(self._break_off)
-            waiting = asyncio.ensure_future(_next_of(stream))
+            waiting = asyncio.ensure_future(body.next())
             self._waiting.add(waiting)
             try:
                 chunk = await waiting
             finally:
                 self._waiting.discard(waiting)
+                del waiting
             return memoryview(chunk).cast("B")
         except StopAsyncIteration:
             return None
@@ -372,6 +367,31 @@ class ObspecAccessor(ServiceAccessor):
         self._pages.clear()
 
 
+class _Body:
+    """Holds the stream of a body until it is closed: obstore closes a connection with the last reference to its stream.
+
+    An exception that is kept holds the frames of the read, and so this object, but no stream.
+    """
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def next(self) -> Awaitable[Any]:
+        """The next piece. Raises ``StopAsyncIteration`` at the end."""
+        following: Awaitable[Any] = anext(self._stream)
+        return following
+
+    async def aclose(self) -> None:
+        """Let go of the stream. An async generator may fail or hang at its end, which is no matter of the read."""
+        stream, self._stream = self._stream, None
+        closing = getattr(stream, "aclose", None)
+        if closing is not None:
+            with anyio.move_on_after(CLOSE_SECONDS_MAX), contextlib.suppress(Exception):
+                await closing()
+
+
 class _OnePiece:
     """The stream of a body that is short enough to come at once, which takes obstore less."""
 
@@ -391,11 +411,6 @@ def _stream_of(result: Any, head: ReadHead) -> Any:
         return aiter(result)
     # obstore's: by default its pieces are of 10 MiB.
     return _OnePiece(result) if head.size <= CHUNK_BYTES else aiter(result.stream(CHUNK_BYTES))
-
-
-def _next_of(stream: Any) -> Awaitable[Any]:
-    following: Awaitable[Any] = anext(stream)
-    return following
 
 
 def _is_cancelled() -> bool:

@@ -46,7 +46,7 @@ class S3Reads:
         self._client = client
         self._options = options
         self._runtime = runtime
-        self._signatures = Signatures(client, runtime)
+        self.signatures = Signatures(client, runtime)
         self._http: HttpClient | None = None
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
@@ -74,7 +74,7 @@ class S3Reads:
         """
         # One coroutine, because each further one costs a small read one percent.
         try:
-            signed = self._signatures.find(request) or await self._sign(request)
+            signed = self.signatures.find(request) or await self._sign(request)
         except PresigningRefused:
             return await self._read_via_aiobotocore(request, sink, range_text)
         http = self._http or self._connected()
@@ -123,11 +123,11 @@ class S3Reads:
             raise error
         if response.code in EXPIRED_KEY_CODES:
             self._client.renew(signed.generation)
-        self._signatures.forget(request, signed)
+        self.signatures.forget(request, signed)
         await self._sign(request)
 
     async def _sign(self, request: ReadRequest) -> Signed:
-        return await self._signatures.sign(request, self._options.key_of(request.path, operation="read"))
+        return await self.signatures.sign(request, self._options.key_of(request.path, operation="read"))
 
     def _connected(self) -> HttpClient:
         """The connections, made after the first signature, when botocore has found the authorities to trust."""

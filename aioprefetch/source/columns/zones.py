@@ -49,13 +49,21 @@ def in_zone(time: dt.datetime, name: str | None) -> dt.datetime:
     return time.replace(tzinfo=zone_named(name))
 
 
+class _Warning:
+    """The warning about times without a zone, with the advice of the program that reads them."""
+
+    advice = "set time_zone"
+
+
+def set_zone_advice(advice: str) -> None:
+    """End the warning of ``warn_of_no_zone`` with another advice: an engine has its own words for ``time_zone``."""
+    _Warning.advice = advice
+
+
 @cache
 def warn_of_no_zone() -> None:
-    """Say, once in a process, that times were taken for UTC though nobody said in which zone they are."""
-    logger.warning(
-        "times without a zone are read as UTC, since nobody said which zone they are in: give the option timeZone, or "
-        "call aioprefetch.spark.register(spark), which hands over spark.sql.session.timeZone"
-    )
+    """Warn, once in a process, that times without a zone are read as UTC because no zone was set."""
+    logger.warning("times without a zone are read as UTC, because no zone was set: %s", _Warning.advice)
 
 
 # Files of time zones list transitions up to 2037. For later times they have a rule, which pyarrow may not know, nor

@@ -12,11 +12,51 @@ from urllib.parse import urlsplit
 
 from aioprefetch.errors import AlreadyExists, ConfigInvalid, Error, NotFound, StateConflict, Unavailable
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.fetch.cleaning_notes import MARKER_NAME, DeadLists, MarkerFile, Progress, version_of
-from aioprefetch.source.fetch.moving import copy_to_absent
+from aioprefetch.source.fetch.cleaning_notes import MARKER_NAME, CleaningProgress, DeadLists, MarkerFile, version_of
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import CleanSource
 from aioprefetch.source.record import Record
+
+# Two objects of one size are compared in pieces of so many bytes.
+PIECE_BYTES = 4 << 20
+
+
+async def copy_to_absent(operator: Operator, source: str, target: str) -> None:
+    """Copy an object where there is none; the same one is there already after a crash, and that is well.
+
+    ``AlreadyExists`` where there is another one. Stores copy without conditions: one that is written between the look
+    and the copy is replaced.
+    """
+    try:
+        await operator.stat(target)
+    except NotFound:
+        await operator.copy(source, target)
+        return
+    if not await _are_same(operator, source, target):
+        raise AlreadyExists(
+            f"it is not moved to {target!r}, where another file is: it stays where it is. Move that one away, or delete"
+            " one of the two",
+            operation="clean_source",
+            path=source,
+        )
+
+
+async def _are_same(operator: Operator, source: str, target: str) -> bool:
+    """Whether two objects have the same content. A copy may have another ETag."""
+    one, other = await operator.stat(source), await operator.stat(target)
+    if one.size is None or one.size != other.size:
+        return False
+    if one.etag is not None and one.etag == other.etag:
+        return True
+    for offset in range(0, one.size, PIECE_BYTES):
+        pieces = [
+            await operator.read(path, offset=offset, size=PIECE_BYTES, if_match=found.etag)
+            for path, found in ((source, one), (target, other))
+        ]
+        if pieces[0] != pieces[1]:
+            return False
+    return True
+
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +163,7 @@ class Cleaner:
         self._marker = MarkerFile(*marker)
         self._dead = DeadLists(marker[0], marker[1].removesuffix(MARKER_NAME))
         self._options = options
-        self._progress: Progress | None = None
+        self._progress: CleaningProgress | None = None
         self._attempts: Counter[SourceFile] = Counter()
         self._wanted = -1
         self._task: asyncio.Task[None] | None = None
@@ -163,7 +203,7 @@ class Cleaner:
             self.counts["failed"] += 1
             logger.warning("cleaning of source files stopped; it is tried again with the next commit: %s", error)
 
-    async def _clean_records(self, progress: Progress, records: Sequence[Record], until: int) -> None:
+    async def _clean_records(self, progress: CleaningProgress, records: Sequence[Record], until: int) -> None:
         files = finished_files(records)
         whole = [file for file in files if version_of(file) not in progress.dead]
         failed = await self._clean_files(whole)
@@ -179,7 +219,7 @@ class Cleaner:
         progress.through = until
         await self._marker.write(progress)
 
-    async def _try_again(self, progress: Progress) -> None:
+    async def _try_again(self, progress: CleaningProgress) -> None:
         """What could not be cleaned before, a few times in a run."""
         due = [file for file in progress.failed if self._attempts[file] < ATTEMPTS_MAX]
         if due:

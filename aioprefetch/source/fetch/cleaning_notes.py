@@ -11,7 +11,7 @@ from aioprefetch.errors import NotFound
 from aioprefetch.operator.operator import Operator, list_literally
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.json_fields import each, fields_of, integer, listed, optional, parsed, text
-from aioprefetch.source.state.sealed import damaged
+from aioprefetch.source.state.checksummed_json import damaged
 
 # How far cleaning has come: it is rewritten after each step, and may be lost.
 MARKER_NAME = "cleaned.json"
@@ -31,7 +31,7 @@ def version_of(file: SourceFile) -> Version:
 
 
 @dataclass(slots=True)
-class Progress:
+class CleaningProgress:
     """The files of the records up to ``through`` are dealt with, but for those that ``failed``.
 
     ``dead`` are versions that a task left out, some of whose bytes a later record may plan.
@@ -49,19 +49,19 @@ class MarkerFile:
         self._operator = operator
         self._path = path
 
-    async def read(self) -> Progress:
+    async def read(self) -> CleaningProgress:
         """Where an earlier run had come to; the beginning where nothing tells."""
         try:
             fields = fields_of(parsed(await self._operator.read(self._path)), ("through",), ("failed", "dead"))
-            return Progress(
+            return CleaningProgress(
                 integer(fields["through"], -1),
                 [*each(SourceFile.from_json, fields.get("failed", []))],
                 {_version(*listed(one, 3)) for one in listed(fields.get("dead", []))},
             )
         except (NotFound, ValueError):
-            return Progress()
+            return CleaningProgress()
 
-    async def write(self, progress: Progress) -> None:
+    async def write(self, progress: CleaningProgress) -> None:
         """Keep it for a later run."""
         fields = {
             "through": progress.through,

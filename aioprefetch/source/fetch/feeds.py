@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from aioprefetch.errors import ConfigInvalid, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
-from aioprefetch.source.known import Known
-from aioprefetch.source.list import DiffLister, Follower, Lister, Selection
+from aioprefetch.source.file_index import FileIndex
+from aioprefetch.source.list import DiffLister, Follower, Selection, TailSweepLister
 from aioprefetch.source.options import CleanSource, ListOptions
 from aioprefetch.source.roots import canonical_root, store_path_below, would_be_read
 from aioprefetch.source.state import SourceIdentity, SourceState
@@ -124,9 +124,9 @@ def _text(flag: bool) -> str:
 
 
 def feed_for(
-    operator: Operator, followed: SourceState | None, options: ListOptions, known: Known
-) -> Lister | DiffLister | Follower:
+    operator: Operator, followed: SourceState | None, options: ListOptions, known: FileIndex
+) -> TailSweepLister | DiffLister | Follower:
     """The feed of a source over ``operator``, whose root is that of the source."""
     if followed is not None:
         return Follower(followed, options, known)
-    return (DiffLister if is_unordered(operator) else Lister)(operator, "", options, known)
+    return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, "", options, known)

@@ -5,17 +5,58 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from aioprefetch.errors import Error
 from aioprefetch.source.feed import REST_SECONDS_MAX, Feed, FoundPage
 from aioprefetch.source.fetch.admission import Admission, BatchLimits, CanSplit
-from aioprefetch.source.fetch.draft import Draft, is_repeated, passes
-from aioprefetch.source.fetch.policies import judge, to_remember
-from aioprefetch.source.fetch.triggers import PlanOptions, Trigger
+from aioprefetch.source.fetch.draft import Draft, is_repeated, judge, passes, to_remember
+from aioprefetch.source.file_index import FileIndex, KnownFile
 from aioprefetch.source.files import Change, FetchItem
-from aioprefetch.source.known import Known, KnownFile
+from aioprefetch.source.options import Overwrites
 from aioprefetch.source.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How changes become work, and how much is listed for one trigger.
+
+    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page that is under way is awaited. What was
+    learned without work is written down with the next batch; ``learned_max`` keys, or ``learned_pages_max`` pages, or
+    the end of a sweep do not wait for one.
+    """
+
+    overwrites: Overwrites = "ignore"
+    list_seconds_max: float = 10.0
+    list_pages_max: int = 100
+    learned_max: int = 10_000
+    learned_pages_max: int = 1000
+
+
+@dataclass(slots=True)
+class Trigger:
+    """How far one call has come.
+
+    Its bounds do not hold for ``everything``, nor, as long as there is no work, ``to_the_end``. ``one_page`` ends it
+    after a page with work.
+    """
+
+    deadline_seconds: float
+    everything: bool
+    to_the_end: bool
+    one_page: bool
+    pages: int = 0
+    is_idle: bool = False
+
+    def may_list(self, options: PlanOptions, now_seconds: float, *, has_work: bool) -> bool:
+        """Whether one more page may be asked for."""
+        if self.is_idle or (self.one_page and has_work):
+            return False
+        if self.pages == 0 or self.everything or (self.to_the_end and not has_work):
+            return True
+        return self.pages < options.list_pages_max and now_seconds < self.deadline_seconds
+
 
 __all__ = ["PlanOptions", "Planner"]
 
@@ -36,7 +77,7 @@ class Log(Protocol):
         ...
 
     @property
-    def known(self) -> Known:
+    def index(self) -> FileIndex:
         """All files that records up to it decided on."""
         ...
 
@@ -185,7 +226,7 @@ class Planner:
         if not keys:
             return {}
         try:
-            return await self._state.known.find(keys)
+            return await self._state.index.find(keys)
         except BaseException:
             self._go_back()  # The page is not taken.
             raise

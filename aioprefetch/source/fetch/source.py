@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.operator.operator import Operator
@@ -21,14 +23,40 @@ from aioprefetch.source.fetch.feeds import (
 )
 from aioprefetch.source.fetch.partitioning import check_partition_options, divide
 from aioprefetch.source.fetch.planner import Planner, PlanOptions
-from aioprefetch.source.fetch.store_clock import now_ms, skew_ms
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
-from aioprefetch.source.pace import Pace, Patience, may_pass
+from aioprefetch.source.polling import OutageLimit, PollTimer, is_transient
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
-from aioprefetch.source.state.layout import log_name
+from aioprefetch.source.state.store import log_name
+
+# Stores tell whole seconds, and answers take their time: less than this is no difference.
+SKEW_MS_MIN = 5000
+
+
+def now_ms() -> int:
+    """This machine's time, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+async def skew_ms(operator: Operator, written_by: Operator, path: str) -> int:
+    """How far the store's clock is ahead of ours, told by an object there that was written a moment ago.
+
+    0 if they agree, if the object lies in another store than ``operator`` reads, or if it cannot be looked at.
+    """
+    here, there = operator.info, written_by.info
+    if (here.scheme, here.endpoint) != (there.scheme, there.endpoint):
+        return 0
+    try:
+        found = await written_by.stat(path)
+    except Error:
+        return 0
+    if found.last_modified is None:
+        return 0
+    skew = round(found.last_modified.timestamp() * 1000) - now_ms()
+    return skew if abs(skew) >= SKEW_MS_MIN else 0
+
 
 __all__ = ["FileSource", "StateLocation"]
 
@@ -67,8 +95,8 @@ class FileSource:
         self._resources = resources
         self._lock = asyncio.Lock()
         self._checked: Offset | None = None
-        self._pace = Pace(0.0)
-        self._patience = Patience(retry_seconds)
+        self._timer = PollTimer(0.0)
+        self._outage = OutageLimit(retry_seconds)
 
     @classmethod
     async def open(
@@ -83,7 +111,7 @@ class FileSource:
         partitioning: PartitionOptions | None = None,
         attach_to: StateLocation | None = None,
         can_split: CanSplit | None = None,
-        list_seconds_max: float = 10.0,
+        plan_options: PlanOptions | None = None,
         clean: CleanOptions | None = None,
         state_options: StateOptions | None = None,
         clock_ms: Callable[[], int] | None = None,
@@ -128,9 +156,9 @@ class FileSource:
                 ),
             )
             stack.push_async_callback(state.aclose)
-            feed = feed_for(operator, followed, list_options, state.known)
+            feed = feed_for(operator, followed, list_options, state.index)
             stack.push_async_callback(feed.aclose)
-            plan_options = PlanOptions(overwrites=list_options.overwrites, list_seconds_max=list_seconds_max)
+            plan_options = replace(plan_options or PlanOptions(), overwrites=list_options.overwrites)
             cleaner = Cleaner(state, operator, marker, clean)
             stack.push_async_callback(cleaner.aclose)
             return cls(
@@ -221,7 +249,7 @@ class FileSource:
     @property
     def is_waiting(self) -> bool:
         """Whether a store failed when it was asked last, and is asked again by the next call."""
-        return self._patience.is_tried
+        return self._outage.is_failing
 
     def report_latest(self) -> Offset | None:
         """What is known to be there, planned or not: its distance from the engine's offset is the backlog."""
@@ -236,7 +264,7 @@ class FileSource:
     async def _next_offset(self, start: Offset, limits: BatchLimits, *, everything: bool) -> Offset | None:
         """See ``latest_offset``; ``None`` after a failure that may pass."""
         try:
-            await self._pace.wait()
+            await self._timer.wait()
             await self._check(start)
             await self._planner.settle()
         except Error as error:
@@ -256,7 +284,7 @@ class FileSource:
         return start if record is None else Offset(self._state.uuid, record.seq, record.files, record.bytes)
 
     async def _records_between(self, start: Offset, end: Offset) -> list[Record]:
-        await self._pace.wait()
+        await self._timer.wait()
         await self._check(start)
         await self._check(end)
         if end.seq < start.seq:
@@ -267,16 +295,16 @@ class FileSource:
 
     def _wait_out(self, error: Error) -> None:
         """Let the next attempt come after a pause, or raise: it does not help, or has not helped for too long."""
-        if not self._patience.bears(error):
-            if may_pass(error):
-                error.add_context(failing_seconds=round(self._patience.waited_seconds))
+        if not self._outage.tolerates(error):
+            if is_transient(error):
+                error.add_context(failing_seconds=round(self._outage.failing_seconds))
             raise error
-        self._pace.failed()
-        logger.warning("a store failed, and is asked again for %.0f s more: %s", self._patience.left_seconds, error)
+        self._timer.failed()
+        logger.warning("a store failed, and is asked again for %.0f s more: %s", self._outage.remaining_seconds, error)
 
     def _answered(self) -> None:
-        self._pace.succeeded()
-        self._patience.succeeded()
+        self._timer.succeeded()
+        self._outage.end()
 
     async def _recorded_after(self, seq: int) -> Record | None:
         """The next record with work after ``seq``: batches that were planned before come as they were."""

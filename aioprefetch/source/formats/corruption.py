@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from aioprefetch.errors import Unsupported, UntrustedMetadata, printable
+from aioprefetch.errors import Unsupported, UntrustedMetadata, excerpt, printable
 from aioprefetch.runtime.events import logger
 
 # What decoders raise for bytes that nobody foresaw: it is about the file, and a policy for corrupt files is for it.
 UNDECODABLE = (pa.ArrowException, RecursionError, UnicodeError, OverflowError)
 
-# So much of a value goes into an error.
-_SHOWN_CHARS_MAX = 80
+# An error quotes at most this much of a value.
+_SHOWN_CHARACTERS_MAX = 80
 
 
 def corrupt(message: str, *, path: str, offset: int, **facts: object) -> UntrustedMetadata:
@@ -50,6 +50,5 @@ def warn_of_unknown(names: Iterable[str], *, path: str) -> None:
 
 
 def shown(value: object) -> str:
-    """A value for an error, cut to what a person reads."""
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "…"
+    """A value of a file as an error quotes it: redacted, on one line, of bounded length."""
+    return excerpt(value if isinstance(value, str) else repr(value), _SHOWN_CHARACTERS_MAX)

@@ -51,7 +51,7 @@ def check_options(options: FormatOptions) -> None:
     if options.delimiter in (options.quote, options.escape):
         raise ConfigInvalid(f"delimiter={options.delimiter!r} is the quote or the escape too", operation="read_items")
     if options.multi_line and options.line_separator is not None:
-        raise ConfigInvalid("multiLine does not go with lineSep", operation="read_items")
+        raise ConfigInvalid("multi_line does not go with line_separator", operation="read_items")
 
 
 def layout_of(
@@ -99,7 +99,7 @@ def check_unknown(layout: Layout, want: Wanted, *, path: str, is_first: bool) ->
 
 def ragged(expected: int, actual: int, *, path: str, offset: int) -> Exception:
     """A record with more or fewer fields than the first one."""
-    hint = "; fields with line breaks in quotes need multiLine" if actual < expected else ""
+    hint = "; fields with line breaks in quotes need multi_line" if actual < expected else ""
     return corrupt(f"a record has {actual} fields, not {expected}{hint}", path=path, offset=offset)
 
 

@@ -228,7 +228,7 @@ class CsvParts:
         rest = data.replace(separator, b"")
         if b"\n" in rest or b"\r" in rest:
             raise corrupt(
-                f"with lineSep={separator.decode()!r} a record has another line break in it",
+                f"with line_separator={separator.decode()!r} a record has another line break in it",
                 path=self._path,
                 offset=lines.offset,
             )

@@ -77,7 +77,7 @@ class Quoting:
         if self._spans_lines:
             return place, "a quote is never closed"
         line = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", 0, place)) + 1
-        return line, "a quote is open at the end of the line: fields with line breaks in quotes need multiLine"
+        return line, "a quote is open at the end of the line: fields with line breaks in quotes need multi_line"
 
     def _backslash(self, data: bytes) -> int | None:
         """Where within quotes a backslash is before a quote."""

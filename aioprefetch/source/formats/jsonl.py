@@ -56,7 +56,7 @@ class JsonLinesFormat(LineFormat):
     def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
         if options.multi_line:
             raise ConfigInvalid(
-                "multiLine is for csv: in JSON lines each record is one line",
+                "multi_line is for csv: in JSON lines each record is one line",
                 operation="read_items",
                 path=item.file.key,
             )

@@ -20,9 +20,9 @@ from aioprefetch.parquet.chunks import column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.plan import plan_scan
 from aioprefetch.parquet.pruning import prune_row_groups
-from aioprefetch.parquet.row_ranges import RowRanges, joined
+from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, joined
 from aioprefetch.source.columns.casts import is_number
 from aioprefetch.source.columns.names import match_names
 from aioprefetch.source.columns.plain_types import INSTANT, is_any_list, plain_type

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from aioprefetch.source.cursor import Cursor, TailAndSweep
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import Change, ChangeKind, SourceFile
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.values import Entry
 
-Changes = list[tuple[Change, Cursor]]
+ChangeSteps = list[tuple[Change, Cursor]]
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Compared:
     ``left`` are the changes that were passed over because they are young, in the order of their keys.
     """
 
-    changes: Changes
+    changes: ChangeSteps
     after: TailAndSweep
     old: int = 0
     young: int = 0
@@ -45,7 +45,7 @@ def compare_tail(
 
     Only a sweep finds those later: where there will be none (``stops``), the page ends before the first of them.
     """
-    changes: Changes = []
+    changes: ChangeSteps = []
     high, sweep_key, sweeps, sweep_end = cursor.high_modified_ms, cursor.sweep_key, cursor.sweeps, cursor.sweep_end
     frontier = cursor.frontier
     left: list[SourceFile] = []
@@ -91,7 +91,7 @@ def compare_sweep(
     if times:
         high = max(times) if high is None else max(high, *times)
     cursor = replace(cursor, high_modified_ms=high)
-    changes: Changes = []
+    changes: ChangeSteps = []
     left: list[SourceFile] = []
     for change in compare(files, known):
         if until_ms is None or change.kind == "gone" or not is_young(change.file, until_ms):

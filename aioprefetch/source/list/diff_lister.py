@@ -14,22 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from aioprefetch.errors import Error, InvalidArgument
+from aioprefetch.errors import Error, InvalidArgument, excerpt
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.fs.threads import settled
 from aioprefetch.source.cursor import Cursor, Diff
 from aioprefetch.source.feed import REST_SECONDS_MAX, FoundPage
+from aioprefetch.source.file_index import FileIndex, KnownFile
 from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.known import Known, KnownFile
-from aioprefetch.source.list.bloom_filter import BloomFilter
 from aioprefetch.source.list.comparison import is_young, kind_of
-from aioprefetch.source.list.finishing import Overrun
-from aioprefetch.source.list.key_spill import KeySpill
-from aioprefetch.source.list.progress import Progress
-from aioprefetch.source.list.read_ahead import ReadAhead
+from aioprefetch.source.list.finishing import ListingProgress, Overrun
+from aioprefetch.source.list.key_sets import BloomFilter, KeySpill
+from aioprefetch.source.list.listing_pages import ReadAhead
 from aioprefetch.source.list.selection import Selection, file_of
 from aioprefetch.source.options import ListOptions
-from aioprefetch.source.pace import Pace, loop_seconds
+from aioprefetch.source.polling import PollTimer, loop_seconds
 from aioprefetch.values import Entry, ListRequest
 
 KNOWN_FILES = 1000
@@ -46,14 +44,14 @@ class _Listing:
 
 
 class DiffLister:
-    """A ``Feed`` over a store without order. The parameters are those of ``Lister``."""
+    """A ``Feed`` over a store without order. The parameters are those of ``TailSweepLister``."""
 
     def __init__(
         self,
         operator: Operator,
         prefix: str,
         options: ListOptions,
-        known: Known,
+        known: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -62,8 +60,8 @@ class DiffLister:
         self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
         self._known = known
         self._clock = clock or loop_seconds
-        self._pace = Pace(options.interval_seconds, clock, lambda: operator.runtime().random.random())
-        self._progress = Progress(operator.info.url, clock)
+        self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
+        self._progress = ListingProgress(operator.info.url, clock)
         self._filter: BloomFilter | None = None  # Made by the first listing, which looks every key up.
         self._listing: _Listing | None = None
         self._dropped: list[ReadAhead] = []
@@ -97,30 +95,30 @@ class DiffLister:
         self._overrun = Overrun()
         self._done = False
         self._young = self._youngest_ms = 0
-        self._pace.wake()
+        self._timer.wake()
         self._begin()
 
     async def page(self, cursor: Cursor) -> FoundPage:
-        """The next changes. See ``Feed.page``, and ``Lister.page`` for what happens after an error."""
+        """The next changes. See ``Feed.page``, and ``TailSweepLister.page`` for what happens after an error."""
         if not isinstance(cursor, Diff):
             raise InvalidArgument(
-                f"a lister without order goes on from a cursor of its own kind, not from {cursor!r:.200}",
+                f"a lister without order goes on from a cursor of its own kind, not from {excerpt(repr(cursor))}",
                 operation="list",
             )
         rest = await self._rest_of_page(cursor)
         if rest is not None:
             return rest
-        if self._pace.is_resting or self._is_idle():
+        if self._timer.is_resting or self._is_idle():
             return FoundPage((), cursor, 0, is_idle=True)
-        await self._pace.wait()
+        await self._timer.wait()
         try:
             found = await self._next_page(cursor)
         except Error as error:
-            self._pace.failed()
+            self._timer.failed()
             if error.status == "permanent":  # A token that is refused is refused again.
                 self._drop()
             raise
-        self._pace.succeeded()
+        self._timer.succeeded()
         return found
 
     async def aclose(self) -> None:
@@ -206,7 +204,7 @@ class DiffLister:
             self._progress.left_young(self._young, self._youngest_ms - self._until_ms)
             self._young = 0
         if is_idle and not self._found:
-            self._pace.rest()
+            self._timer.rest()
         self._held_since = self._clock()
         return self._hold(cursor, changes, after, is_idle=is_idle)
 

@@ -1,26 +1,33 @@
-"""How a run that is to end knows that it has: one tail to the end of the bucket, one whole sweep. Pure."""
+"""A run that ends: one listing of the tail and one whole sweep, with a limit on late arrivals and a progress log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from aioprefetch.runtime.events import logger
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.files import SourceFile
+from aioprefetch.source.polling import loop_seconds
 
-# So many pages in a row with nothing but files that came after the run had begun: somebody adds them as fast as they
-# are listed. What lies behind them is left to the next run, or this one would never end.
+# The run ends after this many pages in a row that contain only files younger than its start: files then arrive as fast
+# as they are listed, and the run would never end. The next run lists the rest.
 YOUNG_PAGES_MAX = 100
+
+PROGRESS_SECONDS = 10.0
+# Clocks may differ by this much.
+FUTURE_MS_MIN = 60_000
 
 
 @dataclass(slots=True)
 class Overrun:
-    """Whether files come as fast as they are listed."""
+    """Detects files that arrive as fast as they are listed."""
 
     young_pages: int = 0
 
     def after(self, old: int, young: int) -> bool:
-        """With one more page, of so many files that had been there and so many that came since."""
+        """Count a page with ``old`` files from before the run and ``young`` later ones; whether it is the limit."""
         if old:
             self.young_pages = 0
         elif young:
@@ -30,29 +37,29 @@ class Overrun:
 
 @dataclass(slots=True)
 class Finishing:
-    """One such run. ``until_ms``: younger files are left to a later one.
+    """The state of one run that ends. Files younger than ``until_ms`` are left to a later run.
 
-    The sweep begins anew, and goes to where the frontier was at first: what the tail lists in this run needs no second
-    look. Whoever goes back to an earlier cursor begins the run anew.
+    The sweep starts at the first key, and ends at the frontier of the first cursor: keys that the tail lists in this
+    run need no second look. A caller that returns to an earlier cursor starts the run again.
     """
 
     until_ms: int
     tail_done: bool = False
     sweep_done: bool = False
     overrun: Overrun = field(default_factory=Overrun)
-    # Of the files that are left: how many, and the youngest time. Each half counts a key once.
+    # The files that are left: their number and the youngest time. Each half counts a key once.
     young: int = 0
     youngest_ms: int = 0
-    is_told: bool = False
+    is_reported: bool = False
     _counted: dict[str, str] = field(default_factory=dict)
     _sweep_end: str | None = None
     _sweeps: int = 0
 
     def begin(self, cursor: TailAndSweep) -> None:
-        """Take note of the first cursor."""
+        """Keep the frontier of the first cursor; later calls have no effect."""
         if self._sweep_end is None:
             self._sweep_end = cursor.frontier
-            # A sweep that was under way is given up; counting it tells its cursors from those of this run.
+            # A sweep under way is given up. Counting it distinguishes its cursors from those of this run.
             self._sweeps = cursor.sweeps + (cursor.sweep_key is not None)
             self.sweep_done = self.sweep_done or not cursor.frontier
 
@@ -72,3 +79,59 @@ class Finishing:
     def sweep_from(self, cursor: TailAndSweep) -> TailAndSweep:
         """The cursor at the beginning of this run's sweep."""
         return replace(cursor, sweep_key="", sweep_end=self._sweep_end or "", sweeps=self._sweeps)
+
+
+class ListingProgress:
+    """Pages and keys listed since ``begin``, logged every ``PROGRESS_SECONDS`` of ``clock``.
+
+    A run that ends may list a whole bucket before it has anything to deliver.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] | None = None) -> None:
+        self._url = url
+        self._clock = clock or loop_seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Start counting again."""
+        self._begun_at: float | None = None
+        self._logged_at = 0.0
+        self._pages = 0
+        self._keys = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first page."""
+        return 0.0 if self._begun_at is None else self._clock() - self._begun_at
+
+    def left_young(self, files: int, ahead_ms: int) -> None:
+        """Log that the run leaves ``files`` younger than its start, the youngest of them by ``ahead_ms``.
+
+        Files that arrive during the run are normal. Times in the future are a warning: such files may wait for long.
+        """
+        is_future = ahead_ms > 1000 * self.seconds + FUTURE_MS_MIN
+        logger.log(
+            logging.WARNING if is_future else logging.INFO,
+            "%d files of %s are younger than the start of this run, and are left to a later one%s",
+            files,
+            self._url,
+            "; there are times in the future among them: look at the clocks of the writers" if is_future else "",
+        )
+
+    def listed(self, keys: int, last: str) -> None:
+        """Count a page with this number of keys, of which ``last`` is the last."""
+        now = self._clock()
+        if self._begun_at is None:
+            self._begun_at = self._logged_at = now
+        self._pages += 1
+        self._keys += keys
+        if now - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = now
+            logger.info(
+                "listing all of %s: %d pages with %d keys in %.0f s, now at %r",
+                self._url,
+                self._pages,
+                self._keys,
+                now - self._begun_at,
+                last,
+            )

@@ -10,18 +10,115 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from aioprefetch.errors import Error, InvalidArgument, StateConflict
+from aioprefetch.errors import Error, InvalidArgument, NotFound, StateConflict, excerpt
 from aioprefetch.source.cursor import Cursor, Follow
 from aioprefetch.source.feed import FoundPage
+from aioprefetch.source.file_index import FileIndex, KnownFile
 from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.known import Known, KnownFile
-from aioprefetch.source.list.comparison import Changes, compare, kind_of
-from aioprefetch.source.list.followed import Followed, FollowedRecords
+from aioprefetch.source.list.comparison import ChangeSteps, compare, kind_of
 from aioprefetch.source.list.selection import Selection
 from aioprefetch.source.options import ListOptions
-from aioprefetch.source.pace import Pace
-from aioprefetch.source.state.delta import Changes as Decided
+from aioprefetch.source.polling import PollTimer
+from aioprefetch.source.record import Record
+from aioprefetch.source.state.delta import Changes, carried_files, changes_of
+
+RECORDS = 16
+
+
+class Followed(Protocol):
+    """What a follower needs of the other's ``SourceState``, which is opened for reading."""
+
+    @property
+    def uuid(self) -> str:
+        """The id of the state."""
+        ...
+
+    @property
+    def head(self) -> Record | None:
+        """The newest record that was seen."""
+        ...
+
+    @property
+    def index(self) -> FileIndex:
+        """All files up to the head, or some record after it."""
+        ...
+
+    async def newest(self) -> Record | None:
+        """Look at the log again; the head is then the newest record."""
+        ...
+
+    async def records(self, after: int, through: int) -> list[Record]:
+        """Some records. ``NotFound`` when they were removed."""
+        ...
+
+
+class FollowedRecords:
+    """Reads the records of a followed state one after the other, each once while nobody goes back.
+
+    A record has from none to a hundred thousand files, so one is read first, and more at once as they prove small.
+    """
+
+    def __init__(self, state: Followed) -> None:
+        self._state = state
+        # The last record given out, what it carried over, and those that were read after it.
+        self._seq = -1
+        self._carried: frozenset[SourceFile] = frozenset()
+        self._ahead: list[Record] = []
+        # So many files the next ones may have; it shrinks slowly.
+        self._files_each: int | None = None
+
+    async def after(
+        self, seq: int, end: int, takes: Callable[[str], bool], *, files_max: int
+    ) -> list[tuple[int, Changes]] | None:
+        """What the records after ``seq`` decided on, of the keys that are taken; none beyond ``end``, which is above.
+
+        As many as have ``files_max`` keys together, at least one record. ``None``: some were removed.
+        """
+        if not await self._go_to(seq):
+            return None
+        decided: list[tuple[int, Changes]] = []
+        files = 0
+        each = files_max if self._files_each is None else self._files_each
+        while self._seq < end and files < files_max and len(decided) < RECORDS:
+            if not self._ahead:
+                step = max(1, min(RECORDS - len(decided), (files_max - files) // max(1, each)))
+                records = await self._read(self._seq, min(end, self._seq + step))
+                if records is None:
+                    return decided or None
+                self._ahead = records
+            record = self._ahead.pop(0)
+            changes = changes_of(record, self._carried)
+            self._seq, self._carried = record.seq, carried_files(record.carry)
+            taken = {key: change for key, change in changes.items() if takes(key)}
+            decided.append((record.seq, taken))
+            files += len(taken)
+            each = self._files_each = max(len(changes), each // 2)
+        return decided
+
+    async def _go_to(self, seq: int) -> bool:
+        """Stand behind the record ``seq``; what it carried over was decided on there. ``False``: it was removed."""
+        if seq == self._seq:
+            return True
+        self._ahead = []
+        if seq >= 0:
+            records = await self._read(seq - 1, seq)
+            if records is None:
+                return False
+            self._carried = carried_files(records[0].carry)
+        else:
+            self._carried = frozenset()
+        self._seq = seq
+        return True
+
+    async def _read(self, after: int, through: int) -> list[Record] | None:
+        try:
+            records = await self._state.records(after, through)
+        except NotFound:
+            return None
+        return records if [one.seq for one in records] == list(range(after + 1, through + 1)) else None
+
 
 KNOWN_FILES = 1000
 
@@ -37,7 +134,7 @@ class Follower:
         self,
         state: Followed,
         options: ListOptions,
-        known: Known,
+        known: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -45,7 +142,7 @@ class Follower:
         self._records = FollowedRecords(state)
         self._known = known
         self._selection = Selection("", options.glob, hidden_files=options.hidden_files)
-        self._pace = Pace(options.interval_seconds, clock)
+        self._timer = PollTimer(options.interval_seconds, clock)
         self._found = False
         # What this trigger was told, and does not know yet; as long as each page was taken whole.
         self._told: dict[str, KnownFile] = {}
@@ -70,16 +167,16 @@ class Follower:
         if modified_ms != self._finish_ms:
             self._finish_seq = None
         self._finish_ms = modified_ms
-        self._pace.wake()
+        self._timer.wake()
 
     async def page(self, cursor: Cursor) -> FoundPage:
-        """The next changes. See ``Feed.page``, and ``Lister.page`` for what happens after an error.
+        """The next changes. See ``Feed.page``, and ``TailSweepLister.page`` for what happens after an error.
 
         Raises ``StateConflict`` when the state is not the one that the cursor is of, or was put back to an older one.
         """
         if not isinstance(cursor, Follow):
             raise InvalidArgument(
-                f"a follower goes on from a cursor of its own kind, not from {cursor!r:.200}", operation="list"
+                f"a follower goes on from a cursor of its own kind, not from {excerpt(repr(cursor))}", operation="list"
             )
         if cursor.state != self._state.uuid:
             raise StateConflict(
@@ -87,21 +184,21 @@ class Follower:
                 " attach it to the one it began with, or start it with a state of its own that is new",
                 operation="list",
             )
-        if self._pace.is_resting:
+        if self._timer.is_resting:
             return FoundPage((), cursor, 0, is_idle=True)
-        await self._pace.wait()
+        await self._timer.wait()
         if cursor != self._after:
             self._told.clear()
         try:
             found = await self._next_page(cursor)
         except Error:
-            self._pace.failed()
+            self._timer.failed()
             raise
-        self._pace.succeeded()
+        self._timer.succeeded()
         self._after = found.after if isinstance(found.after, Follow) else None
         self._found = self._found or bool(found.changes)
         if found.is_idle and not self._found:
-            self._pace.rest()
+            self._timer.rest()
         return found
 
     async def aclose(self) -> None:
@@ -145,7 +242,7 @@ class Follower:
 
     async def _backfilled(self, cursor: Follow, after: str, end: int) -> FoundPage:
         """Some keys of both, compared. What records after ``through`` decided on comes with these records."""
-        theirs = await self._state.known.page(after, count=KNOWN_FILES)
+        theirs = await self._state.index.page(after, count=KNOWN_FILES)
         through = theirs[-1].file.key if len(theirs) == KNOWN_FILES else None
         ours = await self._known.page(after, count=KNOWN_FILES)
         if len(ours) == KNOWN_FILES and (through is None or ours[-1].file.key < through):
@@ -159,7 +256,7 @@ class Follower:
         files = [
             one.file for one in theirs if one.gone_ms is None and one.file.key not in later and takes(one.file.key)
         ]
-        changes: Changes = [
+        changes: ChangeSteps = [
             (_anew(change, anew), replace(cursor, backfill_key=change.file.key))
             for change in compare(files, [one for one in ours if one.file.key not in later - anew])
         ]
@@ -188,10 +285,10 @@ class Follower:
         if decided is None:
             return FoundPage((), replace(cursor, through=end, backfill_key=""), 0, is_idle=False)
         keys = sorted({key for _, changes in decided for key in changes})
-        theirs = await self._state.known.find(keys) if keys else {}
+        theirs = await self._state.index.find(keys) if keys else {}
         before = dict(await self._known.find(keys)) if keys else {}
         before |= {key: self._told[key] for key in keys if key in self._told}
-        pairs: Changes = []
+        pairs: ChangeSteps = []
         for seq, changes in decided:
             told = _told(changes, before, theirs)
             pairs += [(change, replace(cursor, seq=seq - 1)) for change in told[:-1]]
@@ -205,7 +302,7 @@ def _anew(change: Change, anew: set[str]) -> Change:
     return replace(change, kind="new") if change.kind == "overwritten" and change.file.key in anew else change
 
 
-def _told(changes: Decided, before: dict[str, KnownFile], theirs: Mapping[str, KnownFile]) -> list[Change]:
+def _told(changes: Changes, before: dict[str, KnownFile], theirs: Mapping[str, KnownFile]) -> list[Change]:
     """What one record changes; ``before`` is brought up to date with it.
 
     ``theirs`` is what later records made of it: a version that they replaced, or missed, can be read no more.

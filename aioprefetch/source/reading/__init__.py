@@ -8,7 +8,7 @@ from __future__ import annotations
 from aioprefetch.source.columns.conform import Conformer, conform
 from aioprefetch.source.columns.plain_types import plain_schema
 from aioprefetch.source.reading.batch_plan import list_files, plan_batch
-from aioprefetch.source.reading.failures import quarantine_to
+from aioprefetch.source.reading.failures import quarantine_to, reason_of
 from aioprefetch.source.reading.infer import InferredSchema, infer_schema
 from aioprefetch.source.reading.read_items import read_items
 from aioprefetch.source.reading.task import Quarantine, ReadTask
@@ -25,4 +25,5 @@ __all__ = [
     "plan_batch",
     "quarantine_to",
     "read_items",
+    "reason_of",
 ]

@@ -28,13 +28,6 @@ Reason = Literal["missing", "changed", "corrupt"]
 # Operations of the decoders of Parquet and Lance: what they do not support is the file's fault, not the store's.
 _DECODING = ("footer", "scan", "open")
 
-# The version that was planned is gone for ever, so that the same batch fails again and again.
-_CHANGED = (
-    "onChanged=skip with overwrites=reread lets a stream go on, and brings the new version with a later batch; a batch"
-    " that is started again lists it anew"
-)
-_LOCAL_CHANGED = f"{_CHANGED}. Whoever is still writing the file should write it elsewhere, then rename it"
-
 
 def reason_of(error: BaseException) -> Reason | None:
     """Which of the three policies an error is one for; ``None`` for none: it concerns more than this file.
@@ -87,8 +80,6 @@ class Failures:
         url = self._task.url_of(item.file.key)
         if isinstance(error, Error):
             error.add_context(operation="read_items", path=item.file.key, file=url)
-            if reason_of(error) == "changed":
-                error.add_context(hint=_LOCAL_CHANGED if url.startswith("file:") else _CHANGED)
         else:
             error.add_note(f"while {url} was read")
         if is_half_taken and not self.is_strict:

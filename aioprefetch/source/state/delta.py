@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.record import Record
 
 # What is new of a key: the file as it is known now, or the time since which it is gone, the file being in a run.

@@ -1,53 +1,65 @@
-"""Records of an open state: appended, looked for, read again."""
+"""The log of an open state: records appended, looked for, and read again.
+
+The log has one compressed object for each record. Each record contains the checksum of the record before it, so that a
+record that was truncated, edited, or exchanged for a record of another history is recognised when it is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
-from aioprefetch.errors import NotFound, StateConflict, UntrustedMetadata
+import pyarrow as pa
+
+from aioprefetch.errors import InvalidArgument, NotFound, StateConflict, UntrustedMetadata
+from aioprefetch.source.json_fields import fields_of, text
 from aioprefetch.source.offset import Offset
-from aioprefetch.source.record import Record
-from aioprefetch.source.state.layout import META, log_name
-from aioprefetch.source.state.live import LiveState
-from aioprefetch.source.state.loading import load
-from aioprefetch.source.state.log import (
-    CALLS_AT_ONCE,
-    LoggedRecord,
-    check_chain,
-    check_own,
-    decode,
-    encode,
-    log_seqs,
-    read_records,
-)
+from aioprefetch.source.record import RECORD_VERSION, Record
+from aioprefetch.source.state.checksummed_json import check_version, damaged, seal, unseal
 from aioprefetch.source.state.meta import load_meta
-from aioprefetch.source.state.restoring import restore_own
-from aioprefetch.source.state.sealed import damaged
 from aioprefetch.source.state.snapshot import read_snapshot
+from aioprefetch.source.state.state_data import Loaded, LoggedRecord, StateData
+from aioprefetch.source.state.store import CALLS_AT_ONCE, LOG, META, StateStore, gather_in_turns, log_name, seq_of
 
-# A reader that finds more new ones than these asks first whether they were compacted: each may have many files.
+# A planner takes 100,000 files at most, which is far below this.
+RECORD_BYTES_MAX = 1 << 30
+# With more new records than this a reader looks for a newer snapshot first: each record may have many files.
 RECORDS_FEW = 8
+_LEVEL = 3
+_PIECE_BYTES = 1 << 20
 
 
 class Journal:
-    """Reads and writes the log of one open state, one call at a time."""
+    """Reads and writes the log of one open state, one call at a time. The methods of ``SourceState`` describe them.
 
-    def __init__(self, live: LiveState) -> None:
-        self._live = live
-        self._store = live.store
-        self._turn = asyncio.Lock()
-        # Between the beginning of an append and its response, and from then on if that never comes.
+    ``load`` reads the whole state again, for a reader whose snapshot is no longer in force.
+    """
+
+    def __init__(self, data: StateData, load: Callable[[], Awaitable[Loaded]]) -> None:
+        self._data = data
+        self._store = data.store
+        self._load = load
+        self._lock = asyncio.Lock()
+        # True between the start of an append and its response; it stays true if no response comes.
         self._is_uncertain = False
 
+    # --- appending ----------------------------------------------------------------------------------------------
+
     async def append(self, record: Record) -> None:
-        """See ``SourceState.append``."""
-        live = self._live
-        async with self._turn:
-            live.check_writable()
-            check_own(record, self._store.writer)
+        """Make the next record durable, as ``SourceState.append``."""
+        data = self._data
+        async with self._lock:
+            data.check_writable()
+            if record.writer != self._store.writer:
+                raise InvalidArgument(
+                    f"record {record.seq} names the writer {record.writer!r}; it must be the state's own,"
+                    f" {self._store.writer!r}",
+                    operation="append_record",
+                )
             if self._is_uncertain:
                 await self._catch_up()
-            head = live.head
+            head = data.head
             assert head is not None
             if record == head.record:
                 return
@@ -58,21 +70,20 @@ class Journal:
                     operation="append_record",
                     path=path,
                 )
-            data, logged = encode(record, head.crc32)
+            body, logged = encode(record, head.crc32)
             self._is_uncertain = True
             try:
-                await restore_own(live)
-                found = await self._store.create(log_name(record.seq), data)
+                content = await self._store.create(log_name(record.seq), body)
             except StateConflict as error:
-                live.lost = error
+                data.conflict = error
                 raise
-            if found != data:
-                self._refuse(decode(found, record.seq, path=path))
+            if content != body:
+                self._refuse(decode(content, record.seq, path=path))
             self._is_uncertain = False
-            live.apply(logged)
+            data.apply(logged)
 
     def _refuse(self, logged: LoggedRecord) -> None:
-        """Raise for a record that stands where ours was to be."""
+        """Raise ``StateConflict`` for another record under the number of ours."""
         seq, writer = logged.record.seq, logged.record.writer
         is_own = writer == self._store.writer
         if is_own:
@@ -83,118 +94,118 @@ class Journal:
             why, operation="append_record", path=self._store.path(log_name(seq)), context={"writer": writer}
         )
         if not is_own:
-            self._live.lost = error
+            self._data.conflict = error
         raise error
 
+    # --- the newest record --------------------------------------------------------------------------------------
+
     async def newest(self) -> Record | None:
-        """See ``SourceState.newest``."""
-        async with self._turn:
-            self._live.check_open()
+        """Look at the log in the store, as ``SourceState.newest``."""
+        async with self._lock:
+            self._data.check_open()
             await self._catch_up()
-        return None if self._live.head is None else self._live.head.record
+        return None if self._data.head is None else self._data.head.record
 
     async def reload(self) -> None:
-        """Read everything again, for a reader whose snapshot is no longer in force."""
-        async with self._turn:
-            await self._load()
+        """Read the whole state again."""
+        async with self._lock:
+            await self._reload()
 
-    async def _load(self) -> None:
+    async def _reload(self) -> None:
         await self._check_same_state()
-        self._live.adopt(await load(self._store, self._live.meta.uuid))
+        self._data.adopt(await self._load())
 
     async def _check_same_state(self) -> None:
-        """For a reader: ``StateConflict`` when the state that it has opened is there no more."""
+        """For a reader: ``StateConflict`` when the state that it has opened no longer exists."""
         meta = await load_meta(self._store)
-        uuid = self._live.meta.uuid
+        uuid = self._data.meta.uuid
         if meta is None or meta.uuid != uuid:
             now = "nothing is there now" if meta is None else f"there is another one now, {meta.uuid}"
             raise StateConflict(
-                f"the state {uuid} at {self._store.url} was deleted while it was read, and {now}: whoever reads or"
-                " follows it must begin anew, with a state and a checkpoint of its own that are new",
+                f"the state {uuid} at {self._store.url} was deleted while it was read, and {now}: each source that"
+                " reads or follows it must start again, with a new state and a new checkpoint",
                 operation="read_state",
                 path=self._store.path(META),
             )
 
     async def _catch_up(self) -> None:
-        """Take in the records that are in the log after the head."""
-        live = self._live
-        if live.is_writer:
-            seqs = await log_seqs(self._store, after=live.newest_seq)
+        """Take over the records in the log after the head."""
+        data = self._data
+        if data.is_writer:
+            seqs = await log_seqs(self._store, after=data.newest_seq)
         else:
-            # From the head on, which is there unless it was compacted, or the state is another one.
-            seqs = await log_seqs(self._store, after=live.newest_seq - 1)
+            # The listing begins with the head, which is there unless it was compacted, or the state is another one.
+            seqs = await log_seqs(self._store, after=data.newest_seq - 1)
             if await self._is_behind(seqs):
-                await self._load()
+                await self._reload()
                 return
             seqs = seqs[1:]
         for start in range(0, len(seqs), CALLS_AT_ONCE):
-            if not await self._take_in(seqs[start : start + CALLS_AT_ONCE]):
-                return  # A compaction is shortening the log; the next look begins at its snapshot.
+            if not await self._take_over(seqs[start : start + CALLS_AT_ONCE]):
+                return  # A compaction is shortening the log; the next call starts at its snapshot.
         self._is_uncertain = False
 
-    async def _take_in(self, seqs: list[int]) -> bool:
-        """Some records after the head. ``False``: a reader finds that one of them was removed."""
-        live = self._live
+    async def _take_over(self, seqs: list[int]) -> bool:
+        """Take over some records after the head. ``False``: a reader misses one, which was removed."""
+        data = self._data
         for seq, logged in zip(seqs, await read_records(self._store, seqs), strict=True):
-            if logged is not None and live.is_writer and logged.record.writer != self._store.writer:
+            if logged is not None and data.is_writer and logged.record.writer != self._store.writer:
                 self._refuse(logged)
-            if logged is None or seq != live.newest_seq + 1:
-                if live.is_writer:
-                    raise damaged("a record is missing from the log", self._store.path(log_name(live.newest_seq + 1)))
+            if logged is None or seq != data.newest_seq + 1:
+                if data.is_writer:
+                    raise damaged("a record is missing from the log", self._store.path(log_name(data.newest_seq + 1)))
                 return False
-            assert live.head is not None
-            if not live.is_writer and logged.previous != live.head.crc32:
+            assert data.head is not None
+            if not data.is_writer and logged.previous != data.head.crc32:
                 await self._check_same_state()
-            check_chain([logged], live.head.crc32, store=self._store)
-            live.apply(logged)
+            check_chain([logged], data.head.crc32, store=self._store)
+            data.apply(logged)
         return True
 
     async def _is_behind(self, seqs: list[int]) -> bool:
-        """Whether a reader must begin at the snapshot; ``seqs`` are the records in the log from its head on.
+        """Whether a reader must start at the snapshot; ``seqs`` are the records in the log from its head on.
 
-        It has nothing yet, or the log was shortened; or it would hold much that is in the snapshot by now.
+        True if it has nothing yet, if the log was shortened, or if it would hold much that a newer snapshot contains.
         """
-        live = self._live
-        if live.base is None or live.head is None or seqs[:1] != [live.newest_seq]:
+        data = self._data
+        if data.base is None or data.head is None or seqs[:1] != [data.newest_seq]:
             return True
-        come = len(seqs) - 1
-        if come and seqs[1] != live.newest_seq + 1:
+        new = len(seqs) - 1
+        if new and seqs[1] != data.newest_seq + 1:
             return True
-        holds_much = len(live.known.view.delta) > 2 * live.options.compact_entries_for(live.base.snapshot.rows)
-        if not holds_much and come <= RECORDS_FEW:
+        holds_much = len(data.index.view.delta) > 2 * data.options.compact_entries_for(data.base.snapshot.rows)
+        if not holds_much and new <= RECORDS_FEW:
             return False
-        found = await read_snapshot(self._store, live.meta.uuid)
-        return found is not None and found[0].through_seq > (live.through_seq if holds_much else live.newest_seq)
+        base = await read_snapshot(self._store, data.meta.uuid)
+        return base is not None and base.snapshot.through_seq > (data.through_seq if holds_much else data.newest_seq)
+
+    # --- earlier records ----------------------------------------------------------------------------------------
 
     async def records(self, after: int, through: int) -> list[Record]:
-        """See ``SourceState.records``."""
-        live = self._live
-        live.check_open()
+        """The kept records in a range, as ``SourceState.records``."""
         await self._reach(through)
         self._check_kept(after, through)
-        return await self._read(live.kept_between(after, through))
+        return await self._read(self._data.kept_between(after, through))
 
     async def work(self, after: int, through: int) -> list[Record]:
-        """See ``SourceState.work``."""
-        live = self._live
-        live.check_open()
+        """The records with work in a range, as ``SourceState.work``."""
         await self._reach(through)
         self._check_kept(after, through)
-        return await self._read(live.work_between(after, through))
+        return await self._read(self._data.work_between(after, through))
 
     def work_seqs(self, after: int) -> list[int]:
-        """See ``SourceState.work_seqs``."""
-        live = self._live
-        live.check_open()
-        self._check_kept(after, live.newest_seq)
-        return live.work_between(after, live.newest_seq)
+        """The numbers of the records with work, as ``SourceState.work_seqs``."""
+        data = self._data
+        data.check_open()
+        self._check_kept(after, data.newest_seq)
+        return data.work_between(after, data.newest_seq)
 
     async def check_totals(self, offset: Offset) -> None:
-        """See ``SourceState.check_totals``."""
-        if offset.seq <= self._live.removed_seq:
+        """Compare an offset with the totals of its record, as ``SourceState.check_totals``."""
+        if offset.seq <= self._data.removed_seq:
             return
-        found = await self._read(self._live.work_between(offset.seq - 1, offset.seq))
-        if not found or (found[0].files, found[0].bytes) != (offset.files, offset.bytes):
+        records = await self._read(self._data.work_between(offset.seq - 1, offset.seq))
+        if not records or (records[0].files, records[0].bytes) != (offset.files, offset.bytes):
             raise damaged(
                 f"the checkpoint knows record {offset.seq} with {offset.files} files of {offset.bytes} bytes in all,"
                 " and the log has another one of this number: newer records were removed, or an older copy was put in"
@@ -203,46 +214,113 @@ class Journal:
             )
 
     async def _reach(self, through: int) -> None:
-        live = self._live
-        if through > live.newest_seq and not live.is_writer:
+        self._data.check_open()
+        if through > self._data.newest_seq and not self._data.is_writer:
             await self.newest()
-        if through > live.newest_seq:
+        if through > self._data.newest_seq:
             raise self.beyond(through)
 
     def _check_kept(self, after: int, through: int) -> None:
-        """``NotFound`` if a record with work was removed that may be asked for."""
-        if after < min(through, self._live.removed_seq):
-            raise self._removed(min(through, self._live.removed_seq))
+        """``NotFound`` if a record with work in this range was removed."""
+        if after < min(through, self._data.removed_seq):
+            raise self._removed(min(through, self._data.removed_seq))
 
     async def _read(self, seqs: list[int]) -> list[Record]:
-        found = {seq: self._live.recent.get(seq) for seq in seqs}
-        missing = [seq for seq, record in found.items() if record is None]
+        records = {seq: self._data.recent.get(seq) for seq in seqs}
+        missing = [seq for seq, record in records.items() if record is None]
         # The first one alone: the oldest are removed first, and a checkpoint may go back very far.
-        for wanted in (missing[:1], missing[1:]):
-            for seq, logged in zip(wanted, await read_records(self._store, wanted), strict=True):
+        for batch in (missing[:1], missing[1:]):
+            for seq, logged in zip(batch, await read_records(self._store, batch), strict=True):
                 if logged is None:
-                    if not self._live.is_writer:
-                        await self.reload()  # A later snapshot may tell that it was removed.
+                    if not self._data.is_writer:
+                        await self.reload()  # A newer snapshot may say that it was removed.
                     raise self._removed(seq)
-                found[seq] = logged.record
-        return [record for record in found.values() if record is not None]
+                records[seq] = logged.record
+        return [record for record in records.values() if record is not None]
 
     def beyond(self, seq: int) -> UntrustedMetadata:
-        """The error for a record that a checkpoint knows and the log has not."""
+        """The error for a checkpoint with a record that the log does not have."""
         return damaged(
-            f"the checkpoint knows record {seq}, and the log ends with record {self._live.newest_seq}: newer ones were"
+            f"the checkpoint knows record {seq}, and the log ends with record {self._data.newest_seq}: newer ones were"
             " removed, or an older copy was put in place",
             self._store.path(log_name(seq)),
         )
 
     def _removed(self, seq: int) -> NotFound | UntrustedMetadata:
         path = self._store.path(log_name(seq))
-        if seq > self._live.through_seq:
+        if seq > self._data.through_seq:
             return damaged("a record is missing from the log", path)
         return NotFound(
             f"record {seq} was removed after its files had been compacted: the log keeps the last"
-            f" {self._live.options.keep_records} with work, and the checkpoint goes further back. Go on from a newer"
+            f" {self._data.options.keep_records} with work, and the checkpoint goes further back. Go on from a newer"
             " checkpoint; or give another state location and another checkpoint, which reads everything again",
             operation="read_state",
             path=path,
         )
+
+
+# --- records as objects -----------------------------------------------------------------------------------------
+
+
+def encode(record: Record, previous: str) -> tuple[bytes, LoggedRecord]:
+    """The bytes of a record that follows the record with the checksum ``previous``."""
+    sealed, crc = seal({"v": RECORD_VERSION, "previous": previous, "record": record.to_json()})
+    data = pa.Codec("zstd", compression_level=_LEVEL).compress(sealed, asbytes=True)
+    return data, LoggedRecord(record, crc, previous)
+
+
+def decode(data: bytes, seq: int, *, path: str) -> LoggedRecord:
+    """The record in these bytes. ``UntrustedMetadata`` for damaged bytes, ``Unsupported`` for a newer format."""
+    body, crc = unseal(_decompressed(data, path), path=path)
+    check_version(body, RECORD_VERSION, path=path)
+    try:
+        fields = fields_of(body, ("v", "previous", "record"))
+        record = Record.from_json(fields["record"])
+        logged = LoggedRecord(record, crc, text(fields["previous"]))
+    except ValueError as error:
+        raise damaged(f"a field of the record is not what it should be: {error}", path) from error
+    if record.seq != seq:
+        raise damaged(f"it holds record {record.seq} under the name of record {seq}", path)
+    return logged
+
+
+def _decompressed(data: bytes, path: str) -> bytes:
+    """In pieces: pyarrow allocates the requested size before it knows how much there is."""
+    sealed = bytearray()
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            while len(sealed) <= RECORD_BYTES_MAX and (piece := stream.read(_PIECE_BYTES)):
+                sealed += piece
+    except (OSError, ValueError) as error:  # Arrow's own error classes derive from these.
+        raise damaged("the record cannot be decompressed", path) from error
+    if len(sealed) > RECORD_BYTES_MAX:
+        raise damaged(f"the record is longer than {RECORD_BYTES_MAX} bytes", path)
+    return bytes(sealed)
+
+
+async def log_seqs(store: StateStore, *, after: int = -1) -> list[int]:
+    """The sorted numbers of the records in the log after ``after``."""
+    names = await store.names(LOG, after=log_name(after) if after >= 0 else None)
+    return [seq for seq in map(seq_of, names) if seq is not None]
+
+
+async def read_records(store: StateStore, seqs: Sequence[int]) -> list[LoggedRecord | None]:
+    """These records of the log; ``None`` for a missing one."""
+
+    async def read_record(seq: int) -> LoggedRecord | None:
+        name = log_name(seq)
+        data = await store.read(name)
+        return None if data is None else decode(data, seq, path=store.path(name))
+
+    return await gather_in_turns([partial(read_record, seq) for seq in seqs])
+
+
+def check_chain(records: Sequence[LoggedRecord], previous: str, *, store: StateStore) -> None:
+    """``UntrustedMetadata`` unless each record follows the one before it, and the first the checksum ``previous``."""
+    for logged in records:
+        if logged.previous != previous:
+            raise damaged(
+                f"record {logged.record.seq} does not follow the record before it: one of the two was exchanged",
+                store.path(log_name(logged.record.seq)),
+            )
+        previous = logged.crc32

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aioprefetch.errors import excerpt
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.json_fields import each, integer, listed, milliseconds, optional, parsed, text
-from aioprefetch.source.known import KnownFile
-from aioprefetch.source.state.sealed import checksum, damaged
+from aioprefetch.source.state.checksummed_json import checksum, damaged
 
 _FIRST_KEYS = b"aioprefetch.first_keys"
 _DELTA = "DELTA_BINARY_PACKED"
@@ -73,7 +74,7 @@ class RunInfo:
             gone_ms_min=optional(milliseconds, gone_ms_min),
         )
         if run.first > run.last:
-            raise ValueError(f"the run {run.name!r:.80} ends before it begins")
+            raise ValueError(f"the run {excerpt(run.name, 80)!r} ends before it begins")
         return run
 
 

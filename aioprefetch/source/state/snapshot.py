@@ -1,4 +1,4 @@
-"""The snapshot: which runs hold the files that records up to one decided on, and where listing was then."""
+"""The snapshot: the runs with the known files of all records up to one, and the cursor and totals at that record."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 from aioprefetch.source.cursor import Cursor, cursor_from_json, cursor_to_json
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.json_fields import each, fields_of, integer, text
-from aioprefetch.source.state.layout import SNAPSHOT
-from aioprefetch.source.state.meta import check_version
+from aioprefetch.source.state.checksummed_json import check_version, damaged, seal, unseal
 from aioprefetch.source.state.runs import RunInfo
-from aioprefetch.source.state.sealed import damaged, seal, unseal
-from aioprefetch.source.state.store import StateStore, Versioned
+from aioprefetch.source.state.store import SNAPSHOT, StateStore, Versioned
 
 SNAPSHOT_VERSION = 1
 
@@ -22,12 +20,12 @@ SNAPSHOT_VERSION = 1
 class Snapshot:
     """The state after record ``through_seq``, whose checksum is ``record_crc32``.
 
-    ``runs`` are in the order of their keys and share none. ``writer`` is whoever wrote it last: opening a state writes
-    it anew, so that an earlier writer cannot replace it any more. ``previous_seq`` is how far the snapshot before it
-    went, -1 where there was none; ``previous_runs`` are those of its runs that are not in this one.
+    ``runs`` are in the order of their keys and do not overlap. ``writer`` wrote it last: opening a state writes it
+    again, so that an earlier writer can no longer replace it. ``previous_seq`` is the last record of the snapshot
+    before it (-1: there was none); ``previous_runs`` are the runs of that one that are not in this one.
 
-    Of the log all records from ``log_from`` on are kept, and those with work that ``work_seqs`` names; ``removed_seq``
-    is the newest one with work that is not, -1 for none. The engine had committed what was up to ``committed_seq``.
+    The log keeps all records from ``log_from`` on, and the records with work in ``work_seqs``. ``removed_seq`` is the
+    newest record with work that is not kept (-1: none). The engine had committed the records up to ``committed_seq``.
     """
 
     state: str
@@ -48,11 +46,11 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """How many files are in the runs."""
+        """The number of files in the runs."""
         return sum(run.rows for run in self.runs)
 
     def to_bytes(self) -> bytes:
-        """As it is stored."""
+        """The object in the store."""
         return seal(
             {
                 "v": SNAPSHOT_VERSION,
@@ -76,7 +74,7 @@ class Snapshot:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, path: str) -> Snapshot:
-        """What ``to_bytes`` gave. ``UntrustedMetadata`` for anything else, ``Unsupported`` for a newer format."""
+        """The snapshot in these bytes. ``UntrustedMetadata`` for other bytes, ``Unsupported`` for a newer format."""
         body = unseal(data, path=path)[0]
         check_version(body, SNAPSHOT_VERSION, path=path)
         try:
@@ -110,13 +108,21 @@ class Snapshot:
         )
 
 
-async def read_snapshot(store: StateStore, state: str) -> tuple[Snapshot, Versioned] | None:
-    """The snapshot and its version, ``None`` where there is none. ``state`` is the id that it must have."""
-    found = await store.read_versioned(SNAPSHOT)
-    if found is None:
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The snapshot in force, and its version in the store."""
+
+    snapshot: Snapshot
+    version: Versioned
+
+
+async def read_snapshot(store: StateStore, state: str) -> Base | None:
+    """The snapshot in force; ``None`` if there is none. ``UntrustedMetadata`` unless it is of the state ``state``."""
+    version = await store.read_versioned(SNAPSHOT)
+    if version is None:
         return None
     path = store.path(SNAPSHOT)
-    snapshot = Snapshot.from_bytes(found.data, path=path)
+    snapshot = Snapshot.from_bytes(version.data, path=path)
     if snapshot.state != state:
         raise damaged(f"the snapshot is of the state {snapshot.state}, and {store.url} is the state {state}", path)
-    return snapshot, found
+    return Base(snapshot, version)

@@ -1,45 +1,74 @@
-"""The state of one source: the one object that everybody else uses."""
+"""The state of one source: the object that planners, followers and engines use."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aioprefetch.errors import Error, InvalidArgument, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.cursor import Cursor
-from aioprefetch.source.known import Known
+from aioprefetch.source.file_index import FileIndex
 from aioprefetch.source.offset import Offset
+from aioprefetch.source.options import StateOptions
 from aioprefetch.source.record import Record
-from aioprefetch.source.state.background import BACKLOG_MAX, Compactions
 from aioprefetch.source.state.compaction import Compactor
+from aioprefetch.source.state.compaction_schedule import BACKLOG_MAX, CompactionSchedule
+from aioprefetch.source.state.index import RunFiles, StateIndex
 from aioprefetch.source.state.journal import Journal
-from aioprefetch.source.state.known import StateKnown
-from aioprefetch.source.state.layout import checked_directory
-from aioprefetch.source.state.live import LiveState
-from aioprefetch.source.state.loading import load
 from aioprefetch.source.state.meta import SourceIdentity, StateMeta, new_writer
-from aioprefetch.source.state.opening import claim_state, find_state
-from aioprefetch.source.state.options import StateOptions
-from aioprefetch.source.state.run_files import RunFiles
-from aioprefetch.source.state.side_files import SideFiles
-from aioprefetch.source.state.store import StateStore
+from aioprefetch.source.state.opening import claim_state, find_state, load
+from aioprefetch.source.state.state_data import StateData
+from aioprefetch.source.state.store import SideFiles, StateStore, checked_directory
 
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class StateStatistics:
+    """The size of an open state, in memory and on the local disk.
+
+    Parameters
+    ----------
+    newest_seq
+        The number of the newest record; -1 if there is none.
+    compacted_seq
+        The newest record whose files are in runs; -1 if there is none.
+    runs
+        Runs that the snapshot in force names.
+    run_files
+        Known files in these runs.
+    changed_files
+        Known files that changed after the snapshot: they are held in memory.
+    local_bytes
+        Bytes of runs on the local disk.
+    cached_groups
+        Row groups of runs in memory.
+    is_compacting
+        Whether a compaction is under way in the background.
+    """
+
+    newest_seq: int
+    compacted_seq: int
+    runs: int
+    run_files: int
+    changed_files: int
+    local_bytes: int
+    cached_groups: int
+    is_compacting: bool
+
+
 class SourceState:
-    """What a source has planned and knows, durable in any store that can be written and listed.
+    """The plans and the known files of a source, durable in a store with conditional writes.
 
-    Made by ``open``. One writer at a time: the newest one to open it, whose claim ends all others at their next
-    append with ``StateConflict``. Belongs to one event loop. Nothing needs to be closed for the state to be whole;
-    ``aclose`` gives local files back.
-
-    ``uuid`` is the id of the state, ``writer`` that of this opening, which the records that are appended carry.
-    ``known`` is the exact look-up of files, all records up to ``head`` included.
+    Made by ``open``. The newest writer to open a state owns it: its claim ends every earlier writer at the next append
+    with ``StateConflict``. A state belongs to one event loop. The store is whole at any time, without ``aclose``, which
+    gives local files back.
     """
 
     def __init__(
@@ -52,13 +81,13 @@ class SourceState:
         is_writer: bool,
     ) -> None:
         self._files = RunFiles(store, options)
-        self._known = StateKnown(self._files)
-        self._live = LiveState(store, meta, self._known, options, is_writer=is_writer)
-        self._journal = Journal(self._live)
+        self._index = StateIndex(self._files)
+        self._data = StateData(store, meta, self._index, options, is_writer=is_writer)
+        self._journal = Journal(self._data, partial(load, store, meta.uuid))
         if not is_writer:
-            self._known.refresh = self._journal.reload
+            self._index.refresh = self._journal.reload
         self._compactor = Compactor(store, self._files, meta.uuid, options)
-        self._compactions = Compactions(self._live, self._compactor, clock_ms)
+        self._schedule = CompactionSchedule(self._data, self._compactor, clock_ms)
         self._side_files = SideFiles(store.operator, store.directory)
 
     @classmethod
@@ -75,13 +104,14 @@ class SourceState:
     ) -> SourceState:
         """Open the state in a directory of the operator (``""``, or a path that ends with ``/``).
 
-        A writer makes what is not there, with ``first`` as its cursor, and claims the state. Without ``writer`` it is
-        only read: by a query that follows another one, or that plans no batches.
+        A writer makes the state if it is missing, with ``first`` as its cursor, and claims it. With ``writer=False`` it
+        is only read: by a query that follows another one, or that plans no batches.
 
-        ``StateConflict`` names what differs from ``identity``, the settings of the source that made the state;
-        ``None``, for readers, is any. ``UntrustedMetadata`` for a state that is not whole, ``Unsupported`` for one of a
-        newer format, ``NotFound`` for a reader where there is none, ``PermissionDenied``, ... If it is cancelled, the
-        state may be claimed.
+        Raises ``ConfigInvalid`` for a writer in a store that ignores conditions of writes (five requests find out, and
+        leave nothing behind); ``StateConflict`` when ``identity``, the settings of the source, differs from that of the
+        source that made the state (readers may pass ``None``); ``UntrustedMetadata`` for a damaged state,
+        ``Unsupported`` for a newer format, ``NotFound`` for a reader without a state, ``PermissionDenied``, ... After a
+        cancellation the state may be claimed.
         """
         if writer and identity is None:
             raise InvalidArgument("a writer must say which source it is: identity", operation="open_state")
@@ -93,10 +123,10 @@ class SourceState:
         except Error as error:
             error.add_context(state=store.url)
             raise
-        state._live.adopt(loaded)
+        state._data.adopt(loaded)
         if writer:
             try:
-                await state._compactions.catch_up(BACKLOG_MAX * state._live.options.compact_records)
+                await state._schedule.catch_up(BACKLOG_MAX * state._data.options.compact_records)
             except BaseException:
                 await state.aclose()
                 raise
@@ -105,124 +135,136 @@ class SourceState:
     @property
     def uuid(self) -> str:
         """The id of the state, which offsets carry."""
-        return self._live.meta.uuid
+        return self._data.meta.uuid
 
     @property
     def identity(self) -> SourceIdentity:
-        """The source that made the state."""
-        return self._live.meta.identity
+        """The settings of the source that made the state."""
+        return self._data.meta.identity
 
     @property
     def writer(self) -> str:
-        """The id of this opening, which the records that it appends carry."""
-        return self._live.store.writer
+        """The id of this opening, which its records carry."""
+        return self._data.store.writer
 
     @property
     def is_overtaken(self) -> bool:
         """Whether another writer has taken over: this one writes nothing any more."""
-        return self._live.lost is not None
+        return self._data.conflict is not None
 
     @property
     def head(self) -> Record | None:
-        """The newest record, claims included; cursor, carry and totals of the state are those of it."""
-        return None if self._live.head is None else self._live.head.record
+        """The newest record, claims included. Its cursor, carry and totals are those of the state."""
+        return None if self._data.head is None else self._data.head.record
 
     @property
-    def known(self) -> Known:
-        """The files that records up to ``head`` decided on."""
-        return self._known
+    def index(self) -> FileIndex:
+        """The known files: the exact lookup over all records up to ``head``."""
+        return self._index
 
     @property
-    def known_count(self) -> int:
-        """About how many files are known: those in runs, and the changes since."""
-        view = self._known.view
-        return sum(run.rows for run in view.runs) + len(view.delta)
+    def statistics(self) -> StateStatistics:
+        """Sizes at this moment."""
+        data, view = self._data, self._index.view
+        return StateStatistics(
+            newest_seq=data.newest_seq,
+            compacted_seq=data.through_seq,
+            runs=len(view.runs),
+            run_files=sum(run.rows for run in view.runs),
+            changed_files=len(view.delta),
+            local_bytes=self._files.local_bytes,
+            cached_groups=self._files.cached_groups,
+            is_compacting=self._schedule.is_running,
+        )
 
     async def append(self, record: Record) -> None:
-        """Make the next record durable. The newest one again is fine.
+        """Make the next record durable. Appending the newest record again has no effect.
 
-        ``StateConflict`` if another writer has taken over, or if there is another record of that number. If it raises
-        anything else, or is cancelled, the record is there or it is not: append the same one again, or ask ``newest``.
+        ``StateConflict`` if another writer has taken over, or if another record has that number. After any other error,
+        or a cancellation, the record may be there or not: append the same one again, or ask ``newest``.
 
-        Starts a compaction in the background when there is enough for one; waits for one that does not keep up, so that
-        memory stays bounded.
+        May start a compaction in the background. Waits for a compaction that is too slow, so that memory stays bounded.
         """
         await self._journal.append(record)
-        await self._compactions.keep_up()
+        await self._schedule.keep_up()
 
     async def newest(self) -> Record | None:
-        """The newest record, looked for in the log.
+        """The newest record of the log in the store.
 
-        ``StateConflict`` for a writer that finds another one's, and for a reader whose state was deleted or made anew.
+        ``StateConflict`` for a writer whose state was taken over, and for a reader whose state was deleted or replaced.
         """
         return await self._journal.newest()
 
     async def records(self, after: int, through: int) -> list[Record]:
-        """The records above ``after`` and up to ``through``, claims included; from memory, or else from the log.
+        """The records above ``after`` and up to ``through``, claims included; from memory if possible.
 
-        Early ones without work are left out: they are not kept. ``NotFound`` where one with work was removed,
-        ``UntrustedMetadata`` for those that were never there.
+        Early records without work are left out, as they are not kept. ``NotFound`` if a record with work was removed,
+        ``UntrustedMetadata`` if a record never existed.
         """
         return await self._journal.records(after, through)
 
     async def work(self, after: int, through: int) -> list[Record]:
-        """Those of them that have work; no others are read. Raises as ``records`` does."""
+        """The records with work above ``after`` and up to ``through``; reads no others. Raises as ``records`` does."""
         return await self._journal.work(after, through)
 
     def work_seqs(self, after: int) -> list[int]:
-        """The numbers of the records with work above ``after``. ``NotFound`` where one was removed."""
+        """The numbers of the records with work above ``after``. ``NotFound`` if one of them was removed."""
         return self._journal.work_seqs(after)
 
     def check_offset(self, offset: Offset) -> None:
-        """Refuse the offset of a checkpoint that does not go with this state.
+        """Refuse the offset of a checkpoint that does not belong to this state.
 
-        ``StateConflict`` for another state's, ``UntrustedMetadata`` for one that is ahead of the log.
+        ``StateConflict`` for the offset of another state, ``UntrustedMetadata`` for an offset beyond the log.
         """
         if offset.state != self.uuid:
             raise StateConflict(
-                f"the checkpoint belongs to the state {offset.state}, and the one at {self._live.store.url} is"
+                f"the checkpoint belongs to the state {offset.state}, and the one at {self._data.store.url} is"
                 f" {self.uuid}. Give the state location that was used with this checkpoint, or a new checkpoint, which"
                 " reads everything again",
                 operation="check_offset",
             )
-        if offset.seq > self._live.newest_seq:
+        if offset.seq > self._data.newest_seq:
             raise self._journal.beyond(offset.seq)
 
     async def check_totals(self, offset: Offset) -> None:
-        """Refuse an offset whose record is another one: the log was cut, and went on from there.
+        """Refuse an offset whose record has other totals: the log was cut, and continued from there.
 
-        ``UntrustedMetadata``. An offset whose record was compacted and removed is past checking.
+        ``UntrustedMetadata``. An offset whose record was removed can no longer be checked.
         """
         await self._journal.check_totals(offset)
 
     async def committed(self, seq: int) -> None:
-        """The engine has committed the records up to ``seq``; again, and in any order, is fine.
+        """The engine has committed the records up to ``seq``. Repeated and out-of-order calls are allowed.
 
-        They may be removed from the log, but for the last ones with work. May start a compaction, as ``append`` does.
-        Raises what has made earlier ones fail, if trying again does not help. Without effect on a state that was opened
-        for reading, or closed.
+        These records may be removed from the log, except the last ones with work. May start a compaction, as ``append``
+        does. Raises the error of earlier compactions if another attempt is useless, or if they have failed for longer
+        than ``StateOptions.retry_seconds``. Has no effect on a state that is closed or was opened for reading.
         """
-        if self._live.is_writer and not self._live.is_closed:
-            await self._compactions.committed(seq)
+        if self._data.is_writer and not self._data.is_closed:
+            await self._schedule.committed(seq)
 
     async def compact(self) -> None:
-        """Bring what records decided on into runs, and shorten the log.
+        """Merge all records into runs, and shorten the log.
 
-        ``StateConflict`` if another writer has taken over. If it raises or is cancelled, the state is as good as it
-        was, and what was begun is done again.
+        ``StateConflict`` if another writer has taken over. After an error or a cancellation the state is as good as
+        before, and the next compaction repeats the work.
         """
-        await self._compactions.run()
+        await self._schedule.run()
+
+    async def join(self) -> None:
+        """Wait for the end of the compaction in the background, if one is under way. Its error is not raised."""
+        await self._schedule.join()
 
     async def get_json(self, name: str) -> Any | None:
-        """What a small file beside the state holds, such as ``schema.json``; ``None`` when there is none."""
+        """The content of a small file beside the state, such as ``schema.json``; ``None`` if it does not exist."""
         return await self._side_files.get_json(name)
 
     async def put_json_if_absent(self, name: str, value: Any) -> Any:
-        """Write such a file unless it is there; returns what is there then."""
+        """Write a small file beside the state if it is absent; returns its content afterwards."""
         return await self._side_files.put_json_if_absent(name, value)
 
     async def aclose(self) -> None:
-        """End a compaction that is under way and give local files back; what the store has is whole at any time."""
-        self._live.is_closed = True
-        await self._compactions.aclose()
+        """Cancel a compaction that is under way and give local files back. The store stays whole."""
+        self._data.is_closed = True
+        await self._schedule.aclose()
         await self._files.aclose()

@@ -1,81 +1,219 @@
-"""The objects of one state in the operator's store: create if absent, replace if unchanged, recognise our own writes.
+"""The objects of one state in the operator's store: their names, and how they are created and replaced safely.
 
-A write whose response was lost may have happened. Each one here is therefore looked for before it is tried again, and
-found by its bytes.
+::
 
-Some stores take conditions and ignore them (``rclone serve s3``; see ``conditions``). There an object ``writer.json``
-names who may write: whoever opens the state takes it over, and it is looked at before and after each write that
-matters. That is weaker: two writers that write within the same moment can damage the state, which is then noticed when
-it is read.
+    meta.json                        which state of which source this is
+    log/<seq, 12 digits>.json.zst    the records, one object each, written once
+    snapshot.json                    the runs in force, and the last record that they contain
+    snapshot-<through>.json          the snapshot before that one
+    seen/run-<…>.parquet             the known files, sorted by key, one key range each
+    probe-<…>                        left by a crash while the state was being opened
+
+Writers are kept apart by conditional writes alone: an object is created only if it is absent, and replaced only if it
+still has the expected ETag. ``StateStore.require_conditional_writes`` refuses a store that ignores these conditions.
+
+If the response to a write is lost, the write may have happened. Before a write is repeated, the object is therefore
+read, and our own write is recognised by its bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, StateConflict
+from aioprefetch.errors import (
+    AlreadyExists,
+    ConditionNotMatch,
+    ConfigInvalid,
+    Error,
+    InvalidArgument,
+    NotFound,
+    StateConflict,
+    Unsupported,
+)
 from aioprefetch.operator.operator import Operator, list_literally
 from aioprefetch.source.json_fields import parsed
-from aioprefetch.source.state.conditions import Conditions
-from aioprefetch.source.state.layout import WRITER
-from aioprefetch.source.state.sealed import to_bytes
+from aioprefetch.source.state.checksummed_json import damaged, to_bytes
+from aioprefetch.values import Metadata
+
+T = TypeVar("T")
 
 ATTEMPTS_MAX = 4
 PAUSE_SECONDS = 0.2
+CALLS_AT_ONCE = 16
+
+META = "meta.json"
+SNAPSHOT = "snapshot.json"
+LOG = "log/"
+RUNS = "seen/"
+KEPT_SNAPSHOTS = "snapshot-"
+PROBES = "probe-"
+
+_LOG_NAME = re.compile(r"log/(\d{12})\.json\.zst")
+_KEPT_NAME = re.compile(r"snapshot-(\d{12})\.json")
+# Earlier versions wrote ``writer.json`` in stores without conditional writes.
+_OWN = (META, SNAPSHOT, "writer.json", LOG, RUNS, KEPT_SNAPSHOTS, PROBES)
+
+
+def log_name(seq: int) -> str:
+    """The name of record ``seq``. Names sort as numbers do."""
+    return f"{LOG}{seq:012}.json.zst"
+
+
+def seq_of(name: str) -> int | None:
+    """The number of the record with this name; ``None`` for another object."""
+    match = _LOG_NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def kept_snapshot_name(through_seq: int) -> str:
+    """The name under which a snapshot is kept once a newer one has replaced it."""
+    return f"{KEPT_SNAPSHOTS}{through_seq:012}.json"
+
+
+def kept_through(name: str) -> int | None:
+    """The last record of the kept snapshot with this name; ``None`` for another object."""
+    match = _KEPT_NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def run_name(through_seq: int, number: int, token: str) -> str:
+    """The name of a run that a compaction up to ``through_seq`` writes; ``token`` makes it unique."""
+    return f"{RUNS}run-{through_seq:012}-{number:04}-{token}.parquet"
+
+
+def checked_directory(directory: str) -> str:
+    """A directory in the operator's form: ``""``, or a path with a slash at its end. Raises ``InvalidArgument``."""
+    if not isinstance(directory, str) or directory.startswith("/") or not (directory == "" or directory.endswith("/")):
+        raise InvalidArgument(
+            f'the directory of a state is "" or a path that ends with "/", such as "state/", not {directory!r}',
+            operation="open_state",
+        )
+    return directory
+
+
+def checked_side_name(name: str) -> str:
+    """The name of a side file. Raises ``InvalidArgument`` for names of the state's own objects."""
+    if not isinstance(name, str) or not name or name.endswith("/") or name.startswith(("/", *_OWN)):
+        raise InvalidArgument(f"{name!r} cannot be the name of a file beside the state", operation="side_file")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """An object's bytes and the ETag that goes with them."""
+    """The bytes of an object, and the ETag of this version."""
 
     data: bytes
     etag: str | None
 
 
 class StateStore:
-    """The objects below one directory, by the names of ``layout``."""
+    """The objects below one directory of an operator. ``writer`` identifies this opening of the state."""
 
     def __init__(self, operator: Operator, directory: str, writer: str) -> None:
         self.operator = operator
         self.directory = directory
         self.writer = writer
-        self.conditions = Conditions()
 
     @property
     def url(self) -> str:
-        """Where it is, for messages."""
+        """The location of the state, for messages."""
         return f"{self.operator.info.url}/{self.directory}"
 
     def path(self, name: str) -> str:
         """The operator's path of an object."""
         return self.directory + name
 
+    # --- conditional writes -------------------------------------------------------------------------------------
+
+    async def require_conditional_writes(self) -> None:
+        """Prove by a probe object that the store honours conditions of writes. Five requests; nothing stays behind.
+
+        ``ConfigInvalid`` for a store that does not, whatever its capability says.
+        """
+        path = self.path(f"{PROBES}{secrets.token_hex(8)}")
+        try:
+            fault = await self._probe(path)
+        except BaseException:
+            with contextlib.suppress(Error):
+                await self.operator.delete(path)
+            raise
+        await self.operator.delete(path)
+        if fault is not None:
+            raise ConfigInvalid(
+                f"{self.url} cannot hold the state of a source: {fault}. Without conditional writes a second writer"
+                " could replace records of the first one, and files would be lost or read twice. Keep the state in a"
+                " store that honours If-None-Match and If-Match (such as Amazon S3), or in a local directory of the"
+                " driver; the data may stay where it is",
+                operation="open_state",
+            )
+
+    async def _probe(self, path: str) -> str | None:
+        """The first condition that the store does not honour, in words."""
+        try:
+            created = await self._try_write(path, b"1", if_not_exists=True)
+            etag = (created and created.etag) or (await self.operator.stat(path)).etag
+            if etag is None:
+                return "the store gives objects no ETag"
+            if await self._try_write(path, b"22", if_not_exists=True):
+                return "the store created an object a second time, although the write said If-None-Match: *"
+            if not await self._try_write(path, b"333", if_match=etag):
+                return "the store did not replace an object, although the write named its ETag in If-Match"
+            if await self._try_write(path, b"4444", if_match=etag):
+                return "the store replaced an object, although the write named another ETag in If-Match"
+        except Unsupported as error:
+            return f"the store does not support conditional writes ({error.message})"
+        return None
+
+    async def _try_write(
+        self, path: str, data: bytes, *, if_not_exists: bool = False, if_match: str | None = None
+    ) -> Metadata | None:
+        """Write under a condition; ``None`` if the store refuses it."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return await self.operator.write(path, data, if_not_exists=if_not_exists, if_match=if_match)
+            except (AlreadyExists, ConditionNotMatch):
+                if attempt == 1:
+                    return None
+            except Error as error:
+                if error.status == "permanent" or attempt == ATTEMPTS_MAX:
+                    raise
+            with contextlib.suppress(NotFound):  # The earlier attempt may have happened, without its response.
+                if await self.operator.read(path) == data:
+                    return await self.operator.stat(path)
+            await self._pause(attempt)
+        return None
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def read(self, name: str) -> bytes | None:
-        """The bytes of an object, ``None`` when there is none."""
+        """The bytes of an object; ``None`` if it does not exist."""
         try:
             return await self.operator.read(self.path(name))
         except NotFound:
             return None
 
     async def read_versioned(self, name: str) -> Versioned | None:
-        """The bytes of an object and their ETag, ``None`` when there is none."""
+        """The bytes of an object and their ETag; ``None`` if it does not exist."""
         for _ in range(ATTEMPTS_MAX):
             try:
                 etag = (await self.operator.stat(self.path(name))).etag
                 return Versioned(await self.operator.read(self.path(name), if_match=etag), etag)
             except ConditionNotMatch:
-                continue  # Replaced in between.
+                continue  # Replaced between the two requests.
             except NotFound:
                 return None
         raise StateConflict("it changes all the time: another writer is at work", operation="read_state", path=name)
 
     async def names(self, prefix: str, *, after: str | None = None) -> list[str]:
-        """The names of the objects that begin with ``prefix`` and come after ``after``, in order.
+        """The sorted names of the objects that begin with ``prefix`` and come after ``after``.
 
-        The store may list in no order. Such stores (S3's directory buckets) know no prefixes but directories.
+        The store may list in any order. S3's directory buckets do, and know no prefixes but directories.
         """
         path, start_after = self.path(prefix), None if after is None else self.path(after)
         if self.operator.info.name.endswith("--x-s3") or not self.operator.capability.list_start_after:
@@ -83,120 +221,130 @@ class StateStore:
         cut = len(self.directory)
         listing = list_literally(self.operator, path, start_after=start_after)
         async with listing:
-            found = [entry.path[cut:] async for entry in listing if not entry.is_directory]
-        return sorted(name for name in found if name.startswith(prefix) and (after is None or name > after))
+            names = [entry.path[cut:] async for entry in listing if not entry.is_directory]
+        return sorted(name for name in names if name.startswith(prefix) and (after is None or name > after))
 
     # --- writing ------------------------------------------------------------------------------------------------
 
     async def write(self, name: str, data: bytes) -> None:
-        """Write an object that nobody else writes."""
+        """Write an object under a name that no other writer uses."""
         await self.operator.write(self.path(name), data)
 
     async def create(self, name: str, data: bytes) -> bytes:
-        """Write an object unless it is there, and return what is there then: ``data`` itself, or somebody else's.
+        """Write an object if it is absent. Returns its content: ``data``, or the bytes of another writer.
 
-        If it raises or is cancelled, the object is there whole, or is not, or comes a little later.
+        If it raises or is cancelled, the object is whole or absent, and may still appear a little later.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             failure: Error | None = None
             try:
-                return await self._create_once(name, data)
+                await self.operator.write(self.path(name), data, if_not_exists=True)
+                return data
             except (AlreadyExists, ConditionNotMatch):
                 pass
             except Error as error:
                 if error.status == "permanent":
                     raise
                 failure = error
-            found = await self.read(name)
-            if found is not None:
-                return data if found == data else found
+            content = await self.read(name)
+            if content is not None:
+                return content
             if failure is not None and attempt == ATTEMPTS_MAX:
                 raise failure
             await self._pause(attempt)
         raise StateConflict("another writer is creating it", operation="write_state", path=self.path(name))
 
-    async def _create_once(self, name: str, data: bytes) -> bytes:
-        if self.conditions.creates:
-            await self.operator.write(self.path(name), data, if_not_exists=True)
-            return data
-        await self.check_writer()
-        found = await self.read(name)
-        if found is None:
-            await self.operator.write(self.path(name), data)
-            await self.check_writer()
-            found = await self.read(name)
-        return data if found is None or found == data else found
+    async def replace(self, name: str, data: bytes, before: Versioned) -> Versioned:
+        """Write an object in place of the version ``before``.
 
-    async def replace(self, name: str, data: bytes, before: Versioned | None) -> Versioned:
-        """Write an object in place of the version ``before``, or where there was none.
-
-        ``StateConflict`` if it is another version by now. If it raises or is cancelled, it is the old or the new one.
+        ``StateConflict`` if another version is there. If it raises or is cancelled, the object is the old or the new
+        version.
         """
-        if before is None:
-            found = await self.create(name, data)
-            if found != data:
-                raise self._replaced(name)
-            return await self._written(name, data, None)
+        if before.etag is None:
+            raise Unsupported("the store gives objects no ETag", operation="write_state", path=self.path(name))
         for attempt in range(1, ATTEMPTS_MAX + 1):
             failure: Error | None = None
             try:
-                return await self._replace_once(name, data, before)
+                metadata = await self.operator.write(self.path(name), data, if_match=before.etag)
+                return Versioned(data, metadata.etag or (await self.operator.stat(self.path(name))).etag)
             except ConditionNotMatch:
                 pass
             except Error as error:
                 if error.status == "permanent":
                     raise
                 failure = error
-            found_now = await self.read_versioned(name)
-            if found_now is not None and found_now.data == data:
-                return found_now
-            if failure is None or found_now is None or found_now.etag != before.etag:
-                raise self._replaced(name)
+            current = await self.read_versioned(name)
+            if current is not None and current.data == data:
+                return current
+            if failure is None or current is None or current.etag != before.etag:
+                break
             if attempt == ATTEMPTS_MAX:
                 raise failure
             await self._pause(attempt)
-        raise self._replaced(name)
-
-    async def _replace_once(self, name: str, data: bytes, before: Versioned) -> Versioned:
-        if self.conditions.replaces and before.etag is not None:
-            metadata = await self.operator.write(self.path(name), data, if_match=before.etag)
-            return await self._written(name, data, metadata.etag)
-        await self.check_writer()
-        metadata = await self.operator.write(self.path(name), data)
-        await self.check_writer()
-        return await self._written(name, data, metadata.etag)
-
-    async def _written(self, name: str, data: bytes, etag: str | None) -> Versioned:
-        if etag is None:
-            etag = (await self.operator.stat(self.path(name))).etag
-        return Versioned(data, etag)
+        raise StateConflict("another writer has replaced it", operation="write_state", path=self.path(name))
 
     async def delete(self, name: str) -> None:
-        """Delete an object; one that is missing is no error."""
+        """Delete an object; a missing one is no error."""
         await self.operator.delete(self.path(name))
-
-    # --- where conditions are ignored ---------------------------------------------------------------------------
-
-    async def take_over(self) -> None:
-        """Be the one who may write, where conditions are ignored. Never waits for who was it before."""
-        if not self.conditions.all:
-            await self.write(WRITER, to_bytes({"writer": self.writer}))
-
-    async def check_writer(self) -> None:
-        """``StateConflict`` if another writer has taken over."""
-        found = await self.read(WRITER)
-        try:
-            writer = None if found is None else parsed(found)["writer"]
-        except (ValueError, KeyError, TypeError):
-            writer = None
-        if writer != self.writer:
-            raise StateConflict(
-                "another writer has taken over this state", operation="write_state", path=self.path(WRITER)
-            )
-
-    def _replaced(self, name: str) -> StateConflict:
-        return StateConflict("another writer has replaced it", operation="write_state", path=self.path(name))
 
     async def _pause(self, attempt: int) -> None:
         runtime = self.operator.runtime()
         await asyncio.sleep(runtime.random.uniform(0.0, PAUSE_SECONDS * 2.0**attempt))
+
+
+class SideFiles:
+    """Small JSON files beside the state's own objects, such as an inferred schema: each written once, by the first.
+
+    Needs no open state.
+    """
+
+    def __init__(self, operator: Operator, directory: str) -> None:
+        self._operator = operator
+        self._directory = checked_directory(directory)
+
+    async def get_json(self, name: str) -> Any | None:
+        """The content of a file; ``None`` if it does not exist. ``UntrustedMetadata`` if it is not JSON."""
+        path = self._directory + checked_side_name(name)
+        try:
+            data = await self._operator.read(path)
+        except NotFound:
+            return None
+        try:
+            return parsed(data)
+        except ValueError as error:
+            raise damaged("the file holds no JSON", path) from error
+
+    async def put_json_if_absent(self, name: str, value: Any) -> Any:
+        """Write a file if it is absent; returns its content afterwards. It appears whole or not at all."""
+        path = self._directory + checked_side_name(name)
+        content = await self.get_json(name)
+        if content is not None:
+            return content
+        conditional = self._operator.capability.write_if_not_exists
+        try:
+            await self._operator.write(path, to_bytes(value), if_not_exists=conditional)
+        except (AlreadyExists, ConditionNotMatch):
+            pass
+        except Error as error:
+            # The response was lost, perhaps not the file.
+            if error.status == "permanent" or await self.get_json(name) is None:
+                raise
+        content = await self.get_json(name)
+        return value if content is None else content
+
+
+async def gather_in_turns(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
+    """The results in order, with at most ``CALLS_AT_ONCE`` calls at a time.
+
+    The first failure, or a cancellation, cancels the other calls and is raised after they have ended.
+    """
+    results: list[T] = []
+    for start in range(0, len(calls), CALLS_AT_ONCE):
+        tasks = [asyncio.ensure_future(call()) for call in calls[start : start + CALLS_AT_ONCE]]
+        try:
+            results += await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return results

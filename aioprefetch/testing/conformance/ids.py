@@ -1,8 +1,8 @@
 """The lines of the conformance lists, which test checks which line, and which lines do not apply here.
 
 `opendal:R9` is a line of the list drawn from OpenDAL's behaviour tests, `s3a:P09` one of the list drawn from Hadoop's
-contract tests for S3A streams, `reliability:D06` a fault that block files must survive.
-docs/reference/conformance.md says all of it in words for people.
+contract tests for S3A streams, `reliability:D06` a fault that block files must survive, `reliability:S35` a fault at
+the wire. docs/reference/conformance.md explains the lists.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
 _S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
+_RELIABILITY = {"D": 32, "S": 70}
 
 OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]
 S3A_IDS = [f"s3a:{letter}{n:02}" for letter, last in _S3A.items() for n in range(1, last + 1)]
-RELIABILITY_IDS = [f"reliability:D{n:02}" for n in range(1, 33)]
+RELIABILITY_IDS = [f"reliability:{letter}{n:02}" for letter, last in _RELIABILITY.items() for n in range(1, last + 1)]
 ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS)
 
 NOT_APPLICABLE: dict[str, str] = {
@@ -34,6 +35,8 @@ NOT_APPLICABLE: dict[str, str] = {
     "s3a:P07": "no read takes a length beside the destination buffer: the buffer's length is the length",
     "s3a:V18": "the caller hands in no allocator: buffers come from the byte budget and go back to it",
     "s3a:V20": "merged ranges are internal and no public call accepts them",
+    "reliability:S39": "no request is ever sent twice at the same time to win against a slow one: there is no hedging",
+    "reliability:S40": "without hedging there are no two responses to one request that could disagree",
 }
 
 CHECKED: dict[str, set[str]] = {}

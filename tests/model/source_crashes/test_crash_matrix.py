@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from aioprefetch.source import pace
+from aioprefetch.source import polling as pace
 from tests.model.source_crashes.engine import Checkpoint
 from tests.model.source_crashes.scenes import SHAPES, Scene, Shape
 from tests.model.source_crashes.strikes import MODES, Mode, Strikes

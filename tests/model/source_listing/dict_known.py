@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from aioprefetch.source.cursor import Cursor, Diff, TailAndSweep
 from aioprefetch.source.feed import Feed
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import Change
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.options import Overwrites
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.source.list import DiffLister, Lister
+from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.arithmetic_store import ArithmeticStore
@@ -25,8 +25,8 @@ async def test_pages_are_in_order_and_begin_anywhere() -> None:
     assert keys == sorted(keys)
 
 
-@pytest.mark.parametrize("kind", [Lister, DiffLister])
-async def test_l5_l11_what_a_large_bucket_costs(kind: type[Lister] | type[DiffLister]) -> None:
+@pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
+async def test_l5_l11_what_a_large_bucket_costs(kind: type[TailSweepLister] | type[DiffLister]) -> None:
     """Requests of both cursors: one for each page of new keys; some for the sweep in each trigger."""
     store = ArithmeticStore(20_000)
     async with Operator.bare(store) as operator:

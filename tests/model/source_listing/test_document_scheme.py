@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.source.list import Lister
+from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.document_scheme import DocumentScheme, ExactSet, SmallFilter
@@ -119,7 +119,7 @@ async def lost_by_us(
     async with Operator.bare(history.bucket) as operator:
         known = DictKnown()
         options = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=3)
-        one = Consumer(Lister(operator, "", options, known), known)
+        one = Consumer(TailSweepLister(operator, "", options, known), known)
 
         async def trigger() -> list[str]:
             return [change.file.key for change in await one.trigger(room=40) if change.kind == "new"]

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from aioprefetch import Operator
 from aioprefetch.errors import Throttled
 from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.list import DiffLister, Lister
+from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.testing import run_virtual
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
-Kind = type[Lister] | type[DiffLister]
+Kind = type[TailSweepLister] | type[DiffLister]
 
 keys = st.text("ab/-", min_size=1, max_size=3).filter(lambda key: key[0] != "/")
 times = st.integers(-(10**12), 10**13)  # of uploads that began long ago, and of clocks that are ahead
@@ -63,7 +63,9 @@ class World:
     deleted: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.bucket = SimulatedBucket(self.page_entries, ordered=self.kind is Lister, on_request=self.maybe_fail)
+        self.bucket = SimulatedBucket(
+            self.page_entries, ordered=self.kind is TailSweepLister, on_request=self.maybe_fail
+        )
         self.operator = self.bucket.operator()
         known = DictKnown()
         self.one = Consumer(self.kind(self.operator, "", self.options, known), known, self.overwrites)
@@ -124,7 +126,7 @@ class World:
             await self.one.trigger(room)
         except Throttled:
             assert self.failed > failed
-        if self.kind is Lister:
+        if self.kind is TailSweepLister:
             passed = sum(frontier < key <= self.frontier for key in self.bucket.objects)
             pages = -(-passed // self.page_entries) + 1 + self.options.sweep_pages + 2 * self.options.ahead_pages
         else:
@@ -165,7 +167,7 @@ class World:
                 assert (key, self.bucket.objects[key].etag) in self.one.delivered
 
 
-@pytest.mark.parametrize("kind", [Lister, DiffLister])
+@pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(steps, max_size=40),

@@ -1,41 +1,23 @@
-"""Sinks: memory by the head's size, attempts that continue one another, bodies that end early or never close."""
+"""Sinks: memory by the head's size, and attempts that continue one another."""
 
-import asyncio
 from array import array
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.accessor import sink as sink_module
-from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, drain
-from aioprefetch.errors import ObjectChanged, ProtocolError, Unavailable
+from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
+from aioprefetch.errors import ObjectChanged, ProtocolError
 from aioprefetch.values import ReadHead
 
 
 def head(start: int, size: int, total: int | None = 100, etag: str | None = "e") -> ReadHead:
     """A checked head."""
     return ReadHead(start=start, size=size, total=total, etag=etag)
-
-
-class Body:
-    """A body of given chunks that counts how often it was closed."""
-
-    def __init__(self, response: ReadHead, *chunks: bytes, error: BaseException | None = None) -> None:
-        self.head = response
-        self.closed = 0
-        self._chunks = list(chunks)
-        self._error = error
-
-    async def read_chunk(self) -> bytes:
-        if self._chunks:
-            return self._chunks.pop(0)
-        if self._error is not None:
-            raise self._error
-        return b""
-
-    async def aclose(self) -> None:
-        self.closed += 1
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 7))
@@ -104,6 +86,31 @@ def test_a_later_attempt_must_continue_the_first(second: ReadHead, error: type[E
     assert sink.to_bytes() == b"abc"
 
 
+@pytest.mark.parametrize(
+    ("second", "is_same"),
+    [
+        ({}, True),
+        ({"last_modified": datetime(2026, 1, 2, tzinfo=UTC)}, False),
+        ({"last_modified": None}, False),
+        ({"total": 101}, False),
+        ({"total": None}, False),
+        ({"etag": "e"}, False),
+    ],
+)
+def test_without_an_etag_size_and_time_tell_versions_apart(second: dict[str, Any], is_same: bool) -> None:
+    sink = CollectSink()
+    first = replace(head(10, 6, etag=None), last_modified=datetime(2026, 1, 1, tzinfo=UTC))
+    sink.begin(first)
+    sink.feed(b"abc")
+    rest = replace(first, start=13, size=3)
+    if is_same:
+        sink.begin(replace(rest, **second))
+        assert sink.feed(b"def") == 3
+        return
+    with pytest.raises(ObjectChanged):
+        sink.begin(replace(rest, **second), path="k")
+
+
 def test_an_unknown_total_may_stay_unknown() -> None:
     sink = CollectSink()
     sink.begin(head(10, 6))
@@ -130,37 +137,3 @@ def test_an_empty_answer_needs_no_memory() -> None:
     assert sink.feed(b"") == 0
     assert sink.to_bytes() == b""
     assert bytes(sink.to_view()) == b""
-
-
-async def test_drain_closes_a_complete_body() -> None:
-    body, sink = Body(head(0, 5), b"ab", b"cde", error=RuntimeError("after the last byte")), CollectSink()
-    await drain(body, sink, path="k")
-    assert sink.to_bytes() == b"abcde"
-    assert body.closed == 1
-
-
-async def test_drain_says_how_far_it_came() -> None:
-    """S15: a body that ends early is no end of file."""
-    body, sink = Body(head(0, 5), b"ab"), CollectSink()
-    with pytest.raises(Unavailable, match="2 of 5"):
-        await drain(body, sink, path="k")
-    assert sink.received == 2
-    assert body.closed == 1
-
-
-@pytest.mark.parametrize("error", [Unavailable("broke"), asyncio.CancelledError(), ObjectChanged("x")])
-async def test_drain_closes_a_failing_body(error: BaseException) -> None:
-    body, sink = Body(head(0, 5), b"ab", error=error), CollectSink()
-    with pytest.raises(type(error)) as caught:
-        await drain(body, sink, path="k")
-    assert caught.value is error
-    assert body.closed == 1
-
-
-async def test_drain_closes_a_body_that_does_not_continue() -> None:
-    sink = CollectSink()
-    sink.begin(head(0, 5))
-    body = Body(head(0, 5, etag="other"), b"abcde")
-    with pytest.raises(ObjectChanged):
-        await drain(body, sink, path="k")
-    assert body.closed == 1

@@ -85,7 +85,7 @@ async def test_files_without_blocks_cost_an_eviction_nothing() -> None:
     store = BlockStore(runtime)
     for number in range(10):
         file = store.file(number, ("v", None), size=SIZE, block_bytes=BLOCK)
-        file.cursors = Untouchable()  # type: ignore[assignment]
+        file.readers = Untouchable()  # type: ignore[assignment]
     assert list(store.evictable("demand")) == []
     await asyncio.sleep(0)
     await runtime.aclose()

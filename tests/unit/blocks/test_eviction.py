@@ -6,22 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
-from aioprefetch.blocks.block_file import Cursor
 from aioprefetch.blocks.eviction import FAR, distance, rank
 from aioprefetch.blocks.fetch import Fetch
+from aioprefetch.blocks.file import ReaderPosition
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
-from tests.unit.gates import KIB, MIB, Bench, bench, settle
+from tests.unit.gates import KIB, MIB, Bench, bench, resident_blocks, settle
 
 BLOCK = 64 * KIB
 
 
 def resident(reader: RangeReader) -> set[int]:
     """Which blocks are there."""
-    assert reader._object is not None
-    assert reader._object.file is not None
-    return set(reader._object.file.blocks)
+    return resident_blocks(reader)
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 50), max_size=4), st.integers(0, 10))
@@ -135,8 +133,7 @@ async def test_prefetch_takes_no_room_from_what_is_about_to_be_read() -> None:
         reader.will_need([(start * BLOCK, (start + 1) * BLOCK) for start in (1, 4)])
         await settle()
         reader.seek(4 * BLOCK)
-        assert reader._object is not None
-        store = reader._object._store
+        store = BlockStore.of(b.runtime)
         for lane, found in (("prefetch", {0, 1}), ("demand", {0, 1, 4})):
             assert {block.index for _, _, _, block in store.evictable(lane)} == found  # type: ignore[arg-type]
         assert min(store.evictable("demand"))[3].index == 1
@@ -205,7 +202,7 @@ async def test_a_small_first_fetch_does_not_pass_for_a_lack_of_memory() -> None:
     async with bench(memory_bytes=256 * MIB) as b:
         store = BlockStore.of(b.runtime)
         b.runtime.budget.charge(130 * MIB)
-        cursors = [Cursor(), Cursor()]
+        cursors = [ReaderPosition(), ReaderPosition()]
         for number, cursor in enumerate(cursors):
             store.file(("k", number), (None, "etag"), size=MIB, block_bytes=8 * MIB).open(cursor)
         file = next(iter(store.files.values()))

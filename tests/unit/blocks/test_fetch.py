@@ -9,7 +9,7 @@ from aioprefetch.blocks.block import SegmentState
 from aioprefetch.blocks.fetch import DRAIN_BYTES
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.values import ReadHead
-from tests.unit.gates import KIB, MIB, bench, settle
+from tests.unit.gates import KIB, MIB, bench, file_of, settle
 
 BLOCK = 64 * KIB
 
@@ -242,9 +242,7 @@ async def test_closing_the_last_reader_leaves_a_request_to_who_waits_for_it() ->
     """Somebody who waits without a cursor in the file, as a reader does whose request is shared while it opens."""
     async with bench() as b:
         reader = await b.opened()
-        assert reader._object is not None
-        file = reader._object.file
-        assert file is not None
+        file = file_of(reader)
         task = asyncio.create_task(reader.read_at(BLOCK, 10))
         call = await b.next_call()
         (fetch,) = file.fetches
@@ -262,9 +260,7 @@ async def test_bytes_that_come_after_the_request_was_broken_off_fill_nothing() -
     """A service that shields its work may go on with the sink of a cancelled fetch."""
     async with bench(2 * MIB) as b:
         reader = await b.opened()
-        assert reader._object is not None
-        file = reader._object.file
-        assert file is not None
+        file = file_of(reader)
         task = asyncio.create_task(reader.read_at(BLOCK, BLOCK))
         call = await b.next_call()
         call.deliver(1000)
@@ -291,7 +287,7 @@ async def test_a_response_after_the_request_was_broken_off_changes_nothing() -> 
         reader = await b.opened()
         task = asyncio.create_task(reader.read_at(BLOCK, 10))
         await b.next_call()
-        (fetch,) = reader._object.file.fetches  # type: ignore[union-attr]
+        (fetch,) = file_of(reader).fetches
         task.cancel()
         await settle()
         used = b.runtime.budget.used_bytes

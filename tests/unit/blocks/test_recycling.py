@@ -17,7 +17,7 @@ from aioprefetch.runtime.buffers import IDLE_BYTES_MAX, IDLE_SHARE, MAPPED_BYTES
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
-from tests.unit.gates import MIB, Bench, bench, settle
+from tests.unit.gates import MIB, Bench, bench, reads_of, settle
 
 SIZE = MAPPED_BYTES_MIN
 LIMIT = 64 * MIB
@@ -317,7 +317,7 @@ async def test_who_writes_late_into_memory_that_was_offered_harms_nobody(mapped:
         reading = asyncio.create_task(reader.read_at(0, 100))
         (await b.next_call()).deliver(0)
         await settle()
-        file = b.operator.runtime().peek("block_store").newest(reader._object._name, SIZE)  # type: ignore[union-attr]
+        file = b.operator.runtime().peek("block_store").newest(reads_of(reader).pinned.name, SIZE)  # type: ignore[union-attr]
         offered = file.fetches[0].writable()
         reading.cancel()
         await settle()

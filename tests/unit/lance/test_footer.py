@@ -75,7 +75,7 @@ async def test_the_schema_of_many_columns_is_parsed_on_another_thread(monkeypatc
 
 
 async def test_of_huge_metadata_only_the_needed_parts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioprefetch.lance.footer._SECOND_READ_BYTES_MAX", 100)
+    monkeypatch.setattr("aioprefetch.lance.footer.SECOND_READ_BYTES_MAX", 100)
     data = write_file(pa.table({f"column number {number}": [number] for number in range(2000)}))
     log: list[Any] = []
     async with stored(data, log=log) as operator:

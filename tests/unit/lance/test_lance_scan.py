@@ -18,6 +18,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
+from tests.profile import chosen
 from tests.unit.lance.written import PATH, VERSIONS, stored, write_file
 
 ROWS = 20_000
@@ -41,7 +42,7 @@ async def test_takes_ranges_and_batches(files: dict[str, bytes], version: str) -
     chance = random.Random(version)
     async with stored(files[version]) as operator:
         assert (await ap_lance.read_table(operator, PATH)).equals(TABLE)
-        for _ in range(15):
+        for _ in range(chosen(quick=5, full=15)):
             start, size = chance.randrange(ROWS), chance.choice([1, 100, 5000])
             names = chance.sample(TABLE.column_names, 2)
             found = await ap_lance.read_table(

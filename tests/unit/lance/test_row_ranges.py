@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType
 from aioprefetch.lance.dataset.fragments import wanted_fragments
 from aioprefetch.lance.dataset.manifest import Fragment
-from aioprefetch.lance.row_ranges import RowSelection, count_rows, select_rows
+from aioprefetch.lance.row_ranges import RowSelection, select_rows
+from aioprefetch.ranges import total_length
 
 
 def rows_of(selection: RowSelection) -> list[int]:
     rows = [row for start, stop in selection.ranges for row in range(start, stop)]
-    assert len(rows) == selection.rows == count_rows(selection.ranges)
+    assert len(rows) == selection.rows == total_length(selection.ranges)
     assert rows == sorted(set(rows))
     return rows if selection.order is None else [rows[position] for position in selection.order]
 

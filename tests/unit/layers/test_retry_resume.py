@@ -200,7 +200,7 @@ async def test_without_any_validator_a_cut_body_is_not_resumed(monkeypatch: pyte
         def now(cls, tz: Any = None) -> Any:
             return None
 
-    monkeypatch.setattr("aioprefetch.services.memory.datetime", NoDates)
+    monkeypatch.setattr("aioprefetch.services.memory.store.datetime", NoDates)
     plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         with pytest.raises(Unavailable) as caught:

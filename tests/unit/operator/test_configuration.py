@@ -1,32 +1,43 @@
 """URIs, options and variables: who wins, what is refused, and that no secret shows."""
 
 import pickle
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
+from aioprefetch.layers import RetryLayer, TimeoutLayer
 from aioprefetch.operator.from_uri import (
     _HINTS,
     _OTHER_NAMES,
     OPERATOR_OPTIONS,
     READER_OPTIONS,
-    SERVICE_OPTIONS,
     _check_variable,
     configure,
+    service_options,
     split_uri,
     store_options,
+    supported_schemes,
 )
+from aioprefetch.sync import open as open_file
+
+L = TypeVar("L")
 
 
 @pytest.mark.parametrize(
     "uri", ["", "x", "/data", "data", "gopher://x", "s3:/bucket", "://x", "C:\\data", None, 5, "file:/data"]
 )
-def test_an_unknown_scheme_names_the_known(uri: Any) -> None:
-    with pytest.raises(ConfigInvalid, match="s3://") as caught:
+def test_an_unknown_scheme_names_the_supported(uri: Any) -> None:
+    with pytest.raises(ConfigInvalid, match="supported: s3, s3a, http, https, file, memory") as caught:
         Operator.from_uri(uri)
     assert caught.value.operation == "configure"
+
+
+def test_the_unknown_scheme_is_named() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        Operator.from_uri("Gopher://x")
+    assert caught.value.message == "unknown scheme 'gopher'; supported: s3, s3a, http, https, file, memory"
 
 
 def test_the_scheme_is_not_case_sensitive_and_the_rest_is() -> None:
@@ -130,7 +141,11 @@ def test_credentials_in_an_s3_uri_are_refused_and_not_shown() -> None:
         ("https://h", "password", "called 'auth'"),
         ("file:///x", "default_block_size", "called 'block_bytes'"),
         ("s3://b", "client_kwargs", "options of their own, such as endpoint_url"),
-        ("s3://b", "max_retries", "RetryLayer"),
+        ("s3://b", "max_retries", "called 'attempts_max'"),
+        ("memory://b", "retry_config", "RetryLayer"),
+        ("s3://b", "connect_timeout", "called 'connect_timeout_seconds'"),
+        ("https://h", "read_timeout", "called 'read_timeout_seconds'"),
+        ("s3://b", "multipart_chunksize", "called 'part_bytes'"),
         ("s3://b", "timeout", "read_timeout_seconds"),
         ("s3://b", "policy", "'policy' is an option of Operator.reader"),
         ("memory://b", "cache_type", "'policy' is an option of Operator.reader"),
@@ -147,7 +162,7 @@ def test_an_unknown_option_is_answered_with_the_one_that_is_meant(uri: str, name
 
 
 def test_every_other_name_leads_to_an_option_that_there_is() -> None:
-    known = READER_OPTIONS.union(*map(store_options, SERVICE_OPTIONS))
+    known = READER_OPTIONS.union(*map(store_options, supported_schemes()))
     assert set(_OTHER_NAMES.values()) <= known
     assert not (_OTHER_NAMES.keys() | _HINTS.keys()) & known
 
@@ -183,8 +198,9 @@ URIS = {"s3": "s3://bucket", "http": "http://h/", "file": "file:///x", "memory":
 ALLOWED: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("region", "profile", "ca_bundle", "auth"), str),
     **dict.fromkeys(("anonymous", "allow_http", "request_payer", "follow_redirects", "follow_symlinks"), bool),
-    **dict.fromkeys(("block_bytes", "prefetch_blocks", "concurrency"), int),
-    "budget_wait_seconds": (int, float),
+    **dict.fromkeys(("block_bytes", "prefetch_blocks", "concurrency", "attempts_max"), int),
+    **dict.fromkeys(("budget_wait_seconds", "retry_seconds"), (int, float)),
+    **dict.fromkeys(("connect_timeout_seconds", "read_timeout_seconds"), (int, float)),
 }
 
 
@@ -206,7 +222,6 @@ def test_an_option_of_a_wrong_type_is_refused_by_name(scheme: str) -> None:
 
 
 def test_every_scheme_knows_the_options_of_an_operator() -> None:
-    assert set(SERVICE_OPTIONS) >= {"s3", "s3a", "http", "https", "file", "memory"}
     service, rest = configure("memory://x", dict.fromkeys(OPERATOR_OPTIONS, 1))
     assert set(rest) == set(OPERATOR_OPTIONS)
     assert service.info.scheme == "memory"
@@ -244,9 +259,114 @@ def test_a_variable_that_is_like_no_option_is_left_to_whoever_reads_it(
 def test_variables_of_other_schemes_are_not_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in (*SERVICE_OPTIONS["s3"], *OPERATOR_OPTIONS):
+    for name in (*service_options("s3"), *OPERATOR_OPTIONS):
         if name != "proxies":
             monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", "")
     _check_variable.cache_clear()
     Operator.from_uri("memory://x")
     assert [text for text in caplog.messages if "AIOPREFETCH_REGION" in text or "_BYTES" in text] == []
+
+
+# The options of retry, timeouts and parts: where they apply, a value, and the place where it arrives.
+LATER: list[tuple[str, str, Any]] = [
+    ("memory://x", "attempts_max", 7),
+    ("file:///x", "attempts_max", 1),
+    ("s3://bucket", "retry_seconds", 2.5),
+    ("http://h/", "retry_seconds", 0.5),
+    ("s3://bucket", "connect_timeout_seconds", 2.5),
+    ("s3a://bucket", "read_timeout_seconds", 75.5),
+    ("https://h/", "connect_timeout_seconds", 90.5),
+    ("https://h/", "read_timeout_seconds", 0.5),
+    ("s3://bucket", "part_bytes", 64 << 20),
+]
+
+
+def arrived(operator: Operator, name: str) -> Any:
+    """The value of an option, where it works."""
+    if name == "attempts_max":
+        return layer_of(operator, RetryLayer).attempts_max
+    if name == "retry_seconds":
+        return layer_of(operator, RetryLayer).total_seconds
+    return getattr(operator._service, name)
+
+
+def layer_of(operator: Operator, kind: type[L]) -> L:
+    """The layer of a type in the stack."""
+    return next(layer for layer in operator._layers if isinstance(layer, kind))
+
+
+@pytest.mark.parametrize(("uri", "name", "value"), LATER)
+def test_options_of_retry_timeouts_and_parts(uri: str, name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a keyword, as a variable, and in ``ap.sync.open``; ``None`` is the default."""
+    assert arrived(Operator.from_uri(uri, **{name: value}), name) == value
+    default = arrived(Operator.from_uri(uri), name)
+    assert arrived(Operator.from_uri(uri, **{name: None}), name) == default != value
+    with open_file(f"{uri.rstrip('/')}/dir/k", **{name: value}) as file:
+        assert arrived(file._operator, name) == value
+    monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", str(value))
+    assert arrived(Operator.from_uri(uri), name) == value
+    assert arrived(Operator.from_uri(uri, **{name: default}), name) == default
+    with open_file(f"{uri.rstrip('/')}/dir/k") as file:
+        assert arrived(file._operator, name) == value
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    operator = Operator.from_uri("s3://bucket")
+    found = {name: arrived(operator, name) for _, name, _ in LATER}
+    assert found == {
+        "attempts_max": 4,
+        "retry_seconds": 60.0,
+        "connect_timeout_seconds": 5.0,
+        "read_timeout_seconds": 20.0,
+        "part_bytes": 8 << 20,
+    }
+
+
+@pytest.mark.parametrize(
+    ("uri", "name", "value"),
+    [
+        *(("memory://x", "attempts_max", value) for value in (0, -1, 1.5, True, "4")),
+        *(("memory://x", "retry_seconds", value) for value in (-1, "60", True, float("inf"), float("nan"))),
+        *(("s3://bucket", "connect_timeout_seconds", value) for value in (0, -1, "5", True)),
+        *(("http://h/", "read_timeout_seconds", value) for value in (0, -1, "5", True)),
+        *(("s3://bucket", "part_bytes", value) for value in (0, (5 << 20) - 1, "8 MiB", True)),
+    ],
+)
+def test_wrong_values_of_retry_timeouts_and_parts(uri: str, name: str, value: Any) -> None:
+    """Option and value are named, by ``from_uri`` and by ``ap.sync.open``."""
+    for attempt in (lambda: Operator.from_uri(uri, **{name: value}), lambda: open_file(f"{uri}k/k", **{name: value})):
+        with pytest.raises(ConfigInvalid) as caught:
+            attempt()
+        assert name in caught.value.message
+        assert repr(value) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ATTEMPTS_MAX", "4.5"),
+        ("RETRY_SECONDS", "soon"),
+        ("CONNECT_TIMEOUT_SECONDS", "5s"),
+        ("READ_TIMEOUT_SECONDS", "x"),
+        ("PART_BYTES", "8MB"),
+    ],
+)
+def test_wrong_variables_of_retry_timeouts_and_parts(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"AIOPREFETCH_{name}", text)
+    with pytest.raises(ConfigInvalid, match=f"AIOPREFETCH_{name}='{text}'"):
+        Operator.from_uri("s3://bucket")
+
+
+@pytest.mark.parametrize("uri", ["file:///x", "memory://x"])
+def test_a_store_without_connections_has_no_timeouts_and_no_parts(uri: str) -> None:
+    for name in ("connect_timeout_seconds", "read_timeout_seconds", "part_bytes"):
+        with pytest.raises(ConfigInvalid, match=f"unknown option '{name}'"):
+            Operator.from_uri(uri, **{name: 8 << 20})
+
+
+def test_no_layer_ends_a_wait_that_the_options_allow() -> None:
+    """A long wait for a response is a matter of the service, and its Timeout grows with it."""
+    timeout = layer_of(Operator.from_uri("s3://b-1", connect_timeout_seconds=50, read_timeout_seconds=90), TimeoutLayer)
+    assert (timeout.timeout_seconds, timeout.stall_seconds) == (140.0, 90.0)
+    assert layer_of(Operator.from_uri("s3://b-1", read_timeout_seconds=1), TimeoutLayer) == TimeoutLayer()
+    assert layer_of(Operator.from_uri("memory://x"), TimeoutLayer) == TimeoutLayer()

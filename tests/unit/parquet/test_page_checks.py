@@ -10,6 +10,7 @@ from aioprefetch.errors import BudgetExhausted, ConfigInvalid, InvalidType, Untr
 from aioprefetch.parquet import chunk_columns, read_table, scan
 from aioprefetch.parquet.page_header import read_page_header
 from aioprefetch.parquet.row_reader import decode_pool
+from tests.profile import chosen
 from tests.unit.gates import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
@@ -44,7 +45,7 @@ async def test_no_flipped_bit_becomes_another_row(writer: str, options: dict[str
     expected = TABLE.slice(20, 40) if options else TABLE
     end = pages_end(data)
     async with bench() as b:
-        for _ in range(100):
+        for _ in range(chosen(quick=40, full=100)):
             flipped = bytearray(data)
             flipped[rng.randrange(4, end)] ^= 1 << rng.randrange(8)
             b.put(bytes(flipped))

@@ -18,6 +18,7 @@ from aioprefetch.parquet.paged_leaf import PagedLeaf, can_be_merged, merged
 from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
+from tests.profile import combinations
 from tests.unit.parquet.parquet_files import footer_at_hand, nested_table, written
 
 ROWS = 3_000
@@ -112,10 +113,10 @@ def indexed(table: pa.Table = TABLE, **options: Any) -> bytes:
     return written(table, write_page_index=True, **options)
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("use_dictionary", [True, False])
-@pytest.mark.parametrize("leaf", range(8))
+@pytest.mark.parametrize(
+    ("leaf", "use_dictionary", "compression", "version"),
+    combinations(range(8), [True, False], ["none", "zstd"], ["1.0", "2.0"]),
+)
 def test_rows_of_chosen_pages(leaf: int, use_dictionary: bool, compression: str, version: str) -> None:
     data = indexed(use_dictionary=use_dictionary, compression=compression, data_page_version=version)
     made = Leaf(data, leaf, [(120, 130), (700, 900)])

@@ -13,6 +13,7 @@ from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunk_read import PageWalk
 from aioprefetch.parquet.page_header import BadPage, PageHeader, read_page_header
 from aioprefetch.parquet.sparse_file import SparseFile
+from tests.profile import combinations
 from tests.unit.parquet.parquet_files import nested_table, written
 
 ROWS = 5_000
@@ -53,9 +54,7 @@ class Chunk:
             position = header.end
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize(("name", "compression", "version"), combinations(list(FLAT), ["none", "zstd"], ["1.0", "2.0"]))
 def test_pyarrow_needs_no_byte_beyond_the_rows_that_are_ready(name: str, compression: str, version: str) -> None:
     """Only the bytes that had come are there: everything else reads as zeros, which is no page."""
     data = small_pages({name: FLAT[name]}, compression=compression, data_page_version=version)

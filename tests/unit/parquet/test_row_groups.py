@@ -10,7 +10,6 @@ import pytest
 
 from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet import windows as windows_module
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.page_header import PageOptions
 from aioprefetch.parquet.plan import plan_scan
@@ -42,22 +41,22 @@ async def operator() -> AsyncIterator[Operator]:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def no_small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks are scheduled one by one, however small."""
-    monkeypatch.setattr(windows_module, "_SMALL_GROUP_BYTES", 0)
-
-
 class Scanned:
     """Both ends of a scan without its loops: reads that come when the test says so, and the decoder."""
 
-    def __init__(self, data: bytes, plan: Plan, service: IoService, *, batch_rows: int) -> None:
+    def __init__(self, data: bytes, plan: Plan, service: IoService, *, batch_rows: int, small_group_bytes: int) -> None:
         footer = footer_at_hand(data)
         footer.pinned.tail_start = len(data)  # Nothing came with the footer.
         self.io = HeldIo(data)
         projection = Projection(footer.metadata, footer.shape.paths, plan.columns, None)
         made, units = WindowMaker(
-            footer, plan, projection, self.io.memory, PageOptions(), segment_bytes=service.request_bytes_max
+            footer,
+            plan,
+            projection,
+            self.io.memory,
+            PageOptions(),
+            segment_bytes=service.request_bytes_max,
+            small_group_bytes=small_group_bytes,
         ).make(batch_rows)
         self.windows = made
         self.schedulers = [LeafScheduler(one, plan.row_count) for one in units]
@@ -84,11 +83,18 @@ class Scanned:
 
 
 async def scanned(
-    operator: Operator, data: bytes, *, segment_bytes: int = 1 << 20, batch_rows: int = 65536, **options: Any
+    operator: Operator,
+    data: bytes,
+    *,
+    segment_bytes: int = 1 << 20,
+    batch_rows: int = 65536,
+    small_group_bytes: int = 0,
+    **options: Any,
 ) -> Scanned:
+    """A scan that is under way. Chunks are scheduled one by one unless ``small_group_bytes`` joins them."""
     plan = await plan_scan(footer_at_hand(data), request_bytes_max=segment_bytes, **options)
     service = IoService(operator.accessor(), operator.runtime(), request_bytes_max=segment_bytes)
-    return Scanned(data, plan, service, batch_rows=batch_rows)
+    return Scanned(data, plan, service, batch_rows=batch_rows, small_group_bytes=small_group_bytes)
 
 
 def small_pages(table: pa.Table = TABLE, **options: Any) -> bytes:
@@ -112,11 +118,8 @@ async def test_large_chunks_are_cut_and_interleaved(operator: Operator) -> None:
     assert [line.rows for line in made.lines] == sorted({line.rows for line in made.lines})
 
 
-async def test_small_row_groups_are_submitted_and_decoded_together(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windows_module, "_SMALL_GROUP_BYTES", 1 << 20)
-    made = await scanned(operator, small_pages(row_group_size=100))
+async def test_small_row_groups_are_submitted_and_decoded_together(operator: Operator) -> None:
+    made = await scanned(operator, small_pages(row_group_size=100), small_group_bytes=1 << 20)
     assert len(made.io.reads) == 40
     assert [read.row for read in made.io.reads] == list(range(0, ROWS, 100))
     assert [len(read.ranges) for read in made.io.reads] == [3] * 40
@@ -375,14 +378,11 @@ async def test_row_groups_that_fit_are_not_cut() -> None:
     assert limits.request_bytes_max == plan.request_bytes_max
 
 
-async def test_small_neighbours_of_large_row_groups_are_submitted_together(
-    operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_small_neighbours_of_large_row_groups_are_submitted_together(operator: Operator) -> None:
     data = small_pages(row_group_size=2_000)
     alone = await scanned(operator, data)
     sizes = [end - start for read in alone.io.reads[:3] for start, end in read.ranges]
-    monkeypatch.setattr(windows_module, "_SMALL_GROUP_BYTES", sizes[0] + sizes[1])
-    made = await scanned(operator, data)
+    made = await scanned(operator, data, small_group_bytes=sizes[0] + sizes[1])
     assert [len(read.ranges) for read in made.io.reads[:2]] == [2, 1]
     for read in made.io.reads:
         read.come()

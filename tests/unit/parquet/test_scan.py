@@ -101,9 +101,9 @@ async def test_rows_without_columns(b: Bench) -> None:
         pc.field("f") > 0.5,
     ],
 )
-@pytest.mark.parametrize("columns", [None, ["s"], ["st.x", "i"], []])
-async def test_filters(b: Bench, filters: Any, columns: list[str] | None) -> None:
-    await same(b, filters=filters, columns=columns)
+async def test_filters(b: Bench, filters: Any) -> None:
+    for columns in (None, ["s"], ["st.x", "i"], []):
+        await same(b, filters=filters, columns=columns)
 
 
 async def test_row_groups_that_cannot_match_are_not_requested(b: Bench) -> None:

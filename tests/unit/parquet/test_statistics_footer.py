@@ -48,10 +48,15 @@ PROBES = [
 ]
 
 
-@pytest.mark.parametrize("bound", [b"", b"\1", b"\1" * 7, b"\1" * 50, b"\1" * 5000])
-@pytest.mark.parametrize("leaf", range(8))
-def test_bounds_of_another_width_are_no_bounds(leaf: int, bound: bytes) -> None:
-    """Given to pyarrow, some of these end the process."""
+@pytest.mark.parametrize("bound", [b"", b"\1", b"\1" * 7, b"\1" * 50, b"\1" * 5000], ids=len)
+def test_bounds_of_another_width_are_ignored(bound: bytes) -> None:
+    """pyarrow ends the process for some of these."""
+    for leaf in range(8):
+        check_bound(leaf, bound)
+
+
+def check_bound(leaf: int, bound: bytes) -> None:
+    """Prune by every column when one of them has this bound."""
     tree = tree_of(WITH_STATISTICS)
     for number in (1, 2, 5, 6):
         chunk_of(tree, 0, leaf)[3][1][12][1][number] = (thrift.BINARY, bound)

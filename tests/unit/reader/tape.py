@@ -6,7 +6,7 @@ from typing import Literal
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
-from aioprefetch.reader.window import Look, Session, Windows
+from aioprefetch.reader.window import Session, WindowDecision, Windows
 
 BLOCK = 64
 AHEAD = 8
@@ -27,34 +27,34 @@ class Tape:
     windows: Windows
     asked: set[int] = field(default_factory=set)
     ahead: list[Range] = field(default_factory=list)
-    left: list[Range] = field(default_factory=list)
+    abandoned: list[Range] = field(default_factory=list)
     hits: dict[int, int] = field(default_factory=dict)
 
     def read(
         self, start: int, end: int, *, stall: Stall = "always", at_cursor: bool = False, may_grow: bool = True
-    ) -> Look:
+    ) -> WindowDecision:
         """A read that its reader reports; what it entails is asked for."""
         missing = not self.asked.issuperset(range(start, end))
         stalled = stall == "always" or (stall == "on a miss" and missing)
-        look = self.windows.observe(
+        look = self.windows.on_read(
             start, end, missing=missing, stalled=stalled, at_cursor=at_cursor, may_grow=may_grow
         )
         self.ask(start, end, look)
-        if look.left is not None:
-            self.left.append(look.left)
+        if look.abandoned is not None:
+            self.abandoned.append(look.abandoned)
         if look.ahead is not None:
             self.ahead.append(look.ahead)
             self.ask(*look.ahead, look)
         return look
 
-    def ask(self, start: int, end: int, look: Look) -> None:
+    def ask(self, start: int, end: int, look: WindowDecision) -> None:
         """Whole blocks, or exactly this."""
         block = self.windows.block_bytes
         if look.fill == "block":
             start, end = start // block * block, min(self.windows.stop, block_end(end, block))
         self.asked.update(range(start, end))
 
-    def run(self, start: int, size: int, reads: int, **options: Stall | bool) -> list[Look]:
+    def run(self, start: int, size: int, reads: int, **options: Stall | bool) -> list[WindowDecision]:
         """Reads in order."""
         return [self.read(start + n * size, start + (n + 1) * size, **options) for n in range(reads)]  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def session_at(windows: Windows, position: int) -> Session:
     return found
 
 
-def scatter(made: Tape, number: int, *, start: int = FAR // 2, at_cursor: bool = False) -> list[Look]:
+def scatter(made: Tape, number: int, *, start: int = FAR // 2, at_cursor: bool = False) -> list[WindowDecision]:
     """Short reads, each too far from all others to belong to them."""
     return [
         made.read(place, place + 4, at_cursor=at_cursor)

@@ -115,7 +115,7 @@ def test_a_run_that_the_cursor_leaves_halves_the_limit_and_breaks_off_what_lies_
     made = tape()
     made.run(0, BLOCK, 8, at_cursor=True)
     look = made.read(FAR // 2, FAR // 2 + 4, at_cursor=True)
-    assert look.left == (8 * BLOCK, 16 * BLOCK)
+    assert look.abandoned == (8 * BLOCK, 16 * BLOCK)
     assert made.windows.limit == AHEAD // 2
 
 
@@ -123,7 +123,7 @@ def test_a_run_that_had_nothing_ahead_is_left_for_nothing() -> None:
     made = tape("columnar")
     made.read(0, 8, at_cursor=True)
     look = made.read(FAR // 2, FAR // 2 + 8, at_cursor=True)
-    assert look.left is None
+    assert look.abandoned is None
     assert made.windows.limit == AHEAD
 
 

@@ -10,7 +10,7 @@ from aioprefetch.errors import WrongLoop
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.iterators import ChunkIterator
 from aioprefetch.reader.policy import find_policy
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.reader.window import Session, Windows
 from tests.unit.gates import Bench, Call, settle
 from tests.unit.reader.ahead import AHEAD, BLOCK, ahead_bench, answer_all, assert_all_given_back
@@ -234,7 +234,7 @@ def two_runs() -> tuple[Windows, Session, Session]:
     windows = Windows(policy, GROWTHS["stall"], block_bytes=10, blocks_max=8)
     windows.stop = 1000
     run = windows.expect(0)
-    run.reach = 80
+    run.requested_end = 80
     other = Session(40, 50, 50, 70, 2, established=True)
     windows.sessions.append(other)
     return windows, run, other
@@ -243,7 +243,7 @@ def two_runs() -> tuple[Windows, Session, Session]:
 def test_what_two_runs_have_asked_for_is_the_other_ones_now() -> None:
     windows, run, other = two_runs()
     assert windows.leave(run, 0) == [(0, 50), (70, 80)]
-    assert (run.reach, other.position, other.reach, windows.positions) == (0, 50, 70, (50,))
+    assert (run.requested_end, other.position, other.requested_end, windows.positions) == (0, 50, 70, (50,))
 
 
 def test_runs_that_have_become_one_are_left_alone() -> None:
@@ -251,4 +251,4 @@ def test_runs_that_have_become_one_are_left_alone() -> None:
     run.position = 50
     assert windows.leave(run, 50) == []
     assert windows.sessions == [run]
-    assert run.reach == 80
+    assert run.requested_end == 80

@@ -22,15 +22,16 @@ async def nothing_left(b: Bench, reader: RangeReader) -> None:
     await settle()
     budget = b.runtime.budget
     assert budget.waiting == 0
-    pinned = reader._object
-    if pinned is None or pinned.file is None:
+    reads = reader._reads
+    if reads is None or reads.file is None:
         return
+    pinned, file = reads.pinned, reads.file
     assert not pinned._waits
-    assert all(not fetch.has_waiters for fetch in pinned.file.fetches)
-    assert sum(one.pins for block in pinned.file.blocks.values() for one in block.segments) == 0
+    assert all(not fetch.has_waiters for fetch in file.fetches)
+    assert sum(one.pins for block in file.blocks.values() for one in block.segments) == 0
     await reader.unbuffer()
     await settle()
-    assert pinned.file.fetches == []
+    assert file.fetches == []
     assert budget.used_bytes == 0
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
-from tests.unit.gates import MIB, Call, settle
+from tests.unit.gates import MIB, Call, reads_of, settle
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,
@@ -214,7 +214,7 @@ async def test_unbuffer_beside_another_reader_breaks_off_its_own_requests_alone(
             assert [one.cancelled for one in ahead] == [number != 2 for number in range(1, AHEAD + 1)]
             ahead[1].finish()
             assert await waiting == b.data[2 * BLOCK : 2 * BLOCK + 10]
-            assert other._hit(0, 10) == b.data[:10]
+            assert reads_of(other).hit(0, 10) == b.data[:10]
         await reader.aclose()
         await assert_all_given_back(b)
 

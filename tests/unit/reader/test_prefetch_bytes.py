@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Closed, ObjectChanged, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
@@ -180,10 +180,10 @@ class _Undead(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         if not self._layer.active:
             return await self.inner.read(request, sink)
-        body = await self.inner.open_read(request)
-        sink.begin(body.head, path=request.path)
-        sink.feed(memoryview(await body.read_chunk())[: body.head.size // 2])
-        await body.aclose()
+        response = CollectSink()
+        head = (await self.inner.read(request, response)).head
+        sink.begin(head, path=request.path)
+        sink.feed(response.to_view()[: head.size // 2])
         self._layer.halted.append((sink, sink.writable()))
         try:
             await asyncio.get_running_loop().create_future()

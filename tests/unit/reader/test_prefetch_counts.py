@@ -9,7 +9,7 @@ import pytest
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.statistics import Statistics
 from tests.unit.blocks.spill.disk_bench import BLOCK as DISK_BLOCK
 from tests.unit.blocks.spill.disk_bench import disk_bench, key_in, on_disk, reader_of, tier_of

@@ -11,7 +11,7 @@ import pytest
 from aioprefetch.errors import Error, NotFound, RangeNotSatisfied, Unavailable
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 from aioprefetch.runtime.statistics import Statistics
 from aioprefetch.services.memory import Memory

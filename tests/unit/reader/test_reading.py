@@ -16,7 +16,7 @@ from aioprefetch import RangeReader
 from aioprefetch.errors import InvalidRange, InvalidType, SizeUnknown, Unavailable
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
-from tests.unit.gates import KIB, MIB, bench, settle
+from tests.unit.gates import KIB, MIB, bench, file_of, settle
 
 BLOCK = 64 * KIB
 SMALL = 1000
@@ -148,9 +148,7 @@ async def test_evicted_between_arrival_and_use_is_fetched_again() -> None:
         b.gate.open = False
         task = asyncio.create_task(reader.read_at(100, 300))
         call = await b.next_call()
-        assert reader._object is not None
-        assert reader._object.file is not None
-        reader._object.file.blocks.clear()
+        file_of(reader).blocks.clear()
         call.finish()
         b.gate.open = True
         assert await task == b.data[100:400]

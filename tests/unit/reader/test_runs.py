@@ -10,7 +10,7 @@ from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.window import Session, Windows
 from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, blank
-from tests.unit.gates import settle
+from tests.unit.gates import file_of, reads_of, settle
 
 BLOCK = 64 * KIB
 AHEAD = 8
@@ -28,8 +28,7 @@ class Reader:
     @property
     def windows(self) -> Windows:
         """The windows behind it."""
-        assert self.reader._object is not None
-        return self.reader._object.prefetcher.windows
+        return reads_of(self.reader).windows
 
     def run_from(self, start: int) -> Session:
         """The run that began there."""
@@ -85,11 +84,11 @@ async def test_a_run_is_told_of_by_the_first_read_in_each_block_that_was_fetched
     """So its window moves on while it finds everything it wants."""
     await r.run(0, 4)
     before = r.run_from(0)
-    reach = before.reach
+    requested_end = before.requested_end
     for start in range(4 * BLOCK, 8 * BLOCK, KIB):
         await r.read(start, KIB)
     assert r.run_from(0) is before
-    assert before.reach >= reach + 3 * BLOCK
+    assert before.requested_end >= requested_end + 3 * BLOCK
     assert before.position == 7 * BLOCK + KIB
 
 
@@ -123,19 +122,16 @@ async def test_a_run_that_the_cursor_left_bounds_no_window(r: Reader) -> None:
     r.reader.set_policy("sequential")
     r.reader.seek(10 * BLOCK)
     await r.reader.read(BLOCK)
-    assert r.run_from(10 * BLOCK).reach > 10 * BLOCK + AHEAD // 2 * BLOCK
+    assert r.run_from(10 * BLOCK).requested_end > 10 * BLOCK + AHEAD // 2 * BLOCK
     r.reader.seek(17 * BLOCK)
     await r.reader.read(BLOCK)
-    assert r.run_from(10 * BLOCK).reach > 21 * BLOCK
+    assert r.run_from(10 * BLOCK).requested_end > 21 * BLOCK
 
 
 async def test_what_was_evicted_unread_halves_the_windows(r: Reader) -> None:
     await r.run(0, 12)
     assert r.run_from(0).blocks == AHEAD
-    assert r.reader._object is not None
-    file = r.reader._object.file
-    assert file is not None
-    file.evicted_unread_bytes += BLOCK
+    file_of(r.reader).evicted_unread_bytes += BLOCK
     await r.read(12 * BLOCK)
     assert r.run_from(0).blocks == AHEAD // 2 + 1  # Halved, and one further.
     await r.read(13 * BLOCK)

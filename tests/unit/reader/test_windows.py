@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
-from aioprefetch.reader.window import SESSIONS_MAX, SKIP_BYTES, Look
+from aioprefetch.reader.window import SESSIONS_MAX, SKIP_BYTES, WindowDecision
 from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, block_end, scatter, session_at, tape
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -68,11 +68,11 @@ def test_no_program_of_reads_leaves_the_limits(
             assert step.may_grow
             assert end <= look.ahead[0] < look.ahead[1] <= stop
             assert look.ahead[1] <= block_end(end, block) + blocks_max * block
-        if look.left is not None:
+        if look.abandoned is not None:
             assert step.at_cursor or len(windows.sessions) == SESSIONS_MAX
-            assert look.left[0] < look.left[1] <= stop
+            assert look.abandoned[0] < look.abandoned[1] <= stop
         if POLICIES[policy].window == "none":
-            assert look == Look("exact")
+            assert look == WindowDecision("exact")
         if POLICIES[policy].fill == "block":
             assert look.fill == "block"
 
@@ -129,15 +129,15 @@ def test_a_run_towards_the_start_asks_for_no_more_than_it_has_read(
         start, end = max(0, front - size), front
         if start == end:
             break
-        look = windows.observe(start, end, missing=True, stalled=True, may_grow=may_grow, backward=True)
+        look = windows.on_read(start, end, missing=True, stalled=True, may_grow=may_grow, backward=True)
         front = start
-        assert look.left is None
+        assert look.abandoned is None
         if look.ahead is not None:
             assert may_grow
             assert 0 <= look.ahead[0] < look.ahead[1] == start
             assert start - look.ahead[0] <= min(begin - start, blocks_max * BLOCK)
         if policy != "columnar":
-            assert look == Look("block")
+            assert look == WindowDecision("block")
         elif begin - start >= BLOCK:
             assert (look.fill, look.ahead) == ("block", None)
 
@@ -170,7 +170,7 @@ def test_reads_of_bytes_that_are_there_are_not_scattered() -> None:
     made.asked.update(range(40 * BLOCK))
     for start in (0, 20 * BLOCK, 10 * BLOCK, 30 * BLOCK, 5 * BLOCK, 15 * BLOCK):
         made.read(start, start + 4)
-    assert not made.windows.scattered
+    assert not made.windows.is_random
 
 
 @pytest.mark.parametrize("burst", [3, 4, 16, 17, 200])
@@ -243,7 +243,7 @@ def test_small_skips_keep_the_run(skip: int) -> None:
     made.read(position + BLOCK // 2, position + BLOCK)
     (session,) = made.windows.sessions
     assert (session.position, session.blocks) == (position + BLOCK, AHEAD)
-    assert made.left == []
+    assert made.abandoned == []
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4, 7])
@@ -273,9 +273,9 @@ def test_a_skip_in_a_large_block_is_as_long_as_the_run_at_most(run: int, skip: i
     """Or as it takes a first byte to read on through it, and no longer than a block."""
     made = tape(block=4 * SKIP_BYTES, stop=1 << 40, blocks_max=0)
     begin = 100 * SKIP_BYTES
-    look = made.windows.observe(begin, begin + run, missing=True, stalled=True)
+    look = made.windows.on_read(begin, begin + run, missing=True, stalled=True)
     position = begin + run + sign * skip
-    look = made.windows.observe(position, position + 1, missing=True, stalled=True)
+    look = made.windows.on_read(position, position + 1, missing=True, stalled=True)
     assert look.ahead is None
     assert (len(made.windows.sessions) == 1) is kept
 
@@ -288,7 +288,7 @@ def test_long_skips_into_what_lies_ahead_are_scattered_reads_after_all() -> None
     for _ in range(3):
         position += 4 * BLOCK
         made.read(position, position + 4)
-    assert made.windows.scattered
+    assert made.windows.is_random
     look = made.read(position + 4 * BLOCK, position + 4 * BLOCK + 4)
     assert (look.ahead, look.continues) == (None, False)
 
@@ -312,8 +312,8 @@ def test_two_runs_in_turns_keep_both_windows(policy: str, at_cursor: bool) -> No
         for start in (number * BLOCK, other + number * BLOCK):
             made.read(start, start + BLOCK, at_cursor=at_cursor)
         if number == 4:
-            made.left.clear()
-    assert made.left == []
+            made.abandoned.clear()
+    assert made.abandoned == []
     assert [session.blocks for session in made.windows.sessions] == [AHEAD, AHEAD]
     assert made.windows.limit == AHEAD
 
@@ -327,7 +327,7 @@ def test_two_runs_and_random_reads_in_turns_keep_both_windows(at_cursor: bool) -
         scatter(made, 1, start=FAR // 2 + number * 64 * BLOCK, at_cursor=at_cursor)
     ends = 40 * BLOCK, FAR // 4 + 40 * BLOCK
     assert [session_at(made.windows, end).blocks for end in ends] == [AHEAD, AHEAD]
-    assert made.left == []
+    assert made.abandoned == []
 
 
 def test_no_more_than_so_many_runs_are_remembered_and_scattered_reads_go_first() -> None:
@@ -370,8 +370,8 @@ def test_a_run_that_the_cursor_left_bounds_no_window() -> None:
     made.run(20 * BLOCK, BLOCK, 4, at_cursor=True)
     made.read(14 * BLOCK, 15 * BLOCK, at_cursor=True)
     look = made.read(15 * BLOCK, 16 * BLOCK, at_cursor=True)
-    assert session_at(made.windows, 16 * BLOCK).reach > 20 * BLOCK
-    assert look.left is None
+    assert session_at(made.windows, 16 * BLOCK).requested_end > 20 * BLOCK
+    assert look.abandoned is None
 
 
 def test_hits_of_a_run_are_counted_once() -> None:

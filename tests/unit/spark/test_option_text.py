@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
-from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, SERVICE_OPTIONS
+from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, Option, option_name
 from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
 from aioprefetch.spark.settings import SourceSettings, parse_options
-from aioprefetch.spark.store_options import RETRY_OPTIONS
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
@@ -264,8 +263,7 @@ def test_f1_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_sai
 
 def test_every_option_of_an_operator_has_a_text_form() -> None:
     targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
-    services = {name for names in SERVICE_OPTIONS.values() for name in names}
-    assert targets == services | set(OPERATOR_OPTIONS) | set(RETRY_OPTIONS)
+    assert targets == {name for scheme in supported_schemes() for name in store_options(scheme)}
     constructor = set(inspect.signature(Operator.__init__).parameters) - {"self", "service"}
     assert constructor == set(OPERATOR_OPTIONS)
 

@@ -158,16 +158,6 @@ async def test_after_one_byte_of_a_response_nothing_is_repeated(sent: bytes) -> 
         assert counted(client, "transport_stale_connections") == 0
 
 
-async def test_a_stream_replaces_a_stale_connection_too() -> None:
-    async with RawServer(breaking_at(2, b"", "RST")) as server, client_of() as client:
-        await get(client, server.target())
-        response = await client.open(server.target(), b"")
-        assert bytes(await response.read_chunk()) == SMALL
-        assert bytes(await response.read_chunk()) == b""
-        response.close()
-        assert (server.requests, client.snapshot().open) == (3, 1)
-
-
 async def test_a_server_that_hangs_up_at_once() -> None:
     """Before the request can be sent, or in the middle of that: never anything but our own errors."""
 

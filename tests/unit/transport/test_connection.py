@@ -235,7 +235,7 @@ def test_nobody_waits_for_an_idle_connection() -> None:
 
 
 def test_a_request_after_a_paused_answer_is_received() -> None:
-    """The reader of a stream was behind when its last byte came: the next one does not wait for that."""
+    """A receiver paused the connection at its last byte: the next response does not wait for that."""
     wire, taker = Wire(), Taker()
 
     def pause_at_the_end(memory: Memory) -> None:

@@ -1,7 +1,6 @@
 """How answers end, over TCP and over TLS: whole, cut, or followed by what nobody asked for. Never short in silence."""
 
 import asyncio
-import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,13 +12,15 @@ import pytest
 
 from aioprefetch.errors import Unavailable
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import HttpClient, StreamedAnswer, Target
+from aioprefetch.transport import HttpClient, Target
+from tests.profile import combinations
 from tests.unit.transport.blocking_server import PATIENCE_SECONDS, BlockingServer, Handler, hang_up, next_request
-from tests.unit.transport.raw_server import RawServer, answering, eventually, reply
+from tests.unit.transport.raw_server import eventually, reply
 from tests.unit.transport.tls_servers import Authority, client, target_of
-from tests.unit.transport.wire import Taker, Wire
+from tests.unit.transport.wire import PausingTaker, Taker
 
 BODY = content(3_000_000)
+KINDS = ["length", "chunks", "end"]
 SIZES = [10, 16_000, 100_000, 300_000, 3_000_000]
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 FORGED = reply(b"forged")
@@ -74,21 +75,6 @@ def no_complaint() -> Iterator[None]:
     assert complaints == []
 
 
-async def streamed(http: HttpClient, target: Target) -> bytes:
-    """A body, read piece by piece."""
-    return await rest_of(await http.open(target, b""))
-
-
-async def rest_of(response: StreamedAnswer) -> bytes:
-    data = bytearray()
-    try:
-        while piece := await response.read_chunk():
-            data += piece
-    finally:
-        response.close()
-    return bytes(data)
-
-
 async def whole(http: HttpClient, target: Target) -> bytes:
     """A body in one piece of memory."""
     taker = Taker()
@@ -103,9 +89,14 @@ async def scattered(http: HttpClient, target: Target) -> bytes:
     return taker.content()
 
 
-@pytest.mark.parametrize("way", [streamed, whole, scattered])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", ["length", "chunks", "end"])
+async def with_pauses(http: HttpClient, target: Target) -> bytes:
+    """A body whose receiver pauses the connection again and again."""
+    taker = PausingTaker()
+    await http.fetch(target, b"", taker)
+    return taker.content()
+
+
+@pytest.mark.parametrize(("kind", "way", "size"), combinations(KINDS, [with_pauses, whole, scattered], SIZES))
 async def test_a_body_after_which_the_server_hangs_up(security: Any, kind: str, size: int, way: Any) -> None:
     """The end is there before the body was taken, and takes nothing of it away."""
     context, options = security
@@ -116,22 +107,19 @@ async def test_a_body_after_which_the_server_hangs_up(security: Any, kind: str, 
             await eventually(lambda: http.snapshot().open == 0)
 
 
-@pytest.mark.parametrize("kind", ["length", "chunks", "end"])
-@pytest.mark.parametrize("size", [400_000, 3_000_000])
-async def test_a_slow_reader_of_a_body_after_which_the_server_hangs_up(security: Any, kind: str, size: int) -> None:
-    """What came while nobody read is not lost with the connection."""
+@pytest.mark.parametrize(("kind", "size"), combinations(KINDS, [400_000, 3_000_000]))
+async def test_a_slow_receiver_of_a_body_after_which_the_server_hangs_up(security: Any, kind: str, size: int) -> None:
+    """What came during a pause is not lost with the connection."""
     context, options = security
     with no_complaint(), BlockingServer(sending(framed(kind, size)), context) as server:
         async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
-            response = await http.open(target_of(server.url()), b"")
-            await eventually(lambda: response._connection._paused)
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert await rest_of(response) == BODY[:size]
+            taker = PausingTaker(300_000, resumes_after=100)
+            await http.fetch(target_of(server.url()), b"", taker)
+            assert taker.content() == BODY[:size]
+            assert taker.pauses > 0
 
 
-@pytest.mark.parametrize("way", [streamed, whole])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("way", "size"), combinations([with_pauses, whole], SIZES))
 async def test_a_body_that_ends_without_a_word_of_tls(tmp_path: Path, size: int, way: Any) -> None:
     """Anybody on the way can cut a connection: without a length, such a body is not known to be whole."""
     authority = Authority(tmp_path)
@@ -153,7 +141,7 @@ async def test_a_body_that_is_cut(security: Any, kind: str, says_so: bool) -> No
     handle = sending(framed(kind, 300_000)[:-10], says_so=says_so)
     with no_complaint(), BlockingServer(handle, context) as server:
         async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
-            for way in (streamed, whole, scattered):
+            for way in (with_pauses, whole, scattered):
                 with pytest.raises(Unavailable, match="in the middle of the body"):
                     await way(http, target_of(server.url()))
 
@@ -205,80 +193,3 @@ async def test_a_connection_that_says_nothing_is_kept(security: Any) -> None:
             for _ in range(50):
                 assert await whole(http, target_of(server.url())) == BODY[:100]
             assert server.connections == 1
-
-
-# --- who drops a response ---------------------------------------------------------------------------------------------
-
-
-async def dropped(http: HttpClient, target: Target) -> list[StreamedAnswer]:
-    """A response whose body has begun."""
-    response = await http.open(target, b"")
-    await response.read_chunk()
-    return [response]
-
-
-class Streaming(Taker):
-    """Leaves the body to whoever reads ``answer``."""
-
-    def __init__(self, http: HttpClient) -> None:
-        super().__init__()
-        self._http = http
-
-    def begin(self, head: Any, connection: Any) -> Any:
-        self.response = self._http.stream(connection)
-        return self.response.take_over(head)
-
-
-async def dropped_by_a_receiver(http: HttpClient, target: Target) -> list[StreamedAnswer]:
-    """The same, made by a receiver."""
-    taker = Streaming(http)
-    await http.fetch(target, b"", taker)
-    return [taker.response]
-
-
-def collect(responses: list[StreamedAnswer]) -> None:
-    """Drop them for good."""
-    responses.clear()
-    gc.collect()
-
-
-@pytest.mark.parametrize("opening", [dropped, dropped_by_a_receiver])
-@pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_response_that_is_dropped_closes_its_connection(opening: Any, in_thread: bool) -> None:
-    """As a file does, and it says so. Any thread may be the one that collects it."""
-    async with RawServer(answering(reply(BODY))) as server, client(connections_max=1) as http:
-        for _ in range(3):
-            responses = await opening(http, server.target())
-            with pytest.warns(ResourceWarning, match="a response was not closed"):
-                await asyncio.to_thread(collect, responses) if in_thread else collect(responses)
-            await eventually(lambda: http.snapshot().open == 0 and server.open == 0)
-
-
-async def test_a_response_that_was_read_may_be_dropped() -> None:
-    """It holds nothing, and takes the connection from nobody."""
-    async with RawServer(answering(reply(BODY[:100]))) as server, client() as http:
-        for _ in range(3):
-            response = await http.open(server.target(), b"")
-            while await response.read_chunk():
-                pass
-            pieces = response._pieces
-            del response
-            gc.collect()
-            pieces.abandon()
-        assert (server.connections, http.snapshot().open) == (1, 1)
-
-
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_response_that_outlives_its_loop_may_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection was closed with the loop."""
-    wire, taker = Wire(), Taker()
-
-    def closed(call: Any) -> None:
-        raise RuntimeError("Event loop is closed")
-
-    monkeypatch.setattr(wire.loop, "call_soon_threadsafe", closed, raising=False)
-    wire.connection.send(b"GET", taker)
-    responses = [StreamedAnswer(wire.connection, lambda connection: None)]
-    responses[0]._done = wire.connection._done
-    with pytest.warns(ResourceWarning, match="a response was not closed"):
-        collect(responses)

@@ -106,7 +106,7 @@ class Case:
 
 @dataclass
 class Pauser:
-    """Pauses the connection now and then, as the slow reader of a stream does."""
+    """Pauses the connection now and then, as a receiver without memory does."""
 
     wire: Wire
     rng: random.Random

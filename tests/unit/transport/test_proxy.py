@@ -17,7 +17,7 @@ from aioprefetch.services.http import Http
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target
 from aioprefetch.values import ReadRequest
 from tests.unit.transport.raw_server import PATIENCE_SECONDS
-from tests.unit.transport.tls_servers import Authority, Serve, client, get, get_streamed, ok, serving, target_of
+from tests.unit.transport.tls_servers import Authority, Serve, client, get, get_with_pauses, ok, serving, target_of
 
 Way = Callable[[HttpClient, Target], Awaitable[bytes]]
 
@@ -125,7 +125,7 @@ def log_and_answer(log: list[bytes], *bodies: bytes) -> Serve:
 
 
 @pytest.mark.parametrize("authorization", ["", "Basic dXNlcjpwdw=="])
-@pytest.mark.parametrize("way", [get, get_streamed])
+@pytest.mark.parametrize("way", [get, get_with_pauses])
 async def test_http_goes_in_the_absolute_form(authorization: str, way: Way) -> None:
     """The name of the server is the proxy's to resolve; the connection is kept."""
     proxy = ScriptedProxy()
@@ -149,7 +149,7 @@ async def test_https_goes_through_a_tunnel(authority: Authority) -> None:
     ):
         target = target_of("https://inner.example:8443/k", proxy_at(port, f"Basic {CANARY}"))
         assert await get(http, target) == b"small"
-        assert await get_streamed(http, target) == LARGE
+        assert await get_with_pauses(http, target) == LARGE
     ((line, headers),) = proxy.heads
     assert line == "CONNECT inner.example:8443 HTTP/1.1"
     assert headers == {"host": "inner.example:8443", "proxy-authorization": f"Basic {CANARY}"}
@@ -204,7 +204,7 @@ async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None
     proxy = ScriptedProxy(response, then="close")
     async with serving(proxy.serve) as port, client() as http:
         target = target_of(f"https://inner.example:443/k?{CANARY}", proxy_at(port, f"Basic {CANARY}"))
-        for way in (get, get_streamed):
+        for way in (get, get_with_pauses):
             with pytest.raises(kind, match=re.escape(words)) as caught:
                 await way(http, target)
             assert type(caught.value) is kind

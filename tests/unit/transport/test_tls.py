@@ -21,11 +21,12 @@ from tests.unit.transport.tls_servers import (
     Serve,
     client,
     get,
-    get_streamed,
+    get_with_pauses,
     ok,
     serving,
     target_of,
 )
+from tests.unit.transport.wire import PausingTaker
 
 LARGE = bytes(range(256)) * (8 << 12)  # 8 MiB
 # For a server that hangs, and long enough for a busy machine to reach it before.
@@ -68,7 +69,7 @@ Way = Callable[[HttpClient, Target], Awaitable[bytes]]
 
 
 @pytest.mark.parametrize("body", [b"x", bytes(range(256)) * 64, LARGE], ids=["1 B", "16 KiB", "8 MiB"])
-@pytest.mark.parametrize("way", [get, get_streamed])
+@pytest.mark.parametrize("way", [get, get_with_pauses])
 async def test_bodies_are_exact(authority: Authority, body: bytes, way: Way) -> None:
     """And the connection serves the next request."""
     connections: list[int] = []
@@ -102,7 +103,7 @@ async def test_many_at_once(authority: Authority) -> None:
 
 async def refused(http: HttpClient, target: Target, kind: type[Error], match: str) -> Error:
     """The error of a request, in both ways the same."""
-    for way in (get, get_streamed):
+    for way in (get, get_with_pauses):
         with pytest.raises(kind, match=match) as caught:
             await way(http, target)
         assert type(caught.value) is kind
@@ -321,7 +322,7 @@ async def test_a_body_that_breaks_off(authority: Authority, reset: bool, size: i
         assert receiver.received == size or reset
         assert receiver.data[: receiver.received] == LARGE[: receiver.received]
         with pytest.raises(Unavailable):
-            await get_streamed(http, target_of(f"https://127.0.0.1:{port}/k"))
+            await get_with_pauses(http, target_of(f"https://127.0.0.1:{port}/k"))
         assert http.snapshot().open == 0
 
 
@@ -330,7 +331,7 @@ async def test_a_body_that_ends_with_the_connection(authority: Authority) -> Non
         serving(answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 50_000), ssl=authority.context("127.0.0.1")) as port,
         client(ca_bundle=str(authority.bundle)) as http,
     ):
-        assert await get_streamed(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x" * 50_000
+        assert await get_with_pauses(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x" * 50_000
 
 
 async def test_a_chunked_body(authority: Authority) -> None:
@@ -338,7 +339,7 @@ async def test_a_chunked_body(authority: Authority) -> None:
     response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     async with over_tls(authority, answering(response, ok(b"next"))) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")
-        assert await get_streamed(http, target) == b"x" * 1_000_000
+        assert await get_with_pauses(http, target) == b"x" * 1_000_000
         assert await get(http, target) == b"next"
 
 
@@ -359,16 +360,11 @@ async def test_a_connection_that_the_server_closed_is_replaced(authority: Author
             assert await get(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x"
 
 
-async def test_a_stream_that_nobody_reads_is_held_back(authority: Authority) -> None:
-    """It takes little memory, and comes exactly when it is read."""
+async def test_a_receiver_that_pauses_gets_exactly_the_body(authority: Authority) -> None:
     async with over_tls(authority, answering(ok(LARGE), ok(b"next"))) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")
-        response = await http.open(target, b"")
-        for _ in range(50):
-            await asyncio.sleep(0)
-        data = bytearray()
-        while chunk := await response.read_chunk():
-            data += chunk
-        response.close()
-        assert data == LARGE
+        taker = PausingTaker(50_000, resumes_after=50)
+        await http.fetch(target, b"", taker)
+        assert taker.content() == LARGE
+        assert taker.pauses > 1
         assert await get(http, target) == b"next"

@@ -18,6 +18,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, ResponseHead, Target
 from tests.benchmarks.certificates import key_usage
+from tests.unit.transport.wire import PausingTaker
 
 PEM = serialization.Encoding.PEM
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -161,16 +162,11 @@ async def get(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:
     return bytes(response.data)
 
 
-async def get_streamed(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:
-    """The body of a response, read piece by piece."""
-    response = await client.open(target, fields)
-    data = bytearray()
-    try:
-        while chunk := await response.read_chunk():
-            data += chunk
-    finally:
-        response.close()
-    return bytes(data)
+async def get_with_pauses(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:
+    """The body of a response, whose receiver pauses the connection again and again."""
+    taker = PausingTaker(50_000)
+    await client.fetch(target, fields, taker)
+    return taker.content()
 
 
 def ok(body: bytes, *more: str) -> bytes:

@@ -257,3 +257,50 @@ class Taker:
 
     def content(self) -> bytes:
         return b"" if self.memory is None else self.memory.content()
+
+
+class PausingTaker(Taker):
+    """A receiver that pauses its connection whenever ``piece_bytes`` more have come, as one without memory does.
+
+    ``resumes_after`` turns of the loop it resumes by itself; ``None``: the test calls ``resume``.
+    """
+
+    def __init__(self, piece_bytes: int = 100_000, *, resumes_after: int | None = 3) -> None:
+        super().__init__()
+        self.is_paused = False
+        self.pauses = 0
+        self._piece_bytes = piece_bytes
+        self._resumes_after = resumes_after
+        self._mark = 0
+        self._connection: Connection | None = None
+
+    def begin(self, head: ResponseHead, connection: Connection) -> Memory:
+        memory = super().begin(head, connection)
+        self._connection = connection
+        memory.on_advance = self._advanced
+        return memory
+
+    def resume(self) -> None:
+        """Go on receiving."""
+        assert self._connection is not None
+        self.is_paused = False
+        self._connection.resume()
+
+    def _advanced(self) -> None:
+        assert self._connection is not None
+        assert self.memory is not None
+        if self.memory.received - self._mark < self._piece_bytes:
+            return
+        self._mark = self.memory.received
+        self._connection.pause()
+        self.is_paused = True
+        self.pauses += 1
+        if self._resumes_after is not None:
+            self._resume_in(self._resumes_after)
+
+    def _resume_in(self, turns: int) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            loop.call_soon(self._resume_in, turns - 1)
+        else:
+            loop.call_soon(self.resume)

@@ -11,10 +11,10 @@ import pytest
 from aioprefetch.blocks.spill.block_key import BlockKey
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import DiskTier
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
 from tests.unit.blocks.spill.failing_calls import until
-from tests.unit.gates import KIB, Bench, bench
+from tests.unit.gates import KIB, Bench, bench, file_of
 
 BLOCK = 64 * KIB
 # A busy machine is no disk that hangs: what a test does not say itself is far away.
@@ -38,7 +38,7 @@ async def disk_bench(
     disk: dict[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[Bench]:
-    """A bench whose object "k" has so many blocks, whose memory holds fewer, and whose disk is used from the start."""
+    """A bench whose object "k" has ``blocks`` blocks and whose memory holds fewer; its disk is used from the start."""
     options = DiskCache(path, **{**OPTIONS, **(disk or {})})
     more = {"block_bytes": BLOCK, "prefetch_blocks": 0, "memory_bytes": memory_blocks * BLOCK, **more}
     async with bench(blocks * BLOCK, disk_cache=options, **more) as b:
@@ -53,10 +53,8 @@ def reader_of(b: Bench, **options: Any) -> RangeReader:
 
 
 def key_in(b: Bench, reader: RangeReader, index: int) -> BlockKey:
-    """What a block of the reader's object is on the disk."""
-    assert reader._object is not None
-    assert reader._object.file is not None
-    key = tier_of(b).key(reader._object.file, index)
+    """The key on the disk of a block of the reader's object."""
+    key = tier_of(b).key(file_of(reader), index)
     assert key is not None
     return key
 
@@ -76,9 +74,7 @@ async def on_disk(b: Bench, reader: RangeReader, *indices: int) -> None:
     for index in indices:
         await read_block(b, reader, index)
         await written(b)
-    assert reader._object is not None
-    file = reader._object.file
-    assert file is not None
+    file = file_of(reader)
     others = [index for index in range(file.grid.count) if index not in indices]
     for index in others:
         await read_block(b, reader, index)
@@ -110,5 +106,5 @@ async def read_all_over(b: Bench, times: int = 2) -> None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged for people to notice."""
+    """The warnings that were logged."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,4 +1,4 @@
-"""System calls that fail, hang or are counted as a test wants, and what the tests of the disk tier put on the disk."""
+"""System calls that fail, hang or are counted as a test wants, and the blocks that these tests put on the disk."""
 
 import asyncio
 import errno
@@ -12,7 +12,7 @@ from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
 from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.oracle import pattern
 
 OPERATIONS = (
@@ -22,7 +22,7 @@ OPERATIONS = (
 
 
 class FailingCalls(SystemCalls):
-    """Asks ``before`` at each call. A call to close closes, whatever it says then."""
+    """Calls ``before`` at each call, which may raise. A call to close closes in any case."""
 
     def __init__(self, before: Callable[[str], None] | None = None) -> None:
         self.made: list[str] = []
@@ -81,7 +81,7 @@ class EveryNth:
 
 
 def identity(**other: Any) -> FileIdentity:
-    """What the tests write: an object of 1000 bytes in blocks of 100, unless told otherwise."""
+    """The object that the tests write: 1000 bytes in blocks of 100, unless another is given."""
     given: dict[str, Any] = {
         "tenant": "",
         "namespace": ("s3", "https://endpoint", "region", "bucket", "root", "principal"),
@@ -156,7 +156,7 @@ def file_of(path: Path, key: BlockKey) -> Path:
 
 
 def overwrite(path: Path, position: int, data: bytes) -> None:
-    """Put other bytes into a file."""
+    """Overwrite bytes of a file."""
     with open(path, "r+b") as file:
         file.seek(position)
         file.write(data)
@@ -170,7 +170,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def read_until_on_disk(reader: RangeReader, data: bytes, path: Path, count: int) -> None:
-    """Read a whole object again and again until so many files are there: on a busy machine writing gives way."""
+    """Read a whole object again and again until ``count`` files are there: on a busy machine writing gives way."""
     async with asyncio.timeout(20):
         while len(files_in(path)) < count:
             assert await reader.read_at(0, len(data)) == data

@@ -66,7 +66,7 @@ def share(path: Path) -> int:
     reading, writing = os.pipe()
     for number in range(ROUNDS):
         children = [_worker(path, seed, writing) for seed in range(PROCESSES)]
-        os.read(reading, 1)  # Somebody is in the middle of it.
+        os.read(reading, 1)  # One of them is in the middle of a write.
         victim = children.pop(number)
         os.kill(victim, signal.SIGKILL)
         os.waitpid(victim, 0)

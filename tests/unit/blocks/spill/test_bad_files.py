@@ -1,4 +1,4 @@
-"""Block files that are not what was written, or no files at all: never a wrong byte, and they go."""
+"""Block files that are not as they were written, or no files at all: never a wrong byte, and they are removed."""
 
 import errno
 import os
@@ -130,12 +130,12 @@ def test_a_file_of_zeroes_is_bad(tmp_path: Path) -> None:
 
 
 class CountsBytes(SystemCalls):
-    """Remembers how much was asked for at most."""
+    """Remembers the largest read."""
 
-    most = 0
+    largest_read = 0
 
     def read(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        self.most = max(self.most, len(buffer))
+        self.largest_read = max(self.largest_read, len(buffer))
         return super().read(descriptor, buffer, position)
 
 
@@ -146,7 +146,7 @@ def test_a_file_that_seems_huge_is_not_read(tmp_path: Path) -> None:
     put(cache, key)
     os.truncate(file_of(tmp_path, key), 1 << 40)
     assert is_bad(cache, key)
-    assert calls.most == 0
+    assert calls.largest_read == 0
 
 
 def plant_fifo(path: Path) -> None:
@@ -185,8 +185,8 @@ def test_a_link_in_place_of_a_block_is_neither_read_nor_written_through(tmp_path
 
 @checks("reliability:D15")
 @pytest.mark.parametrize("plant", [plant_fifo, plant_directory, plant_device])
-def test_what_is_no_file_is_bad_and_goes(tmp_path: Path, plant: object) -> None:
-    """Opening it waits for nobody."""
+def test_a_name_that_is_no_file_is_bad_and_removed(tmp_path: Path, plant: object) -> None:
+    """Opening it does not wait for a writer."""
     assert callable(plant)
     cache, key = cache_in(tmp_path), key_of()
     cache.look()
@@ -200,8 +200,8 @@ def test_what_is_no_file_is_bad_and_goes(tmp_path: Path, plant: object) -> None:
 
 @checks("reliability:D16")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_block_file_of_somebody_else_is_not_read(tmp_path: Path) -> None:
-    """Who planted it, or took a name over, may have written anything with the right sums. It is a miss, and goes."""
+def test_a_block_file_of_another_user_is_not_read(tmp_path: Path) -> None:
+    """Its owner may have written anything with the right checksums. It is a miss, and is removed."""
     cache, key = cache_in(tmp_path), key_of()
     put(cache, key)
     os.chown(file_of(tmp_path, key), 12345, 12345)

@@ -39,7 +39,7 @@ from tests.unit.blocks.spill.failing_calls import (
 NO_SPACE = [errno.ENOSPC, errno.EDQUOT, errno.EIO]
 
 
-def test_what_is_put_is_found_again_by_whoever_comes(tmp_path: Path) -> None:
+def test_a_block_that_was_put_is_found_by_every_cache(tmp_path: Path) -> None:
     cache, key = cache_in(tmp_path), key_of()
     assert read(cache, key) is None
     assert put(cache, key)
@@ -52,7 +52,7 @@ def test_what_is_put_is_found_again_by_whoever_comes(tmp_path: Path) -> None:
     assert later.total_bytes == key.file_bytes == file_of(tmp_path, key).stat().st_size
 
 
-def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_a_block_on_the_disk_is_not_written_again(tmp_path: Path) -> None:
     calls = FailingCalls()
     cache, key = cache_in(tmp_path, calls=calls), key_of()
     put(cache_in(tmp_path), key)
@@ -111,7 +111,7 @@ def test_a_put_that_fails_leaves_nothing(tmp_path: Path, operation: str, number:
 
 
 class FullAfter(SystemCalls):
-    """A disk that takes so many bytes and no more."""
+    """A disk with room for ``room`` bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -137,7 +137,7 @@ def test_a_disk_full_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
 
 
 class OntoFullDevice(SystemCalls):
-    """What is written goes to the device that is always full."""
+    """Writes go to the device that is always full."""
 
     def open(self, name: str, flags: int, mode: int = 0o600, *, directory: int | None = None) -> int:
         descriptor = super().open(name, flags, mode, directory=directory)
@@ -181,7 +181,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
 
 
 class NameIsTaken(SystemCalls):
-    """Somebody guesses the names of temporary files, so often."""
+    """Another program takes the names of temporary files, ``times`` times."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -257,7 +257,7 @@ def test_a_block_larger_than_the_capacity_is_not_written(tmp_path: Path) -> None
 
 
 @checks("reliability:D28")
-def test_what_others_write_counts(tmp_path: Path) -> None:
+def test_the_files_of_other_processes_count(tmp_path: Path) -> None:
     """Another process, files that appeared or vanished, and what a crash left: the limit holds all the same."""
     size = key_of().file_bytes
     capacity = 5 * size
@@ -279,7 +279,7 @@ def test_what_others_write_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("writers", [2, 3])
 @pytest.mark.parametrize("operation", ["open", "write", "rename"])
 def test_the_capacity_holds_for_those_who_write_at_once(tmp_path: Path, operation: str, writers: int) -> None:
-    """Each found room for its block before the others had theirs: who comes last removes what is too much."""
+    """Each found room for its block before the others had theirs: the last one removes the excess."""
     size = key_of().file_bytes
     calls = [FailingCalls() for _ in range(writers)]
     caches = [cache_in(tmp_path, capacity_bytes=5 * size, calls=one) for one in calls]
@@ -347,7 +347,7 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
 
 
 class SmallDisk(SystemCalls):
-    """A file system of so many bytes, on which others have ``taken`` some."""
+    """A file system of ``total`` bytes, of which others have ``taken`` some."""
 
     def __init__(self, path: Path, total: int, taken: int) -> None:
         self.path, self.total, self.taken = path, total, taken
@@ -403,7 +403,7 @@ def test_a_file_that_goes_first_makes_room_for_the_next_unless_it_is_used(tmp_pa
     assert files_in(tmp_path) == sorted(key_of(index).name for index in (2, 4, 5))
 
 
-# --- what is worth writing ------------------------------------------------------------------------------------------
+# --- which blocks are worth writing ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("held", [0, 3, 8, 100])
@@ -427,7 +427,7 @@ def test_where_no_file_is_ever_read_hardly_any_block_is_written(held: int) -> No
 
 
 def test_when_files_are_read_again_every_block_is_written_again() -> None:
-    """What is there is of use after all, but only a part of it is: the next round finds out whether more would be."""
+    """The files are of use after all: the next round finds out whether more would be."""
     chosen = WriteFilter()
     written = [chosen.admits(8) for _ in range(20)]
     assert not all(written)
@@ -442,7 +442,7 @@ def test_when_files_are_read_again_every_block_is_written_again() -> None:
         assert chosen.admits(8)
 
 
-def test_what_is_there_is_left_alone_while_it_is_read() -> None:
+def test_files_that_are_read_stay() -> None:
     chosen = WriteFilter()
     for _ in range(20):
         chosen.admits(8)

@@ -1,4 +1,4 @@
-"""The directory of block files: nobody else's, entered through no link, made anew when it is gone."""
+"""The directory of block files: private, entered through no link, created again when it is gone."""
 
 import errno
 import os
@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.directory import GuardedDirectory, SystemCalls
-from aioprefetch.blocks.spill.temporaries import ABANDONED_SECONDS, is_abandoned, is_temporary, temporary_name
+from aioprefetch.blocks.spill.directory import (
+    ABANDONED_SECONDS,
+    GuardedDirectory,
+    SystemCalls,
+    is_abandoned,
+    is_temporary,
+    temporary_name,
+)
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.testing.conformance.ids import checks
 from tests.unit.blocks.spill.failing_calls import (
@@ -77,7 +83,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files
 
 @checks("reliability:D16")
 @needs_root
-def test_a_directory_of_somebody_else_gets_a_private_one_inside(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_gets_a_private_one_inside(tmp_path: Path) -> None:
     given = tmp_path / "theirs"
     given.mkdir()
     os.chown(given, 12345, 12345)
@@ -88,7 +94,7 @@ def test_a_directory_of_somebody_else_gets_a_private_one_inside(tmp_path: Path) 
 
 @checks("reliability:D16")
 @needs_root
-def test_a_private_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_private_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     put(cache_in(tmp_path), key_of())
     os.chown(private(tmp_path), 12345, 12345)
     with pytest.raises(ConfigInvalid, match="user 12345, not to user 0"):
@@ -98,7 +104,7 @@ def test_a_private_directory_of_somebody_else_is_refused(tmp_path: Path) -> None
 @checks("reliability:D16")
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
 def test_a_private_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
-    """They may have put anything into it."""
+    """They may have planted anything in it."""
     put(cache_in(tmp_path), key_of())
     private(tmp_path).chmod(mode)
     with pytest.raises(ConfigInvalid, match=f"disk_cache='{tmp_path}'.*mode {mode:o}"):
@@ -173,7 +179,7 @@ def test_a_directory_that_is_removed_is_made_again(tmp_path: Path) -> None:
 @checks("reliability:D19")
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 @pytest.mark.parametrize("operation", ["open", "make_directory", "change_mode", "status"])
-def test_a_directory_that_cannot_be_had_is_an_os_error(tmp_path: Path, operation: str, number: int) -> None:
+def test_a_directory_that_cannot_be_used_is_an_os_error(tmp_path: Path, operation: str, number: int) -> None:
     with pytest.raises(OSError, match=os.strerror(number)):
         put(cache_in(tmp_path / "a", calls=FailingCalls(failing(operation, number))), key_of())
 
@@ -235,13 +241,13 @@ def test_closing_leaves_calls_under_way_alone(tmp_path: Path) -> None:
 
 
 def abandoned(path: Path, name: str, *, seconds: float = 0.0, alive: bool = True) -> bool:
-    """Whether a temporary file of that name, so old, is swept away."""
+    """Whether a temporary file of that name and age is removed."""
     (path / name).write_bytes(b"")
     status = (path / name).stat()
     return is_abandoned(name, status, now=status.st_mtime + seconds, is_alive=lambda process: alive)
 
 
-def test_temporary_files_are_known_by_name_owner_and_writer(tmp_path: Path) -> None:
+def test_temporary_files_are_recognised_by_name_owner_and_writer(tmp_path: Path) -> None:
     ours = temporary_name()
     of_this_pid = f".tmp-{os.getpid()}-00000000-{'0' * 16}"
     of_another = f".tmp-4194304-00000000-{'0' * 16}"
@@ -259,7 +265,7 @@ def test_temporary_files_are_known_by_name_owner_and_writer(tmp_path: Path) -> N
 
 
 @checks("reliability:D21")
-def test_what_nobody_writes_any_more_is_swept_at_start(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writers_are_removed_at_start(tmp_path: Path) -> None:
     cache_in(tmp_path).look()
     left = f".tmp-{os.getpid()}-00000000-{'0' * 16}"
     own = temporary_name()
@@ -269,7 +275,7 @@ def test_what_nobody_writes_any_more_is_swept_at_start(tmp_path: Path) -> None:
     assert files_in(tmp_path) == sorted([own, ".tmp-not-ours", "notes"])
 
 
-def test_processes_are_told_alive_or_not() -> None:
+def test_living_processes_are_recognised() -> None:
     calls = SystemCalls()
     assert calls.is_alive(os.getpid())
     assert calls.is_alive(1)

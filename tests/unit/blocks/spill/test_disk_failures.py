@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
 from tests.unit.blocks.spill.disk_bench import (
     BLOCK,
@@ -46,7 +46,7 @@ from tests.unit.blocks.spill.failing_calls import (
 async def test_a_disk_that_takes_nothing(
     tmp_path: Path, operation: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reads go on, nothing is written for a while, one warning tells of it, and nothing is left behind."""
+    """Reads go on, nothing is written for a while, there is one warning, and nothing is left behind."""
     calls = FailingCalls()
     async with disk_bench(tmp_path, calls=calls) as b:
         calls._before = failing(operation, number)
@@ -91,7 +91,7 @@ async def test_a_disk_without_room_is_not_written_to(tmp_path: Path, caplog: pyt
 
 
 @checks("reliability:D04")
-async def test_a_file_that_cannot_be_read_is_a_miss_and_goes(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_is_a_miss_and_removed(tmp_path: Path) -> None:
     calls = FailingCalls()
     async with disk_bench(tmp_path, calls=calls) as b:
         reader = reader_of(b)
@@ -154,10 +154,10 @@ async def stream(reader: RangeReader, size: int) -> bytes:
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("piece", [0, 1, 2])
-async def test_a_file_that_is_harmed_in_the_middle_gives_what_comes_before(
+async def test_a_file_that_is_damaged_in_the_middle_gives_the_bytes_before(
     tmp_path: Path, piece: int, read: str
 ) -> None:
-    """The rest comes from the store, and no byte of the harmed piece from the file."""
+    """The rest comes from the store, and no byte of the damaged piece from the file."""
     block_bytes = 3 << 20
     options: dict[str, Any] = {"block_bytes": block_bytes, "memory_bytes": block_bytes, "blocks": 96}
     async with disk_bench(tmp_path, **options) as b:
@@ -270,9 +270,9 @@ async def test_a_write_that_fails_ends_no_reading(
             assert not {start // BLOCK for start, _ in b.ranges} & set(there)
         assert tier_of(b).writer.is_off
         assert not tier_of(b).guard.is_off
-        (told,) = warnings(caplog)
-        assert "are not written" in told
-        assert os.strerror(number) in told
+        (message,) = warnings(caplog)
+        assert "are not written" in message
+        assert os.strerror(number) in message
         calls._before = None
 
 

@@ -1,4 +1,4 @@
-"""A disk that does not answer, or too slowly: reads go round it, memory is not held back, closing does not wait."""
+"""A disk that does not respond, or too slowly: reads go round it, memory is not held back, closing does not wait."""
 
 import asyncio
 import threading
@@ -52,10 +52,10 @@ def hang() -> Iterator[Hang]:
 
 
 @checks("reliability:D27")
-async def test_a_disk_that_does_not_answer_is_bypassed(
+async def test_a_disk_that_does_not_respond_is_bypassed(
     tmp_path: Path, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The read waits for its deadline, the next ones not at all; when the disk answers again it is used again."""
+    """The read waits for its deadline, the next ones not at all; when the disk responds again it is used again."""
     options = {"read_timeout_seconds": 1.0, "cool_down_seconds": 0.001}  # A busy disk answers within it.
     async with disk_bench(tmp_path, calls=FailingCalls(hang), disk=options) as b:
         reader = reader_of(b)
@@ -83,7 +83,7 @@ async def test_a_disk_that_does_not_answer_is_bypassed(
 
 
 @checks("reliability:D27")
-async def test_a_late_thread_writes_into_nobodys_memory(tmp_path: Path, hang: Hang) -> None:
+async def test_a_late_thread_writes_into_no_readers_memory(tmp_path: Path, hang: Hang) -> None:
     async with disk_bench(tmp_path, calls=FailingCalls(hang), disk={"read_timeout_seconds": 0.05}) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0)
@@ -99,8 +99,8 @@ async def test_a_late_thread_writes_into_nobodys_memory(tmp_path: Path, hang: Ha
         await reader.aclose()
 
 
-async def test_only_so_many_threads_hang(tmp_path: Path, hang: Hang) -> None:
-    """Others who share the executor get on."""
+async def test_half_of_the_threads_may_hang(tmp_path: Path, hang: Hang) -> None:
+    """Other users of the executor go on."""
     async with disk_bench(
         tmp_path, memory_blocks=8, calls=FailingCalls(hang), disk={"read_timeout_seconds": 0.05}, executor_threads=4
     ) as b:
@@ -121,7 +121,7 @@ async def test_only_so_many_threads_hang(tmp_path: Path, hang: Hang) -> None:
         await first.aclose()
 
 
-async def test_a_write_that_hangs_holds_up_reads_only_so_long(tmp_path: Path, hang: Hang) -> None:
+async def test_a_write_that_hangs_holds_up_reads_for_a_limited_time(tmp_path: Path, hang: Hang) -> None:
     """Memory goes on being used for reads: what is in writing is bounded, and waits end."""
     hang.operation = "write"
     async with disk_bench(tmp_path, memory_blocks=4, calls=FailingCalls(hang)) as b:

@@ -1,4 +1,4 @@
-"""The option ``disk_cache``: what it may be, where it may come from, and what a person reads when it cannot be."""
+"""The option ``disk_cache``: valid values, where they may come from, and the errors of invalid ones."""
 
 import dataclasses
 import os
@@ -28,7 +28,7 @@ def test_a_path_means_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ("", "not ''"),
         ("cache", "absolute, not 'cache'"),
@@ -41,14 +41,14 @@ def test_a_path_means_the_defaults() -> None:
         ({}, "not {}"),
     ],
 )
-def test_what_is_no_path_is_refused_at_once(given: Any, told: str) -> None:
-    with pytest.raises(ap.ConfigInvalid, match=f"disk_cache: .*{told}") as caught:
+def test_an_invalid_path_is_refused_at_once(given: Any, message: str) -> None:
+    with pytest.raises(ap.ConfigInvalid, match=f"disk_cache: .*{message}") as caught:
         ap.Operator.from_uri("memory://x", disk_cache=given)
     assert caught.value.operation == "configure"
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"capacity_bytes": 0}, "capacity_bytes must be a positive integer, not 0"),
         ({"capacity_bytes": -1}, "not -1"),
@@ -61,8 +61,8 @@ def test_what_is_no_path_is_refused_at_once(given: Any, told: str) -> None:
         ({"tenant": None}, "tenant must be text, not None"),
     ],
 )
-def test_figures_that_cannot_be_are_refused_at_once(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ap.ConfigInvalid, match=f"disk_cache: .*{told}"):
+def test_invalid_numbers_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ap.ConfigInvalid, match=f"disk_cache: .*{message}"):
         ap.DiskCache("/var/cache/x", **options)
 
 

@@ -12,7 +12,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.blocks.spill.entry import PIECE_BYTES
 from aioprefetch.errors import Unavailable
-from aioprefetch.reader.range_reader import RangeReader
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
 from tests.unit.blocks.spill.disk_bench import (
     BLOCK,

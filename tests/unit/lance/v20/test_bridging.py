@@ -77,20 +77,18 @@ async def test_a_batch_of_one_page_shares_its_memory(tmp_path: Path, name: str, 
 
 
 @pytest.mark.parametrize("name", BRIDGED)
-@pytest.mark.parametrize("batch_rows", [ROWS, 130])
-async def test_nothing_is_concatenated(
-    tmp_path: Path, name: str, batch_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_concatenated(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table, data = await _file(tmp_path, name, batches=8)
-    root, rows = start_scan(await open_bytes(data), MemoryIo(data), [(0, ROWS)])
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("concatenated")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(pa, "concat_arrays", refuse)
-        found = await drain_all(root, rows, batch_rows)
-    assert_same(found, table)
+    for batch_rows in (ROWS, 130):
+        root, rows = start_scan(await open_bytes(data), MemoryIo(data), [(0, ROWS)])
+        with monkeypatch.context() as patch:
+            patch.setattr(pa, "concat_arrays", refuse)
+            found = await drain_all(root, rows, batch_rows)
+        assert_same(found, table)
 
 
 @pytest.mark.parametrize(

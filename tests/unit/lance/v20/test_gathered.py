@@ -9,6 +9,7 @@ import pytest
 from aioprefetch.errors import Closed
 from aioprefetch.lance.physical.reads import Answers, Gathered, gathered, joined
 from aioprefetch.ranges import Range
+from tests.profile import chosen
 from tests.unit.scheduler.scenes import scene
 
 DATA = random.Random("gathered").randbytes(100_000)
@@ -40,11 +41,11 @@ def test_it_is_a_sequence() -> None:
         found[3]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", chosen(quick=range(2), full=range(6)))
 async def test_ranges_in_any_order_are_put_together(seed: int) -> None:
-    chosen = random.Random(seed)
-    starts = [chosen.randrange(800_000) for _ in range(2000)]
-    ranges: list[Range] = [(start, start + chosen.randrange(1, 40)) for start in starts]
+    rng = random.Random(seed)
+    starts = [rng.randrange(800_000) for _ in range(2000)]
+    ranges: list[Range] = [(start, start + rng.randrange(1, 40)) for start in starts]
     if seed % 2:
         ranges.sort()
     async with scene(is_open=True, gap_bytes=100, request_bytes_max=50_000) as s:

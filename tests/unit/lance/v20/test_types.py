@@ -9,6 +9,7 @@ import pytest
 from lance.file import LanceFileWriter
 
 from aioprefetch.lance.physical import strings
+from tests.profile import chosen
 from tests.unit.lance.v20.families import FAMILIES, table_of
 from tests.unit.lance.v20.pages_in_memory import (
     MemoryIo,
@@ -26,12 +27,23 @@ from tests.unit.lance.v20.pages_in_memory import (
 ROWS = 700
 
 
+# Batches and cache of the writer. It makes no dictionaries of its own for fewer than 100 rows; with the last cache the
+# pages of lists and of their items differ.
+FILES: list[tuple[int, int | None]] = chosen(
+    quick=[(1, None), (30, 1500)], full=[(1, None), (5, 1), (8, 1), (30, 1500)]
+)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
-# Below 100 rows the writer makes no dictionaries of its own; with the third cache pages of lists and items differ.
-@pytest.mark.parametrize(("batches", "cache"), [(1, None), (5, 1), (8, 1), (30, 1500)])
-async def test_pages_of_every_type_are_read_exactly(
+async def test_pages_of_every_type_are_read_exactly(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for batches, cache in FILES:
+        await check_family(tmp_path, name, batches, cache, monkeypatch)
+
+
+async def check_family(
     tmp_path: Path, name: str, batches: int, cache: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Read a family from a file that was written in ``batches`` batches: all rows, ranges and takes."""
     monkeypatch.setattr(strings, "DIRECT_BYTES", 0 if batches > 5 else strings.DIRECT_BYTES)
     rng = np.random.default_rng(zlib.crc32(name.encode()) + batches)
     table = table_of(name, rng, ROWS)

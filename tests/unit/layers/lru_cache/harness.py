@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody, WriteBody
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.lru_cache import LruCacheLayer
@@ -54,7 +54,7 @@ async def after(seconds: float) -> None:
 class ScriptedAccessor(WrappedAccessor):
     """Counts what is asked of a store, and asks ``before`` first, which may raise or wait.
 
-    A ``version`` id can be given to every object. ``chunk_bytes`` cuts bodies.
+    A ``version`` id can be given to every object by ``amend``. Bodies come in chunks of ``chunk_bytes``.
     """
 
     def __init__(self, inner: Accessor, *, info: ServiceInfo | None = None) -> None:
@@ -89,55 +89,32 @@ class ScriptedAccessor(WrappedAccessor):
         return await forward(request)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        body = await self.open_read(request)
+        async def received(asked: ReadRequest) -> tuple[ReadHead, bytes]:
+            whole = CollectSink()
+            reply = await self.inner.read(replace(asked, version=None), whole)
+            return reply.head, whole.to_bytes()
+
+        head, data = await self.around(request, received)
+        head = self.amend(head) if self.amend else head
+        self.open_bodies += 1
+        position = 0
         try:
-            sink.begin(body.head)
-            while chunk := await body.read_chunk():
+            sink.begin(head)
+            while position < len(data):
+                await asyncio.sleep(0)  # A response arrives in several turns of the loop.
+                await self.step("chunk")
+                chunk = data[position : position + self.chunk_bytes]
+                position += len(chunk)
                 sink.feed(chunk)
         finally:
-            await body.aclose()
-        return ReadReply(head=body.head, received=body.head.size)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        async def opened(asked: ReadRequest) -> ReadBody:
-            return ScriptedBody(self, await self.inner.open_read(replace(asked, version=None)))
-
-        body = await self.around(request, opened)
-        self.open_bodies += 1
-        return body
+            self.open_bodies -= 1
+            self.broken_off += position < head.size
+        return ReadReply(head=head, received=position)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         self.requests.append(request)
         await self.step("open_write")
         return ScriptedWriteBody(self, await self.inner.open_write(request))
-
-
-class ScriptedBody:
-    """A body in pieces."""
-
-    def __init__(self, owner: ScriptedAccessor, body: ReadBody) -> None:
-        self._owner = owner
-        self._body = body
-        self._left = memoryview(b"")
-        self._received = 0
-        self._is_open = True
-        self.head = owner.amend(body.head) if owner.amend else body.head
-
-    async def read_chunk(self) -> memoryview:
-        await self._owner.step("read_chunk")
-        if not self._left:
-            self._left = memoryview(await self._body.read_chunk())
-        size = self._owner.chunk_bytes
-        chunk, self._left = self._left[:size], self._left[size:]
-        self._received += len(chunk)
-        return chunk
-
-    async def aclose(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._owner.open_bodies -= 1
-            self._owner.broken_off += self._received < self.head.size
-        await self._body.aclose()
 
 
 class ScriptedWriteBody:
@@ -272,18 +249,4 @@ async def read_settled(stack: Accessor, path: str, **fields: Any) -> bytes:
     """Read, and let the cache be filled."""
     data = await read(stack, path, **fields)
     await settle()
-    return data
-
-
-async def stream(stack: Accessor, path: str, **fields: Any) -> bytes:
-    """The same as a stream."""
-    body = await stack.open_read(ReadRequest(path=path, **fields))
-    try:
-        pieces = []
-        while chunk := await body.read_chunk():
-            pieces.append(bytes(chunk))
-    finally:
-        await body.aclose()
-    data = b"".join(pieces)
-    assert len(data) == body.head.size
     return data

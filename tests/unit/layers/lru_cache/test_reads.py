@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied, Unavailable
-from aioprefetch.values import ReadHead, ReadRequest, StatRequest
-from tests.unit.layers.lru_cache.harness import Bed, after, read, read_settled, settle, stream
+from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied, TimedOut, Unavailable
+from aioprefetch.values import ReadHead, ReadReply, ReadRequest, StatRequest
+from tests.unit.layers.lru_cache.harness import Bed, Gate, after, read, read_settled, settle
 
 DATA = bytes(range(256)) * 20
 TOTAL = len(DATA)
@@ -31,8 +31,8 @@ async def test_a_miss_costs_one_get_and_a_trusted_hit_none(bed: Bed, fields: dic
     stack = bed.stack(revalidate_seconds=None)
     assert await read_settled(stack, "k", **fields) == expected
     assert (bed.gets, bed.source.calls["stat"]) == (1, 0)
-    assert await read(stack, "k", **fields) == expected
-    assert await stream(stack, "k", **fields) == expected
+    for _ in range(2):
+        assert await read(stack, "k", **fields) == expected
     assert (bed.gets, bed.source.calls["stat"]) == (1, 0)
     assert bed.counters == {"misses": 1, "fills": 1, "hits": 2}
     assert bed.source.broken_off == 0
@@ -62,8 +62,6 @@ async def test_a_range_at_or_beyond_the_end_is_not_satisfied(bed: Bed, state: st
         with pytest.raises(RangeNotSatisfied) as caught:
             await read(stack, "k", offset=offset, size=5)
         assert (caught.value.total, caught.value.operation, caught.value.path) == (TOTAL, "read", "k")
-        with pytest.raises(RangeNotSatisfied):
-            await stream(stack, "k", offset=offset)
     assert bed.gets == 1
     assert bed.counters["hits" if state == "hit" else "misses"] >= 1
 
@@ -73,7 +71,6 @@ async def test_an_empty_object_is_served(bed: Bed) -> None:
     stack = bed.stack(revalidate_seconds=None)
     for fields in ({}, {"suffix": 4}, {"size": 9}):
         assert await read_settled(stack, "k", **fields) == b""
-        assert await stream(stack, "k", **fields) == b""
     assert bed.gets == 1
 
 
@@ -116,14 +113,14 @@ async def test_a_changed_object_is_fetched_by_the_revalidation_itself(bed: Bed) 
     assert bed.counters == {"misses": 2, "fills": 2, "hits": 1, "revalidations": 1}
 
 
-async def test_a_store_that_ignores_the_condition_is_told_by_the_etag(bed: Bed) -> None:
+async def test_a_store_that_ignores_the_condition_is_recognised_by_the_etag(bed: Bed) -> None:
     bed.put("k", DATA)
 
-    async def deaf(request: ReadRequest) -> object:
-        return await original(replace(request, if_none_match=None))
+    async def deaf(request: ReadRequest, sink: Sink) -> ReadReply:
+        return await original(replace(request, if_none_match=None), sink)
 
-    original = bed.source.inner.open_read
-    bed.source.inner.open_read = deaf  # type: ignore[method-assign,assignment]
+    original = bed.source.inner.read
+    bed.source.inner.read = deaf  # type: ignore[method-assign]
     stack = bed.stack()
     await read_settled(stack, "k")
     assert await read(stack, "k", size=3) == DATA[:3]
@@ -172,7 +169,7 @@ async def test_an_entry_trusted_for_no_time_is_asked_about_in_the_same_tick(bed:
 
 @pytest.mark.virtual
 async def test_a_callers_own_question_renews_the_entry(bed: Bed) -> None:
-    """Not modified for the caller is not modified for the entry: neither a hit nor a miss, and it counts anew."""
+    """Not modified for the caller is not modified for the entry: neither hit nor miss, and its seconds begin again."""
     etag = bed.put("k", DATA)
     stack = bed.stack(revalidate_seconds=10)
     await read_settled(stack, "k")
@@ -284,7 +281,7 @@ async def test_versions_do_not_mix(bed: Bed) -> None:
     bed.source.amend = lambda head: replace(head, version="v2")
     assert await read_settled(stack, "k", version="v2") == b"second"
     assert bed.gets == 2
-    assert await read(stack, "k") == DATA  # trusted, as it was told
+    assert await read(stack, "k") == DATA  # trusted, as configured
     assert await read(stack, "k", version="v2", suffix=3) == b"ond"
     assert bed.gets == 2
     last = bed.source.requests[-1]
@@ -307,13 +304,13 @@ async def test_an_object_without_etag_is_not_cached_and_not_tried_again(bed: Bed
     assert len(bed.files) == 1
 
 
-async def test_a_large_object_passes_by_and_is_remembered(bed: Bed) -> None:
+async def test_a_large_object_is_bypassed_and_remembered(bed: Bed) -> None:
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
     assert await read_settled(stack, "k", offset=5, size=10) == DATA[5:15]
     assert bed.gets == 1
     for _ in range(3):
-        assert await stream(stack, "k", offset=5, size=10) == DATA[5:15]
+        assert await read(stack, "k", offset=5, size=10) == DATA[5:15]
     assert bed.gets == 4
     assert bed.files == {}
     bed.put("k", b"small")
@@ -340,21 +337,67 @@ async def test_parts_of_a_large_object_out_of_the_response_that_has_begun(bed: B
     bed.source.chunk_bytes = 333
     start = fields.get("offset", 0)
     due = DATA[start : start + fields.get("size", TOTAL)]
-    for ask in (read_settled, stream):
+    for turn in (read, read_settled):
         stack = bed.stack(object_bytes_max=1000)
         gets = bed.gets
-        assert await ask(stack, "k", **fields) == due
+        assert await turn(stack, "k", **fields) == due
         assert bed.gets - gets == (1 if start + len(due) <= 1000 else 2)
 
 
 async def test_a_large_object_that_is_overwritten_behind_the_response_that_has_begun(bed: Bed) -> None:
     bed.put("k", DATA)
-    body = await bed.stack(object_bytes_max=1000).open_read(ReadRequest(path="k"))
-    assert bytes(await body.read_chunk()) == DATA[:1000]
+    gate = bed.source.before = Gate("read", passing=1)
+    sink = CollectSink()
+    task = asyncio.create_task(bed.stack(object_bytes_max=1000).read(ReadRequest(path="k"), sink))
+    await gate.reached.wait()
+    assert sink.to_bytes() == DATA[:1000]
     bed.put("k", DATA[::-1])
+    gate.opened.set()
     with pytest.raises(ObjectChanged, match="overwritten while it was read"):
-        await body.read_chunk()
-    await body.aclose()
+        await task
+
+
+@pytest.mark.virtual
+async def test_a_response_that_is_passed_on_keeps_the_deadline_of_its_reader(bed: Bed) -> None:
+    """And when the reader has left, its sink gets nothing more and the response is broken off."""
+    bed.put("k", DATA)
+    bed.source.chunk_bytes = 100
+    gate = bed.source.before = Gate("chunk", passing=3)
+    sink = CollectSink()
+    with pytest.raises(TimedOut):
+        await bed.stack(object_bytes_max=1000).read(ReadRequest(path="k", deadline=bed.runtime.now() + 3), sink)
+    gate.opened.set()
+    await settle()
+    assert sink.to_bytes() == DATA[:300]
+    assert (bed.source.open_bodies, bed.source.broken_off) == (0, 1)
+
+
+async def test_a_response_that_is_passed_on_and_breaks_off_fails_its_reader(bed: Bed) -> None:
+    bed.put("k", DATA)
+    bed.source.chunk_bytes = 100
+    chunks = iter(range(100))
+
+    def fail(name: str) -> None:
+        if name == "chunk" and next(chunks) == 3:
+            raise Unavailable("the line is cut")
+
+    bed.source.before = fail
+    with pytest.raises(Unavailable, match="cut"):
+        await read(bed.stack(object_bytes_max=1000), "k")
+    assert await read(bed.stack(object_bytes_max=1000), "k") == DATA
+
+
+async def test_a_sink_that_refuses_a_response_that_is_passed_on_gets_its_own_error(bed: Bed) -> None:
+    bed.put("k", DATA)
+
+    class Refusing(CollectSink):
+        def _begun(self, head: ReadHead) -> None:
+            raise ObjectChanged("not this one", operation="read")
+
+    with pytest.raises(ObjectChanged, match="not this one"):
+        await bed.stack(object_bytes_max=1000).read(ReadRequest(path="k"), Refusing())
+    await settle()
+    assert bed.source.open_bodies == 0
 
 
 async def test_readers_who_share_a_response_that_has_begun_all_get_their_bytes(bed: Bed) -> None:
@@ -365,7 +408,7 @@ async def test_readers_who_share_a_response_that_has_begun_all_get_their_bytes(b
     assert bed.gets == 5
 
 
-async def test_a_response_that_has_begun_and_that_nobody_takes_is_closed(bed: Bed) -> None:
+async def test_a_response_that_has_begun_and_has_no_reader_is_closed(bed: Bed) -> None:
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
     for turns in range(12):
@@ -389,13 +432,13 @@ async def test_a_part_that_the_response_cannot_bring_is_asked_for(bed: Bed, fiel
     assert bed.gets == 2
 
 
-async def test_a_stream_that_shows_a_smaller_object_ends_the_passing_by(bed: Bed) -> None:
+async def test_a_response_that_shows_a_smaller_object_ends_the_bypassing(bed: Bed) -> None:
     bed.put("k", DATA)
     stack = bed.stack(object_bytes_max=1000)
-    await stream(stack, "k")
+    await read(stack, "k")
     bed.put("k", b"small")
     for _ in range(2):
-        assert await stream(stack, "k") == b"small"
+        assert await read(stack, "k") == b"small"
         await settle()
     assert len(bed.files) == 1
 

@@ -33,7 +33,7 @@ class Recipe:
         {"cache_timeout_seconds": None},
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, object]) -> None:
+def test_invalid_options_are_refused(options: dict[str, object]) -> None:
     name = next(iter(options))
     with pytest.raises(ConfigInvalid, match=name):
         LruCacheLayer(**{"cache": Recipe(), **options})  # type: ignore[arg-type]

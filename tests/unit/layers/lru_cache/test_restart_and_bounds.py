@@ -1,6 +1,7 @@
 """The index: rebuilt after a restart, bounded in bytes, in the order of use."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -47,11 +48,11 @@ async def test_entries_survive_a_restart(bed: Bed) -> None:
         for _ in range(3):
             assert await read(stack, name, offset=1, size=5) == name.encode() * 5
     assert bed.gets == 0
-    # One listing; of each entry the header once, all of it with the first part, then only what is wanted.
+    # One listing; of each entry the header once, then the pieces that are touched.
     assert bed.cache.calls["list"] == 1
     assert bed.cache.calls["read"] == 3 + 9
-    wanted = [request for request in bed.cache.requests if isinstance(request, ReadRequest) and request.offset]
-    assert [request.size for request in wanted] == [1000, 5, 5] * 3
+    ranges = [request for request in bed.cache.requests if isinstance(request, ReadRequest) and request.offset]
+    assert [request.size for request in ranges] == [1000] * 9
 
 
 async def test_an_entry_of_a_former_life_is_revalidated_whatever_its_age(bed: Bed) -> None:
@@ -83,15 +84,17 @@ async def test_many_objects_at_once_keep_the_bound(bed: Bed) -> None:
     capacity = 3 * ENTRY_BYTES
     stack = bed.stack(capacity_bytes=capacity)
     for i in range(30):
-        bed.put(f"k{i}", DATA)
+        bed.put(f"k{i}", DATA[:-1] + bytes([i]))
 
     def check(name: str) -> None:
         assert sum(map(len, bed.files.values())) <= capacity
 
     bed.cache.before = check
-    assert await asyncio.gather(*(read(stack, f"k{i}") for i in range(30))) == [DATA] * 30
-    await settle()
-    assert 0 < sum(map(len, bed.files.values())) <= capacity
+    assert await asyncio.gather(*(read(stack, f"k{i}", size=9) for i in range(30))) == [DATA[:9]] * 30
+    for _ in range(30):
+        await settle()
+    # Each is stored while others are being stored, and in the end those that were read last are there.
+    assert sorted(data[-1:] for data in bed.files.values()) == [bytes([i]) for i in (27, 28, 29)]
     assert "failures" not in bed.counters
 
 
@@ -117,22 +120,135 @@ async def test_files_of_others_are_left_alone(bed: Bed) -> None:
     assert set(foreign) < bed.files.keys()
 
 
-async def test_of_two_entries_in_one_slot_the_later_one_stays(bed: Bed) -> None:
-    """Another process left the entry of another version behind."""
+async def test_the_order_is_that_of_the_reads_and_not_of_the_writes() -> None:
+    """Room for three: reads back to back, whose objects are stored while others are being stored."""
+    for first_to_end in ("", *"abc"):
+        bed = Bed()
+        stack = bed.stack(capacity_bytes=3 * ENTRY_BYTES, revalidate_seconds=None)
+        for name in "abcd":
+            bed.put(name, name.encode() * 1000)
+        bed.source.chunk_bytes = 100
+        gates = {"": Gate("body_close")} | {name: Gate("body_close") for name in "abc"}
+        closes = iter(["a", "b", "c", ""])
+        if first_to_end:
+            bed.cache.before = lambda name, gates=gates, closes=closes: (  # type: ignore[misc]
+                gates[next(closes, "")](name) if name == "body_close" else None
+            )
+        for name in "abcad":
+            assert await read(stack, name, size=10) == name.encode() * 10
+            await settle()
+        for name in dict.fromkeys((first_to_end, *"abc", "")):
+            gates[name].opened.set()
+            for _ in range(5):
+                await settle()
+        assert await cached(bed, "abcd") == "acd", first_to_end
+        await bed.aclose()
+
+
+async def test_an_entry_that_is_stored_late_evicts_none_that_was_read_later(bed: Bed) -> None:
+    """Its write was slow, and meanwhile others were read: then it is the one that is not stored."""
+    stack = bed.stack(capacity_bytes=2 * ENTRY_BYTES, revalidate_seconds=None)
+    gate = bed.source.before = Gate("chunk")
+    bed.put("a", b"a" * 1000)
+    slow = asyncio.create_task(read(stack, "a"))
+    await gate.reached.wait()
+    bed.source.before = None
+    for name in "bc":
+        bed.put(name, name.encode() * 1000)
+        await read_settled(stack, name)
+    gate.opened.set()
+    assert await slow == b"a" * 1000
+    await settle()
+    assert await cached(bed, "abc") == "bc"
+
+
+async def test_files_of_format_version_1_are_removed_unread(bed: Bed) -> None:
+    old = "objects/00/00" + "0" * 62 + "-" + "0" * 64
+    bed.cache_store.store.put(WriteRequest(path=old), b"aioprfch\0\1" + DATA)
     bed.put("k", DATA)
-    await read_settled(bed.stack(), "k")
-    left = dict(bed.cache_store.store.objects)
-    bed.put("k", DATA + b"2")
-    await read_settled(bed.stack(), "k")
-    for key, stored in left.items():
-        old = replace(stored.metadata, last_modified=datetime(2020, 1, 1, tzinfo=UTC))
-        bed.cache_store.store.objects[key] = replace(stored, metadata=old)
-        bed.cache_store.store._sorted = None
-    assert len(bed.files) == 2
-    await bed.restart()
-    assert await read_settled(bed.stack(revalidate_seconds=None), "k") == DATA + b"2"
-    assert bed.gets == 0
+    assert await read_settled(bed.stack(), "k") == DATA
+    assert old not in bed.files
+    assert old not in [request.path for request in bed.cache.requests if isinstance(request, ReadRequest)]
+    assert bed.counters == {"misses": 1, "fills": 1}
+
+
+# --- several processes over one cache -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def other(bed: Bed) -> AsyncIterator[Bed]:
+    """Another process over the same store and the same cache."""
+    made = Bed(store=bed.store, cache_store=bed.cache_store)
+    yield made
+    await settle()
+    await made.aclose()
+
+
+async def test_processes_see_each_others_entries(bed: Bed, other: Bed) -> None:
+    """Written after the index of the other one was loaded; and what one evicts is a miss of the other."""
+    ours, theirs = bed.stack(revalidate_seconds=None), other.stack(revalidate_seconds=None)
+    for stack in (ours, theirs):
+        bed.put("first", DATA)
+        await read_settled(stack, "first")
+    assert (bed.gets, other.gets) == (1, 0)
+    for number, (writer, reader) in enumerate([(ours, theirs), (theirs, ours)]):
+        etag = bed.put(f"k{number}", DATA)
+        await read_settled(writer, f"k{number}")
+        gets = bed.gets + other.gets
+        assert await read(reader, f"k{number}", offset=5, size=9) == DATA[5:14]
+        assert await read(reader, f"k{number}", if_match=etag) == DATA
+        assert bed.gets + other.gets == gets
+    assert "failures" not in bed.counters | other.counters
+    for name in list(bed.files):
+        bed.cache_store.store.remove(name)
+    assert await read_settled(ours, "k0") == DATA
+    assert await read(theirs, "k0") == DATA
+    assert (bed.counters["misses"], other.counters["misses"]) == (3, 1)
+    assert "failures" not in bed.counters | other.counters
+
+
+async def test_a_newer_version_that_another_process_stored_serves_a_pinned_read(bed: Bed, other: Bed) -> None:
+    ours, theirs = bed.stack(), other.stack()
+    bed.put("k", DATA)
+    for stack in (ours, theirs):
+        await read_settled(stack, "k")
+    etag = bed.put("k", DATA[::-1])
+    await read_settled(theirs, "k")
+    gets = bed.gets
+    assert await read(ours, "k", size=9, if_match=etag) == DATA[::-1][:9]
+    assert bed.gets == gets
     assert len(bed.files) == 1
+
+
+async def test_a_write_of_one_process_drops_the_entry_of_another(bed: Bed, other: Bed) -> None:
+    """Also one that was stored in the middle of the write."""
+    ours, theirs = bed.stack(revalidate_seconds=None), other.stack(revalidate_seconds=None)
+    bed.put("k", DATA)
+
+    async def read_first(name: str) -> None:
+        if name == "write":
+            assert await read_settled(theirs, "k") == DATA
+
+    await read_settled(ours, "k")
+    bed.source.before = read_first
+    await ours.write(WriteRequest(path="k"), b"new")
+    bed.source.before = None
+    await settle()
+    assert bed.files == {}
+    assert await read_settled(theirs, "k") == b"new"
+    assert await read(ours, "k") == b"new"
+
+
+@pytest.mark.virtual
+async def test_the_bytes_of_all_processes_are_bounded(bed: Bed, other: Bed) -> None:
+    capacity = 8 * ENTRY_BYTES
+    stacks = [one.stack(capacity_bytes=capacity, revalidate_seconds=None) for one in (bed, other)]
+    for number in range(60):
+        bed.put(f"k{number}", DATA)
+        assert await read_settled(stacks[number % 2], f"k{number}") == DATA
+        await settle()
+        assert sum(map(len, bed.files.values())) <= capacity + 2 * ENTRY_BYTES
+    assert "failures" not in bed.counters | other.counters
 
 
 async def test_a_long_listing_is_read_page_by_page(bed: Bed) -> None:

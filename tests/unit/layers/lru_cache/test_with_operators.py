@@ -3,18 +3,22 @@
 import asyncio
 import os
 import pickle
+import subprocess
+import sys
+import time
 import uuid
 from pathlib import Path
 
 import aioprefetch as ap
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.fault_server import FaultServer
+from aioprefetch.values import WriteRequest
 
 DATA = os.urandom(3 << 20)
 
 
 class Filled:
-    """Waits until so many entries are in the cache."""
+    """Waits until a number of entries are in the cache."""
 
     def __init__(self, op: ap.Operator) -> None:
         self._count = 0
@@ -112,7 +116,7 @@ async def test_an_operator_with_the_layer_pickles(tmp_path: Path) -> None:
 
 
 async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
-    """Parts, a stream and readers over a damaged entry get the object's bytes, and the entry is stored anew."""
+    """Parts, a stream and readers over a damaged entry get the object's bytes, and the entry is stored again."""
     name = uuid.uuid4().hex
     folder = tmp_path
     options = {"block_bytes": 256 << 10, "memory_bytes": 64 << 20}
@@ -136,7 +140,7 @@ async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
                 assert await op.read("k", size=1) == DATA[:1]
             (path,) = [path for path in folder.rglob("*") if path.is_file()]
             damaged = bytearray(path.read_bytes())
-            damaged[-1_000_000] ^= 1
+            damaged[len(damaged) - len(DATA) + 2_005_000] ^= 1
             path.write_bytes(damaged)
             async with ap.Operator.from_uri(f"memory://{name}", **options).layer(layer) as op:
                 await use(op)
@@ -153,3 +157,53 @@ async def test_a_large_object_of_a_server_comes_over_one_connection() -> None:
             assert (len(server.requests), server.connections) == (2, 1)
             assert await op.read("k") == DATA
             assert (len(server.requests), server.connections) == (3, 1)
+
+
+KILLED = """
+import asyncio, os, signal, sys
+import aioprefetch as ap
+from aioprefetch.values import WriteRequest
+
+async def main():
+    async with ap.Operator.from_uri("file://" + sys.argv[1]) as cache:
+        writer = await cache.accessor().open_write(WriteRequest(path="objects/ab/entry"))
+        await writer.write(bytes(9 << 20))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def age(path: Path, seconds: float) -> None:
+    """Make a file look as if it had not been written for some time."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+async def test_the_files_of_killed_writers_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    """They belong to no entry, so no eviction would ever find them. Files of other machines stay for an hour."""
+
+    def temporaries() -> set[Path]:
+        return set(tmp_path.rglob(".aioprefetch-*.tmp"))
+
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=100)
+    (killed,) = temporaries()
+    assert killed.stat().st_size > 0
+    age(killed, 60)
+    elsewhere = [killed.with_name(f".aioprefetch-{digit * 16}.tmp") for digit in "01"]
+    for path, hours in zip(elsewhere, (0.9, 1.1), strict=True):
+        path.write_bytes(b"of another machine")
+        age(path, 3600 * hours)
+    async with ap.Operator.from_uri(f"file://{tmp_path}") as cache:
+        writer = await cache.accessor().open_write(WriteRequest(path="objects/ab/alive"))
+        await writer.write(bytes(9 << 20))
+        (alive,) = temporaries() - {killed, *elsewhere}
+        age(alive, 7200)
+        op = ap.Operator.from_uri("memory://" + uuid.uuid4().hex).layer(ap.layers.LruCacheLayer(cache=cache))
+        async with op:
+            await op.write("k", DATA)
+            assert await op.read("k") == DATA
+        assert temporaries() == {alive, elsewhere[0]}
+        await writer.close()
+        assert (tmp_path / "objects/ab/alive").stat().st_size == 9 << 20
+    assert temporaries() == {elsewhere[0]}

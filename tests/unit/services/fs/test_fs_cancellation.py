@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import glob
+import os
 import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,10 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs import Fs, bodies
+from aioprefetch.services.fs import Fs
+from aioprefetch.services.fs.accessor import FsAccessor
+from aioprefetch.services.fs.confined import ConfinedRoot
+from aioprefetch.services.fs.open_file import open_file
 from aioprefetch.services.fs.threads import settled
 from aioprefetch.values import CopyRequest, DeleteRequest, ListRequest, ReadRequest, StatRequest, WriteRequest
 
@@ -68,7 +72,6 @@ class Gate:
 @pytest.fixture
 async def gate(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
     """The gate; open again after the test whatever happens."""
-    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
     made = Gate(monkeypatch)
     yield made
     made.go.set()
@@ -78,7 +81,7 @@ async def gate(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
 def accessor(root: Path, runtime: Runtime, gate: Gate) -> Accessor:
     """The live service over a root with one file."""
     (root / "k").write_bytes(DATA)
-    return Fs(str(root)).build(runtime)
+    return FsAccessor(Fs(str(root)), runtime, piece_bytes=1000)
 
 
 def take_what_is_left(root: Path) -> list[bytes]:
@@ -92,15 +95,6 @@ def take_what_is_left(root: Path) -> list[bytes]:
 
 async def read(accessor: Accessor) -> None:
     await accessor.read(ReadRequest(path="k"), BufferSink(memoryview(bytearray(len(DATA)))))
-
-
-async def stream(accessor: Accessor) -> None:
-    body = await accessor.open_read(ReadRequest(path="k"))
-    try:
-        while await body.read_chunk():
-            pass
-    finally:
-        await body.aclose()
 
 
 async def copy(accessor: Accessor) -> None:
@@ -123,7 +117,7 @@ async def delete(accessor: Accessor) -> None:
     await accessor.delete(DeleteRequest(path="d/x", paths=("d/x",)))
 
 
-OPERATIONS = [read, stream, copy, write, stat, listing, delete]
+OPERATIONS = [read, copy, write, stat, listing, delete]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -217,34 +211,40 @@ async def test_a_timeout_is_still_a_timeout(accessor: Accessor, gate: Gate) -> N
         await task
 
 
-async def test_an_abandoned_stream_closes_its_file(accessor: Accessor, descriptors: Callable[[], list[str]]) -> None:
-    """Half read and closed, closed twice, or only dropped."""
-    for close in (True, False):
-        body = await accessor.open_read(ReadRequest(path="k"))
-        await body.read_chunk()
-        assert len(descriptors()) == 1
-        if close:
-            await body.aclose()
-            await body.aclose()
-            assert await body.read_chunk() == b""
-        del body
-        for _ in range(100):  # The thread that read lets go of it when it gets a turn.
-            if descriptors():
-                await asyncio.to_thread(gc.collect)
-        assert descriptors() == []
+async def test_a_failing_sink_closes_its_file(accessor: Accessor, descriptors: Callable[[], list[str]]) -> None:
+    """In the middle of a read."""
+
+    class FailingSink(BufferSink):
+        def _advanced(self) -> None:
+            assert len(descriptors()) == 1
+            raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        await accessor.read(ReadRequest(path="k"), FailingSink(memoryview(bytearray(len(DATA)))))
+    assert descriptors() == []
 
 
-async def test_a_file_is_closed_by_the_last_read_that_runs(
-    accessor: Accessor, gate: Gate, descriptors: Callable[[], list[str]]
+def test_a_file_is_closed_by_the_last_read_that_runs(
+    root: Path, descriptors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closed while a thread is in it: its number must not go to another file before the thread is out."""
-    body = await accessor.open_read(ReadRequest(path="k"))
-    gate.arm(0, after=False)
-    preading = asyncio.ensure_future(body.read_chunk())
-    await gate.reached.wait()
-    gate.go.set()
-    assert await preading == DATA[:1000]
-    await body.aclose()
+    (root / "k").write_bytes(DATA)
+    file = open_file(ConfinedRoot(str(root), follow_symlinks=False), ("k",))
+    reading, go, preadv = threading.Event(), threading.Event(), os.preadv
+
+    def held(*arguments: Any) -> int:
+        reading.set()
+        go.wait()
+        return preadv(*arguments)
+
+    monkeypatch.setattr(os, "preadv", held)
+    thread = threading.Thread(target=lambda: file.read(0, 1000))
+    thread.start()
+    reading.wait()
+    file.close()
+    assert len(descriptors()) == 1
+    go.set()
+    thread.join()
     assert descriptors() == []
 
 

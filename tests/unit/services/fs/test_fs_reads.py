@@ -13,7 +13,8 @@ from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs import Fs, bodies
+from aioprefetch.services.fs import Fs
+from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, StatRequest
 
@@ -43,18 +44,6 @@ async def read(accessor: Accessor, path: str, **fields: object) -> bytes:
     return sink.to_bytes()
 
 
-async def streamed(accessor: Accessor, path: str, **fields: object) -> bytes:
-    """Bytes read as a stream."""
-    body = await accessor.open_read(ReadRequest(path=path, **fields))  # type: ignore[arg-type]
-    try:
-        parts = []
-        while chunk := await body.read_chunk():
-            parts.append(bytes(chunk))
-        return b"".join(parts)
-    finally:
-        await body.aclose()
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -67,12 +56,9 @@ async def streamed(accessor: Accessor, path: str, **fields: object) -> bytes:
         ({"offset": 3, "size": 0}, b""),
     ],
 )
-@pytest.mark.parametrize("how", [read, streamed])
-async def test_ranges(
-    accessor: Accessor, root: Path, how: Callable[..., object], fields: dict[str, int], expected: bytes
-) -> None:
+async def test_ranges(accessor: Accessor, root: Path, fields: dict[str, int], expected: bytes) -> None:
     (root / "k").write_bytes(b"0123456789")
-    assert await how(accessor, "k", **fields) == expected  # type: ignore[misc]
+    assert await read(accessor, "k", **fields) == expected
 
 
 async def test_a_range_beyond_the_end_tells_the_size(accessor: Accessor, root: Path) -> None:
@@ -87,17 +73,15 @@ async def test_every_range_of_an_empty_file_is_empty(accessor: Accessor, root: P
     assert await read(accessor, "k") == await read(accessor, "k", offset=5, size=5) == b""
 
 
-async def test_large_files_are_read_in_pieces(
-    accessor: Accessor, root: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The bytes of a file longer than a piece are exact, whichever way they are read."""
-    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
+async def test_large_files_are_read_in_pieces(root: Path, runtime: Runtime) -> None:
+    """The bytes of a file longer than a piece are exact."""
+    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=1000)
     data = os.urandom(4567)
     (root / "k").write_bytes(data)
-    assert await read(accessor, "k") == await streamed(accessor, "k") == data
+    assert await read(accessor, "k") == data
     assert await read(accessor, "k", offset=999, size=2002) == data[999:3001]
-    assert runtime.counters["stream_read_total_bytes"] == 2 * 4567 + 2002
-    assert runtime.counters["action_http_get_request"] == 3
+    assert runtime.counters["stream_read_total_bytes"] == 4567 + 2002
+    assert runtime.counters["action_http_get_request"] == 2
 
 
 async def test_reads_fill_the_callers_own_buffer(accessor: Accessor, root: Path) -> None:
@@ -225,19 +209,23 @@ def overwrite(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [replace, truncate, grow, overwrite, os.unlink])
 async def test_a_change_between_head_and_last_byte_is_detected(
-    accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
+    root: Path, runtime: Runtime, change: Callable[[Path], None]
 ) -> None:
     """The bytes before the change were of one version; after it none come."""
-    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
     (root / "k").write_bytes(b"o" * 3000)
-    body = await accessor.open_read(ReadRequest(path="k"))
-    assert await body.read_chunk() == b"o" * 1000
-    change(root / "k")
+
+    class ChangingSink(CollectSink):
+        def _advanced(self) -> None:
+            if self.received == 1000:
+                change(root / "k")
+
+    sink = ChangingSink()
     with pytest.raises(errors.ObjectChanged) as caught:
-        await body.read_chunk()
-    await body.aclose()
-    assert (caught.value.received, caught.value.head) == (1000, body.head)
-    assert caught.value.expected_etag == body.head.etag
+        await FsAccessor(Fs(str(root)), runtime, piece_bytes=1000).read(ReadRequest(path="k"), sink)
+    assert sink.to_bytes() == b"o" * 1000
+    assert sink.head is not None
+    assert (caught.value.received, caught.value.head) == (1000, sink.head)
+    assert caught.value.expected_etag == sink.head.etag
 
 
 async def test_a_replaced_file_does_not_match_its_old_etag(accessor: Accessor, root: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs import Fs, bodies
+from aioprefetch.services.fs import Fs
+from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -83,10 +84,8 @@ async def test_nothing_appears_before_close_and_nothing_after_abort(accessor: Ac
         await body.write(b"more")
 
 
-async def test_a_stream_of_chunks_is_one_file(
-    accessor: Accessor, root: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "PIECE_BYTES", 10)
+async def test_a_stream_of_chunks_is_one_file(root: Path, runtime: Runtime) -> None:
+    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=10)
     body = await accessor.open_write(WriteRequest(path="k"))
     for chunk in (b"1" * 25, b"", b"2" * 7):
         await body.write(chunk)
@@ -272,8 +271,8 @@ async def test_an_error_in_a_batch_names_its_own_path(accessor: Accessor, root: 
     assert caught.value.path == "d"
 
 
-async def test_copy(accessor: Accessor, root: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "PIECE_BYTES", 1000)
+async def test_copy(root: Path, runtime: Runtime) -> None:
+    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=1000)
     data = os.urandom(3500)
     (root / "a").write_bytes(data)
     (root / "d").mkdir()

@@ -9,7 +9,7 @@ from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import FaultServer, Rule
-from aioprefetch.values import ReadRequest
+from aioprefetch.values import ReadHead, ReadRequest
 
 DATA = bytes(range(256)) * 40
 # More than the buffers of both kernels hold: who breaks off early does not get it all.
@@ -39,3 +39,8 @@ async def read(accessor: Accessor, path: str = "k", **fields: Any) -> bytes:
     reply = await accessor.read(ReadRequest(path=path, **fields), sink)
     assert reply.received == sink.received == reply.head.size
     return sink.to_bytes()
+
+
+async def read_head(accessor: Accessor, path: str = "k", **fields: Any) -> ReadHead:
+    """The head of a read."""
+    return (await accessor.read(ReadRequest(path=path, **fields), CollectSink())).head

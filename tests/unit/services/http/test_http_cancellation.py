@@ -11,8 +11,8 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.values import ReadRequest, StatRequest
-from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
+from aioprefetch.values import StatRequest
+from tests.unit.services.http.reading import DATA, Servers, accessor_for, read
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:
@@ -45,18 +45,6 @@ async def test_a_cancelled_read_closes_its_connection(servers: Servers, runtime:
     assert await read(accessor, offset=500, size=100) == DATA[500:600]
 
 
-async def test_a_cancelled_chunk_closes_its_connection(servers: Servers, runtime: Runtime) -> None:
-    """Even where the caller has not come to close the body yet."""
-    server = await servers.start(script=[Rule(fault=Fault(hang_after_bytes=100))])
-    body = await accessor_for(server, runtime).open_read(ReadRequest(path="k"))
-    assert await body.read_chunk() == DATA[:100]
-    task = asyncio.ensure_future(body.read_chunk())
-    await asyncio.sleep(0)
-    await cancelled(task)
-    await server.wait_until_idle()
-    await body.aclose()
-
-
 async def test_a_cancelled_stat_closes_its_connection(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start(script=[Rule(fault=Fault(hang_before_head=True), method="HEAD")])
     task = asyncio.ensure_future(accessor_for(server, runtime).stat(StatRequest(path="k")))
@@ -73,30 +61,6 @@ async def test_a_cancelled_redirect_closes_its_connection(servers: Servers, runt
     await other.wait_for_requests(1)
     await cancelled(task)
     await other.wait_until_idle()
-
-
-async def test_a_half_read_body_is_broken_off(servers: Servers, runtime: Runtime) -> None:
-    """Its rest is not read for the sake of the connection, and its reader is not told that this was the end."""
-    server = await servers.start({"base/k": LARGE})
-    accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k"))
-    assert await body.read_chunk()
-    await body.aclose()
-    await body.aclose()
-    with pytest.raises(errors.Closed):
-        await body.read_chunk()
-    await server.wait_until_idle()
-    assert server.bytes_sent < len(LARGE)
-
-
-async def test_a_body_read_to_its_end_keeps_its_connection(servers: Servers, runtime: Runtime) -> None:
-    server = await servers.start()
-    accessor = accessor_for(server, runtime)
-    for _ in range(3):
-        body = await accessor.open_read(ReadRequest(path="k", offset=0, size=1000))
-        assert await body.read_chunk() == DATA[:1000]
-        await body.aclose()
-    assert server.connections == 1
 
 
 async def read_part(accessor: Accessor) -> object:

@@ -1,30 +1,15 @@
-"""Reads into a sink: received in place where the response allows it, in pieces otherwise; one request either way."""
+"""Reads into a sink: received in place where the response allows it, copied otherwise; one request either way."""
 
-import asyncio
 from typing import Any
 
 import pytest
-from aioprefetch.services.streamed_body import StreamedBody
 
 from aioprefetch import errors
 from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.testing import Fault, Rule
-from aioprefetch.transport import StreamedAnswer
 from aioprefetch.values import ReadRequest, StatRequest
-from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
-
-
-@pytest.fixture
-def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is read piece by piece."""
-
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("a stream")
-
-    monkeypatch.setattr(StreamedAnswer, "take_over", refuse)
-
+from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read, read_head
 
 DIRECT: list[tuple[dict[str, Any], bytes]] = [
     ({}, LARGE),
@@ -36,7 +21,6 @@ DIRECT: list[tuple[dict[str, Any], bytes]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), DIRECT)
-@pytest.mark.usefixtures("no_streams")
 async def test_what_was_asked_for_is_received_in_place(
     servers: Servers, runtime: Runtime, fields: dict[str, Any], expected: bytes
 ) -> None:
@@ -52,7 +36,6 @@ async def test_what_was_asked_for_is_received_in_place(
     assert counters.timings["action_http_get_request"].samples == 3
 
 
-@pytest.mark.usefixtures("no_streams")
 async def test_the_buffer_is_the_callers(servers: Servers, runtime: Runtime) -> None:
     """Not a copy of it."""
     buffer = bytearray(1_000_000)
@@ -61,7 +44,7 @@ async def test_the_buffer_is_the_callers(servers: Servers, runtime: Runtime) -> 
     assert buffer == LARGE[77 : 77 + len(buffer)]
 
 
-STREAMED: list[tuple[Fault, dict[str, Any], bytes]] = [
+COPIED: list[tuple[Fault, dict[str, Any], bytes]] = [
     (Fault(ignore_range=True), {"offset": 5, "size": 10}, DATA[5:15]),
     (Fault(chunked=True), {"offset": 5, "size": 10}, DATA[5:15]),
     (Fault(chunked=True, ignore_range=True), {}, DATA),
@@ -69,20 +52,13 @@ STREAMED: list[tuple[Fault, dict[str, Any], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "fields", "expected"), STREAMED)
+@pytest.mark.parametrize(("fault", "fields", "expected"), COPIED)
 async def test_what_is_unusual_takes_no_second_request(
     servers: Servers, runtime: Runtime, fault: Fault, fields: dict[str, Any], expected: bytes
 ) -> None:
     server = await servers.start(script=[Rule(fault=fault, times=None)])
     assert await read(accessor_for(server, runtime), **fields) == expected
     server.assert_requests("GET")
-    assert runtime.counters["transport_requests"] == 1
-
-
-async def test_a_stream_counts_too(servers: Servers, runtime: Runtime) -> None:
-    body = await accessor_for(await servers.start(), runtime).open_read(ReadRequest(path="k"))
-    await body.aclose()
-    assert isinstance(body, StreamedBody)
     assert runtime.counters["transport_requests"] == 1
 
 
@@ -127,42 +103,12 @@ async def test_a_range_in_a_response_200(servers: Servers, runtime: Runtime) -> 
     fault = Fault(status=200, headers=headers, body=DATA[100:150])
     accessor = accessor_for(await servers.start(script=[Rule(fault=fault, times=None)]), runtime)
     assert await read(accessor, offset=100, size=50) == DATA[100:150]
-    body = await accessor.open_read(ReadRequest(path="k", offset=100, size=50))
-    assert (body.head.start, body.head.size, body.head.total) == (100, 50, len(DATA))
-    assert await body.read_chunk() == DATA[100:150]
-    await body.aclose()
+    head = await read_head(accessor, offset=100, size=50)
+    assert (head.start, head.size, head.total) == (100, 50, len(DATA))
     with pytest.raises(errors.ProtocolError):
         await read(accessor, offset=0, size=50)
     with pytest.raises(errors.ProtocolError):
         await read(accessor)
-
-
-async def test_a_stream_read_late_holds_nobody_up(servers: Servers, runtime: Runtime) -> None:
-    """All of it has arrived, and its connection serves others, while its reader has taken nothing yet."""
-    size = 256 << 10
-    server = await servers.start({"base/k": LARGE[:size]})
-    accessor = accessor_for(server, runtime)
-    late = await accessor.open_read(ReadRequest(path="k"))
-    for _ in range(100_000):
-        if accessor_idle(accessor):
-            break
-        await asyncio.sleep(0)
-    other = await accessor.open_read(ReadRequest(path="k"))
-    found = bytearray()
-    while chunk := await other.read_chunk():
-        found += chunk
-    assert found == LARGE[:size]
-    assert server.connections == 1
-    found.clear()
-    while chunk := await late.read_chunk():
-        found += chunk
-    assert found == LARGE[:size]
-
-
-def accessor_idle(accessor: Any) -> bool:
-    """Whether a connection of its waits for a request."""
-    assert isinstance(accessor, HttpAccessor)
-    return bool(accessor._exchange._client.snapshot().idle)
 
 
 async def test_text_beyond_ascii(servers: Servers, runtime: Runtime) -> None:

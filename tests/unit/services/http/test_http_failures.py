@@ -1,5 +1,6 @@
 """What goes wrong, as errors that say what to do; and no secret of ours in any of them."""
 
+import asyncio
 import html
 import pickle
 import socket
@@ -11,13 +12,15 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import QUOTED_CHARACTERS_MAX
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http import Http, responses
+from aioprefetch.services.http import Http, exchange
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.error_walk import everything, raised_by
 from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
+from tests.unit.transport.raw_server import eventually
 
 CANARY = "canary-51ce"
 
@@ -130,7 +133,7 @@ async def test_a_field_of_one_word_stops_nothing(servers: Servers, runtime: Runt
 async def test_an_error_whose_text_hangs_is_told_without_it(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(responses, "ERROR_BODY_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(exchange, "ERROR_BODY_SECONDS_MAX", 0.01)
     fault = Fault(status=500, headers={"Content-Type": "text/plain"}, body=b"x" * 100, hang_after_bytes=50)
     server = await servers.start(script=[Rule(fault=fault)])
     with pytest.raises(errors.Unavailable) as caught:
@@ -267,12 +270,12 @@ async def test_a_closed_runtime(servers: Servers, runtime: Runtime) -> None:
     """Closing breaks off what is open and needs no response; a later request is refused."""
     server = await servers.start(script=[Rule(fault=Fault(hang_after_bytes=100))])
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k"))
-    assert await body.read_chunk() == DATA[:100]
+    sink = CollectSink()
+    task = asyncio.ensure_future(accessor.read(ReadRequest(path="k"), sink))
+    await eventually(lambda: sink.received == 100)
     await runtime.aclose()
     await server.wait_until_idle()
-    with pytest.raises(errors.Error):
-        await body.read_chunk()
-    await body.aclose()
+    with pytest.raises(errors.Closed):
+        await task
     with pytest.raises(errors.Closed):
         await read(accessor)

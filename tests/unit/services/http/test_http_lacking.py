@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http import bodies
+from aioprefetch.services.http import receivers
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
-from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
+from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read, read_head
 
 NO_RANGE = Rule(fault=Fault(ignore_range=True), times=None)
 RANGES: list[tuple[dict[str, Any], bytes]] = [
@@ -31,10 +32,9 @@ async def test_a_server_without_ranges(
     """One GET, of which the wanted part is taken."""
     server = await servers.start(script=[Rule(fault=Fault(ignore_range=True, ignore_if_match=True), times=None)])
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k", **fields))
-    await body.aclose()
-    assert (body.head.size, body.head.total) == (len(expected), len(DATA))
-    assert await read(accessor, **fields, if_match=body.head.etag) == expected
+    head = await read_head(accessor, **fields)
+    assert (head.size, head.total) == (len(expected), len(DATA))
+    assert await read(accessor, **fields, if_match=head.etag) == expected
     server.assert_requests("GET", "GET")
     with pytest.raises(errors.ConditionNotMatch):
         await read(accessor, **fields, if_match="other")
@@ -121,11 +121,10 @@ async def test_a_range_of_an_endless_answer_is_read_no_further(servers: Servers,
     """The size stays unknown then."""
     fault = Fault(ignore_range=True, chunked=True)
     server = await servers.start({"base/k": LARGE}, [Rule(fault=fault, times=None)])
-    body = await accessor_for(server, runtime).open_read(ReadRequest(path="k", offset=10, size=100))
-    assert (body.head.start, body.head.size, body.head.total) == (10, 100, None)
-    assert await body.read_chunk() == LARGE[10:110]
-    assert await body.read_chunk() == b""
-    await body.aclose()
+    sink = CollectSink()
+    head = (await accessor_for(server, runtime).read(ReadRequest(path="k", offset=10, size=100), sink)).head
+    assert (head.start, head.size, head.total) == (10, 100, None)
+    assert sink.to_bytes() == LARGE[10:110]
     await server.wait_until_idle()
     assert server.bytes_sent < len(LARGE)
 
@@ -133,7 +132,7 @@ async def test_a_range_of_an_endless_answer_is_read_no_further(servers: Servers,
 async def test_an_object_of_unknown_length_has_a_limit(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "UNSIZED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(receivers, "UNSIZED_BYTES_MAX", 1 << 20)
     server = await servers.start({"base/k": LARGE}, [Rule(fault=Fault(chunked=True), times=None)])
     with pytest.raises(errors.Unsupported, match="no length"):
         await read(accessor_for(server, runtime))

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest
-from tests.unit.services.http.reading import DATA, Servers, accessor_for, read
+from tests.unit.services.http.reading import DATA, Servers, accessor_for, read, read_head
 
 ODD_KEYS = [
     "a b",
@@ -79,9 +80,7 @@ async def test_a_header_cannot_be_injected_by_a_key(servers: Servers, runtime: R
 
 async def test_the_head_tells_size_version_and_type(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start()
-    body = await accessor_for(server, runtime).open_read(ReadRequest(path="k", offset=10, size=5))
-    await body.aclose()
-    head = body.head
+    head = await read_head(accessor_for(server, runtime), offset=10, size=5)
     assert (head.start, head.size, head.total) == (10, 5, len(DATA))
     assert head.etag is not None
     assert not head.etag.startswith('"')
@@ -94,22 +93,20 @@ async def test_the_version_is_pinned(servers: Servers, runtime: Runtime, ignore_
     """By the header, and by comparison where the server does not know it."""
     server = await servers.start(script=[Rule(fault=Fault(ignore_if_match=ignore_if_match), times=None)])
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k"))
-    await body.aclose()
-    assert await read(accessor, if_match=body.head.etag, offset=1, size=2) == DATA[1:3]
-    assert server.requests[1].headers["if-match"] == f'"{body.head.etag}"'
+    head = await read_head(accessor)
+    assert await read(accessor, if_match=head.etag, offset=1, size=2) == DATA[1:3]
+    assert server.requests[1].headers["if-match"] == f'"{head.etag}"'
     server.objects["base/k"] = b"another"
     with pytest.raises(errors.ConditionNotMatch):
-        await read(accessor, if_match=body.head.etag, offset=1, size=2)
+        await read(accessor, if_match=head.etag, offset=1, size=2)
 
 
 async def test_a_weak_etag_is_compared_and_not_sent(servers: Servers, runtime: Runtime) -> None:
     weak = Rule(fault=Fault(etag='W/"v1"'), times=2)
     server = await servers.start(script=[weak, Rule(fault=Fault(etag='W/"v2"'), times=None)])
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k"))
-    await body.aclose()
-    assert body.head.etag == "W/v1"
+    head = await read_head(accessor)
+    assert head.etag == "W/v1"
     assert await read(accessor, if_match="W/v1") == DATA
     with pytest.raises(errors.ConditionNotMatch):
         await read(accessor, if_match="W/v1")
@@ -119,33 +116,30 @@ async def test_a_weak_etag_is_compared_and_not_sent(servers: Servers, runtime: R
 async def test_a_server_without_etags_is_pinned_by_time_and_size(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start(script=[Rule(fault=Fault(headers={"ETag": None}), times=None)])
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k", offset=3, size=4))
-    await body.aclose()
-    assert body.head.etag == f"W/modified-{1_700_000_000:x}-{len(DATA):x}"
-    assert await read(accessor, if_match=body.head.etag) == DATA
+    head = await read_head(accessor, offset=3, size=4)
+    assert head.etag == f"W/modified-{1_700_000_000:x}-{len(DATA):x}"
+    assert await read(accessor, if_match=head.etag) == DATA
     with pytest.raises(errors.ConditionNotMatch, match="still"):
-        await read(accessor, if_none_match=body.head.etag)
+        await read(accessor, if_none_match=head.etag)
     server.objects["base/k"] += b"more"
     with pytest.raises(errors.ConditionNotMatch):
-        await read(accessor, if_match=body.head.etag, offset=3, size=4)
+        await read(accessor, if_match=head.etag, offset=3, size=4)
     assert not any({"if-match", "if-none-match"} & request.headers.keys() for request in server.requests)
 
 
 async def test_a_server_with_neither_etag_nor_time_has_no_version(servers: Servers, runtime: Runtime) -> None:
     bare = Fault(headers={"ETag": None, "Last-Modified": None})
     server = await servers.start(script=[Rule(fault=bare, times=None)])
-    body = await accessor_for(server, runtime).open_read(ReadRequest(path="k"))
-    await body.aclose()
-    assert body.head.etag is None
+    head = await read_head(accessor_for(server, runtime))
+    assert head.etag is None
 
 
 async def test_if_none_match(servers: Servers, runtime: Runtime) -> None:
     """304 where the server knows it, a comparison where not."""
     server = await servers.start()
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k"))
-    await body.aclose()
-    for fields in ({"if_none_match": body.head.etag}, {"if_none_match": "*"}):
+    head = await read_head(accessor)
+    for fields in ({"if_none_match": head.etag}, {"if_none_match": "*"}):
         with pytest.raises(errors.ConditionNotMatch):
             await read(accessor, **fields)
     assert await read(accessor, if_none_match="other") == DATA
@@ -174,7 +168,7 @@ async def test_a_wrong_response_delivers_no_byte(servers: Servers, runtime: Runt
     server = await servers.start(script=[Rule(fault=fault)])
     accessor = accessor_for(server, runtime)
     with pytest.raises(errors.ProtocolError) as caught:
-        await accessor.open_read(ReadRequest(path="k", offset=10, size=10))
+        await read(accessor, offset=10, size=10)
     assert (caught.value.operation, caught.value.path, caught.value.received) == ("read", "k", 0)
     assert await read(accessor, offset=10, size=10) == DATA[10:20]
 
@@ -192,22 +186,16 @@ async def test_a_body_that_breaks_off_can_be_resumed(servers: Servers, runtime: 
     """The error is temporary and tells head and progress; what arrived is exact."""
     server = await servers.start(script=[Rule(fault=fault)])
     accessor = accessor_for(server, runtime)
-    body = await accessor.open_read(ReadRequest(path="k", offset=10, size=5000))
-    received = bytearray()
-
-    async def drain() -> None:
-        while chunk := await body.read_chunk():
-            received.extend(chunk)
-
+    sink = CollectSink()
     with pytest.raises(errors.Unavailable) as caught:
-        await drain()
-    await body.aclose()
-    error = caught.value
-    assert (error.status, error.received, error.head) == ("temporary", len(received), body.head)
+        await accessor.read(ReadRequest(path="k", offset=10, size=5000), sink)
+    error, head, received = caught.value, sink.head, sink.to_bytes()
+    assert head is not None
+    assert (error.status, error.received, error.head) == ("temporary", len(received), head)
     assert (error.operation, error.path) == ("read", "k")
     assert received == DATA[10 : 10 + len(received)]
-    rest = await read(accessor, **resumed(body.head.etag, 10 + len(received), 5000 - len(received)))
-    assert bytes(received) + rest == DATA[10:5010]
+    rest = await read(accessor, **resumed(head.etag, 10 + len(received), 5000 - len(received)))
+    assert received + rest == DATA[10:5010]
 
 
 def resumed(etag: str | None, offset: int, size: int) -> dict[str, Any]:
@@ -246,15 +234,17 @@ async def test_connections_are_shared_and_kept(servers: Servers, runtime: Runtim
 
 
 async def test_many_reads_at_once(servers: Servers, runtime: Runtime) -> None:
-    """No connection limit of the client's own is in the way of open answers."""
-    server = await servers.start()
+    """The client's limit of connections is above the concurrency of the operator."""
+    count = runtime.options.concurrency + 5
+    server = await servers.start(script=[Rule(fault=Fault(hang_before_head=True), times=count)])
     accessor = accessor_for(server, runtime)
-    bodies = await asyncio.gather(
-        *(accessor.open_read(ReadRequest(path="k", offset=n, size=10)) for n in range(runtime.options.concurrency + 5))
-    )
-    for number, body in enumerate(bodies):
-        assert await body.read_chunk() == DATA[number : number + 10]
-        await body.aclose()
+    reads = [asyncio.ensure_future(read(accessor, offset=n, size=10)) for n in range(count)]
+    await server.wait_for_requests(count)
+    for task in reads:
+        task.cancel()
+    await asyncio.wait(reads)
+    found = await asyncio.gather(*(read(accessor, offset=n, size=10) for n in range(count)))
+    assert found == [DATA[n : n + 10] for n in range(count)]
 
 
 async def test_an_empty_object(servers: Servers, runtime: Runtime) -> None:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 from obstore.store import MemoryStore
 
-from aioprefetch.accessor.write_body import ReadBody
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Closed, ConditionNotMatch
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import ReadRequest
 from tests.unit.services.obspec.plain import GetOnly, Result
 from tests.unit.services.obspec.stores import response, s3_store, serving
+from tests.unit.transport.raw_server import eventually
 
 SECONDS_MAX = 30
 REQUEST = ReadRequest(path="k", offset=0, size=1_000_000)
@@ -88,43 +89,18 @@ async def test_a_refused_answer_closes_its_connection() -> None:
         assert caught.value.__traceback__ is not None
 
 
-@pytest.mark.parametrize("waiting", [False, True])
-async def test_a_closed_body_closes_its_connection(waiting: bool) -> None:
-    """Never read, or left by a reader that was waiting."""
-    server = Dripping(head_comes=True)
-    async with serving(server) as port, Operator.bare(ObspecStore(s3_store(port))) as op:
-        body = await op.accessor().open_read(REQUEST)
-        if waiting:
-            task = asyncio.create_task(_read(body))
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        await body.aclose()
-        await body.aclose()
-        await gone(server)
-        with pytest.raises(Closed):
-            await body.read_chunk()
-
-
-async def _read(body: ReadBody) -> None:
-    while await body.read_chunk():
-        pass
-
-
-async def test_closing_the_operator_ends_a_body_that_waits() -> None:
+async def test_closing_the_operator_ends_a_read_that_waits() -> None:
     """Its reader hears of it, and is not cancelled."""
     server = Dripping(head_comes=True)
     async with serving(server) as port:
         op = Operator.bare(ObspecStore(s3_store(port)))
-        body = await op.accessor().open_read(REQUEST)
-        task = asyncio.create_task(_read(body))
-        await asyncio.sleep(0)
+        sink = CollectSink()
+        task = asyncio.create_task(op.accessor().read(REQUEST, sink))
+        await eventually(lambda: sink.head is not None)
         await asyncio.wait_for(op.aclose(), SECONDS_MAX)
         with pytest.raises(Closed):
             await asyncio.wait_for(task, SECONDS_MAX)
         await gone(server)
-        await body.aclose()
 
 
 async def test_a_closed_accessor_sends_nothing() -> None:
@@ -134,7 +110,7 @@ async def test_a_closed_accessor_sends_nothing() -> None:
     accessor = op.accessor()
     await op.aclose()
     with pytest.raises(Closed):
-        await accessor.open_read(REQUEST)
+        await accessor.read(REQUEST, CollectSink())
     assert store.options == []
 
 

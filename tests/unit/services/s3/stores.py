@@ -6,10 +6,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
+from aioprefetch.services.s3.reads import S3Reads
+from aioprefetch.services.s3.signatures import Signed
 from aioprefetch.testing.faults import ReceivedRequest
 from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
 
@@ -37,9 +38,13 @@ class Store:
         await self.accessor.read(ReadRequest(path=path, **fields), sink)
         return sink.to_bytes()
 
-    async def open(self, path: str, **fields: Any) -> ReadBody:
-        """Read as a stream."""
-        return await self.accessor.open_read(ReadRequest(path=path, **fields))
+    def signed(self, path: str) -> Signed:
+        """The signature that is kept for an object."""
+        accessor: Any = self.accessor
+        reads: S3Reads = accessor._reads
+        found = reads.signatures.find(ReadRequest(path=path))
+        assert found is not None
+        return found
 
     async def stat(self, path: str, **fields: Any) -> Metadata:
         """Metadata."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Closed, ConfigInvalid, Error, NotFound, PermissionDenied
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.options import RuntimeOptions
@@ -249,7 +250,7 @@ async def test_a_proxy_is_used(store: Callable[..., Store]) -> None:
 
 PROGRAM = """
 import asyncio, pickle
-from aioprefetch.operator.operator import Operator
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.values import ReadRequest
@@ -257,7 +258,7 @@ from aioprefetch.values import ReadRequest
 async def main():
     runtime = Runtime(RuntimeOptions())
     try:
-        await pickle.loads({pickled!r}).build(runtime).open_read(ReadRequest(path="k"))
+        await pickle.loads({pickled!r}).build(runtime).read(ReadRequest(path="k"), CollectSink())
     except Exception as error:
         print(error)
     await runtime.aclose()
@@ -289,7 +290,6 @@ async def test_literal_keys_survive_a_pickle_in_this_process(store: Callable[...
     async with FaultServer(OBJECTS) as server:
         opened = store(server)
         again = pickle.loads(pickle.dumps(opened.service)).build(opened.client.runtime)
-        body = await again.open_read(ReadRequest(path="k"))
-        assert await body.read_chunk() == b"the object"
-        await body.aclose()
+        await again.read(ReadRequest(path="k"), sink := CollectSink())
+        assert sink.to_bytes() == b"the object"
         assert signed_by(server.requests[0]).startswith(f"{server.access_key_id}/")

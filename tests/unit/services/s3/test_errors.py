@@ -16,7 +16,7 @@ from aioprefetch import errors
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, Explainer, Told
+from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, ErrorResponse, Explainer
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, Request, StatRequest, WriteRequest
 from tests.unit.services.s3.stores import Store
@@ -306,7 +306,7 @@ REQUESTS = (ReadRequest(path="k"), WriteRequest(path="k", if_match="e"), StatReq
 def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
     """Whatever a store says costs milliseconds, and its message is short."""
     service = S3(bucket="bucket", **KEYS)
-    explainer = Explainer(service, service.info)
+    explainer = Explainer(service, service.info.principal)
     fields = {"Message": said, "StorageClass": said, "Region": said, "ActualObjectSize": said, "RequestId": said}
     names = ("content-range", "date", "retry-after", "x-amz-retry-after", "x-amz-bucket-region", "x-amz-request-id")
     for code, status in [*((code, 400) for code in (*BY_CODE, said)), *(("", status) for status in (*BY_STATUS, 416))]:
@@ -321,7 +321,7 @@ def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
 
 def answered(explainer: Explainer, told: dict[str, Any], request: Request) -> errors.Error:
     """The error that a response means."""
-    return explainer.answered(Told.by(told), request)
+    return explainer.from_response(ErrorResponse.from_botocore(told), request)
 
 
 def check_cost(make: Callable[[], errors.Error]) -> None:
@@ -334,4 +334,4 @@ def check_cost(make: Callable[[], errors.Error]) -> None:
 
 def test_a_number_of_many_digits_is_no_size() -> None:
     """Python refuses to read one of more than 4,300."""
-    assert Told.by({"Error": {"ActualObjectSize": "9" * 5000}}).total is None
+    assert ErrorResponse.from_botocore({"Error": {"ActualObjectSize": "9" * 5000}}).total is None

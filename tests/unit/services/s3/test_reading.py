@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import Closed, ConditionNotMatch, Error, ProtocolError, Stalled, Unavailable
+from aioprefetch.errors import Closed, ConditionNotMatch, Error, ObjectChanged, ProtocolError, Stalled, Unavailable
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.values import ReadRequest
+from aioprefetch.values import ReadHead, ReadRequest
 from tests.unit.services.s3.stores import Store
 
 DATA = bytes(range(256)) * 4096  # 1 MiB
@@ -80,10 +80,11 @@ async def test_a_size_that_is_none(store: Callable[..., Store], size: str) -> No
         (Fault(close_after_bytes=0), Unavailable),
     ],
 )
-async def test_faults_in_the_middle(store: Callable[..., Store], fault: Fault, kind: type[Error]) -> None:
+@pytest.mark.parametrize("signing", ["presigned", "header"])
+async def test_faults_in_the_middle(store: Callable[..., Store], fault: Fault, kind: type[Error], signing: str) -> None:
     """A typed, temporary error after the bytes that came, which are the right ones; the slot is free."""
     async with FaultServer(OBJECTS, [Rule(fault=fault)]) as server:
-        opened = store(server, read_timeout_seconds=0.1, connections_max=1)
+        opened = store(server, read_timeout_seconds=0.1, connections_max=1, signing=signing)
         sink = CollectSink()
         with pytest.raises(Error) as caught:
             await opened.accessor.read(ReadRequest(path="k"), sink)
@@ -117,35 +118,32 @@ async def test_a_chunked_part_is_taken(store: Callable[..., Store]) -> None:
             await opened.get("k", **RANGE)
 
 
-async def test_a_stream(store: Callable[..., Store]) -> None:
-    """The head first, then pieces, then nothing; closing twice is fine, reading after it is not."""
-    async with FaultServer(OBJECTS) as server:
-        body = await store(server).open("k", offset=10)
-        assert (body.head.start, body.head.size, body.head.total) == (10, len(DATA) - 10, len(DATA))
-        collected = bytearray()
-        while chunk := await body.read_chunk():
-            collected += chunk
-        assert collected == DATA[10:]
-        assert await body.read_chunk() == b""
-        await body.aclose()
-        other = await store(server).open("k")
-        await other.aclose()
-        await other.aclose()
-        with pytest.raises(Closed):
-            await other.read_chunk()
-
-
-async def test_an_unread_body_gives_its_slot_back_at_once(store: Callable[..., Store]) -> None:
-    """The connection is broken off instead of being read to its end."""
+@pytest.mark.parametrize("signing", ["presigned", "header"])
+async def test_a_read_that_its_sink_refuses_is_broken_off(store: Callable[..., Store], signing: str) -> None:
+    """The connection gives its slot back at once, instead of being read to its end."""
     async with FaultServer({"bucket/k": bytes(32 << 20)}) as server:
-        opened = store(server, connections_max=1)
+        opened = store(server, connections_max=1, signing=signing)
         for _ in range(3):
+            sink = CollectSink()
+            sink.begin(ReadHead(start=0, size=1 << 20, total=1 << 20, etag="another"))
             async with asyncio.timeout(10):
-                body = await opened.open("k")
-            await body.read_chunk()
-            await body.aclose()
+                with pytest.raises(ObjectChanged):
+                    await opened.accessor.read(ReadRequest(path="k"), sink)
         await server.wait_until_idle()
         assert server.bytes_sent < 3 * (8 << 20)
+
+
+@pytest.mark.parametrize("signing", ["presigned", "header"])
+async def test_closing_ends_a_read(store: Callable[..., Store], signing: str) -> None:
+    """While it waits for the store."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(hang_after_bytes=300_000))]) as server:
+        opened = store(server, signing=signing)
+        arrived = asyncio.Event()
+        read = asyncio.create_task(opened.accessor.read(ReadRequest(path="k"), NotingSink(arrived)))
+        await arrived.wait()
+        await opened.client.runtime.aclose()
+        with pytest.raises(Closed):
+            await read
 
 
 class NotingSink(CollectSink):

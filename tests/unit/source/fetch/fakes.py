@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from aioprefetch.errors import Error, StateConflict
 from aioprefetch.source.cursor import Cursor, TailAndSweep
 from aioprefetch.source.feed import FoundPage
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import Change, ChangeKind, SourceFile
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.record import Record
 
 
@@ -36,7 +36,7 @@ class FakeState:
         return self.log[-1]
 
     @property
-    def known(self) -> FakeState:
+    def index(self) -> FakeState:
         return self
 
     async def append(self, record: Record) -> None:
@@ -103,7 +103,7 @@ class FakeFeed:
         self.share = self.sweep_pages
 
     def finish_by(self, modified_ms: int | None) -> None:
-        """As ``Lister.finish_by``: a sweep that was under way is given up for a whole one."""
+        """As ``TailSweepLister.finish_by``: a sweep that was under way is given up for a whole one."""
         self.finish_ms = modified_ms
         self.swept = False
         self.sweeping = modified_ms is None

@@ -93,7 +93,7 @@ async def test_a_file_is_not_moved_over_another_one(caplog: pytest.LogCaptureFix
 
 async def test_a_move_that_was_killed_after_the_copy_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy may have another ETag, or the same one."""
-    monkeypatch.setattr("aioprefetch.source.fetch.moving.PIECE_BYTES", 3)
+    monkeypatch.setattr("aioprefetch.source.fetch.cleaning.PIECE_BYTES", 3)
     for etag in (None, "e"):
         scene = Scene("move")
         file = await scene.put("x/a", b"first.")

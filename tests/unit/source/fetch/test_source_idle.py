@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from aioprefetch.errors import NotFound
-from aioprefetch.source.fetch.source import FileSource
+from aioprefetch.source.fetch.planner import PlanOptions
 from aioprefetch.source.options import AdmissionOptions, ListOptions
-from aioprefetch.source.state import StateOptions
+from aioprefetch.source.record import Record
+from aioprefetch.source.state import SourceState, StateOptions
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 EAGER = ListOptions(interval_seconds=0, sweep_pages=1)
 
 
+def notes_of(files: int) -> PlanOptions:
+    """Files decided on without work are written down after this many."""
+    return PlanOptions(learned_max=files)
+
+
 def log_objects(scene: Scene) -> int:
     return sum(key.startswith("s/log/") for key in scene.states.store.objects)
-
-
-async def notes_often(source: FileSource, keys: int) -> None:
-    """What is learned without work is written down after so few keys."""
-    planner = source._planner
-    planner._options = type(planner._options)(overwrites=planner._options.overwrites, learned_max=keys)
 
 
 @pytest.mark.parametrize("what", ["deleted", "overwritten"])
@@ -32,8 +30,9 @@ async def test_l11_q8_notes_without_work_are_compacted_and_forgotten(scene: Scen
     scene.put(*keys)
     clock = [1_000_000]
     options = StateOptions(compact_entries=50, compact_records=4, keep_records=3, forget_after_seconds=10)
-    source = await scene.open(list_options=EAGER, state_options=options, clock_ms=lambda: clock[0])
-    await notes_often(source, 20)
+    source = await scene.open(
+        list_options=EAGER, state_options=options, clock_ms=lambda: clock[0], plan_options=notes_of(20)
+    )
     end = await source.latest_offset(source.initial_offset(), ALL)
     assert end.files == 400
     assert await source.latest_offset(end) is end
@@ -48,42 +47,40 @@ async def test_l11_q8_notes_without_work_are_compacted_and_forgotten(scene: Scen
         assert await source.latest_offset(end) is end
         if commits:
             await source.commit(end)
-        compaction = source.state._compactions._task
-        if compaction is not None:
-            await asyncio.wait({compaction})
-        sizes.append((log_objects(scene), len(source.state._live.known.view.delta)))
+        await source.state.join()
+        sizes.append((log_objects(scene), source.state.statistics.changed_files))
     assert source.state.head is not None
     assert source.state.head.seq > 15
     assert max(size for size, _ in sizes) <= 3 + 3 + 3 * 4
     assert max(changes for _, changes in sizes) <= 2 * 50 + 20
-    assert source.state.known_count == (0 if what == "deleted" else 400)
+    statistics = source.state.statistics
+    assert statistics.run_files + statistics.changed_files == (0 if what == "deleted" else 400)
     # The last batch can be asked for again, now and by the next process.
     scene.put("z")
     for one in (source, await scene.open()):
         assert len(items_of(await one.partitions(one.initial_offset(), end))) == 400
 
 
-async def test_l11_notes_of_one_trigger_are_bounded_too(scene: Scene) -> None:
+async def test_l11_notes_of_one_trigger_are_bounded_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"k{number:04}" for number in range(2000)]
     scene.put(*keys)
     options = StateOptions(compact_entries=50, keep_records=3)
-    source = await scene.open(list_options=EAGER, state_options=options)
-    await notes_often(source, 10)
+    notes = PlanOptions(learned_max=10)
+    source = await scene.open(list_options=EAGER, state_options=options, plan_options=notes)
     source.prepare_available_now()
     end = await source.latest_offset(source.initial_offset(), ALL)
     for key in keys:
         scene.bucket.store.remove(key)
-    again = await scene.open(list_options=EAGER, state_options=options)
-    await notes_often(again, 10)
+    again = await scene.open(list_options=EAGER, state_options=options, plan_options=notes)
     again.prepare_available_now()
     sizes = []
-    append = again.state.append
+    append = SourceState.append
 
-    async def appended(record: object) -> None:
-        await append(record)  # type: ignore[arg-type]
-        sizes.append(len(again.state._live.known.view.delta))
+    async def appended(state: SourceState, record: Record) -> None:
+        await append(state, record)
+        sizes.append(state.statistics.changed_files)
 
-    again._planner._state.append = appended  # type: ignore[method-assign]
+    monkeypatch.setattr(SourceState, "append", appended)
     assert await again.latest_offset(end) is end
     assert len(sizes) > 100
     assert max(sizes) <= 2 * 50 + 10
@@ -92,8 +89,7 @@ async def test_l11_notes_of_one_trigger_are_bounded_too(scene: Scene) -> None:
 async def test_one_batch_after_many_notes_reads_no_notes(scene: Scene) -> None:
     keys = [f"k{number:03}" for number in range(300)]
     scene.put(*keys)
-    source = await scene.open(list_options=EAGER, state_options=StateOptions(memory_items=1))
-    await notes_often(source, 10)
+    source = await scene.open(list_options=EAGER, state_options=StateOptions(memory_items=1), plan_options=notes_of(10))
     start = await source.latest_offset(source.initial_offset(), ALL)
     for key in keys:
         scene.bucket.store.remove(key)

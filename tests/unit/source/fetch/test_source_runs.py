@@ -10,10 +10,10 @@ from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch import source as source_module
-from aioprefetch.source.fetch import store_clock
+from aioprefetch.source.fetch import source as store_clock
 from aioprefetch.source.fetch.source import StateLocation
 from aioprefetch.source.options import AdmissionOptions, ListOptions
-from aioprefetch.source.state.layout import log_name
+from aioprefetch.source.state.store import log_name
 from aioprefetch.testing import FaultLayer, Injection
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 

@@ -125,8 +125,8 @@ async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
     [
         (b"a,b\n1,2\n\n3\n4,5\n", 9, "has 1 fields, not 2"),
         (b"a,b\n1,2\n3,4,5\n", 8, "has 3 fields, not 2"),
-        (b'a,b\n1,"x\ny"\n2,z\n', 4, "need multiLine"),
-        (b'a,b\n1,"x\n', 4, "need multiLine"),
+        (b'a,b\n1,"x\ny"\n2,z\n', 4, "need multi_line"),
+        (b'a,b\n1,"x\n', 4, "need multi_line"),
         (b"a,b\n1,\xff\n", 6, "option encoding"),
     ],
 )

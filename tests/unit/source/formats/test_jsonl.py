@@ -106,7 +106,7 @@ async def test_values(text: str, kind: pa.DataType, value: object) -> None:
         ('"&"', pa.binary(), "a", "&"),
         ('{"x":"y"}', pa.struct([("x", pa.int64())]), "a.x", "y"),
         ("[1,[]]", pa.list_(pa.int64()), "a[]", "[]"),
-        ('"\\ud800"', pa.string(), "a", "\ud800"),
+        ('"\\ud800"', pa.string(), "a", "\\ud800"),
     ],
 )
 async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
@@ -220,7 +220,7 @@ async def test_a_type_that_json_has_not_is_no_corruption() -> None:
 
 async def test_records_over_several_lines_are_not_to_be_had() -> None:
     error = await failure(b'{"a":\n1}\n', LONG, ConfigInvalid, multi_line=True)
-    assert "multiLine is for csv" in str(error)
+    assert "multi_line is for csv" in str(error)
 
 
 async def test_without_wanted_fields_rows_are_still_counted() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from aioprefetch.errors import NotFound
 from aioprefetch.source.cursor import TailAndSweep
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.record import Record
 from aioprefetch.source.state.delta import Changes, KeyChange, carried_files, changes_of, fold, with_gone
 from tests.model.source_listing.dict_known import DictKnown
@@ -17,7 +17,7 @@ class FollowedState:
     def __init__(self, uuid: str = "other") -> None:
         self.uuid = uuid
         self.head: Record | None = None
-        self.known = DictKnown()
+        self.index = DictKnown()
         self.log: dict[int, Record] = {}
         self.looks = 0
         self.versions = 0
@@ -54,7 +54,7 @@ class FollowedState:
         return record
 
     def _apply(self, key: str, change: KeyChange) -> None:
-        files = self.known.files
+        files = self.index.files
         if isinstance(change, KnownFile):
             changed: Changes = {key: files[key]} if key in files else {}
             fold(changed, {key: change})
@@ -69,7 +69,7 @@ class FollowedState:
 
     def forget(self) -> None:
         """Forget what is gone."""
-        self.known.files = {key: one for key, one in self.known.files.items() if one.gone_ms is None}
+        self.index.files = {key: one for key, one in self.index.files.items() if one.gone_ms is None}
 
     async def newest(self) -> Record | None:
         """As ``SourceState`` has it."""

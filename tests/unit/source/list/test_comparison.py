@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.source.cursor import TailAndSweep
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.list.comparison import compare, compare_sweep, compare_tail
 from aioprefetch.source.list.selection import Selection
 from aioprefetch.values import Entry

@@ -12,10 +12,10 @@ from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
 from aioprefetch.source.cursor import Diff, TailAndSweep
 from aioprefetch.source.feed import REST_SECONDS_MAX
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import Change
-from aioprefetch.source.known import KnownFile
 from aioprefetch.source.list import DiffLister
-from aioprefetch.source.list.key_spill import KeySpill
+from aioprefetch.source.list.key_sets import KeySpill
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
@@ -111,7 +111,7 @@ async def test_l10_certainly_new_is_believed_and_perhaps_is_looked_up(
 async def test_l10_a_filter_that_says_perhaps_to_everything_loses_nothing(
     bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioprefetch.source.list.bloom_filter.BloomFilter.__contains__", lambda self, key: True)
+    monkeypatch.setattr("aioprefetch.source.list.key_sets.BloomFilter.__contains__", lambda self, key: True)
     one = consumer(operator)
     for number in range(30):
         bucket.put(f"k{number:02}")
@@ -150,7 +150,7 @@ async def test_l12_a_failing_page_does_not_lose_the_position(bucket: SimulatedBu
     async with bucket.operator() as operator:
         known = DictKnown()
         lister = DiffLister(operator, "", EAGER, known)
-        lister._pace.wait = _at_once  # type: ignore[method-assign]
+        lister._timer.wait = _at_once  # type: ignore[method-assign]
         one = Consumer(lister, known)
         bucket.on_request = fail
         for _ in range(300):
@@ -216,7 +216,7 @@ async def test_a_page_whose_look_up_failed_is_told_later(bucket: SimulatedBucket
         bucket.put(f"k{number:02}")
     known = FailingKnown(at)
     lister = DiffLister(operator, "", EAGER, known)
-    lister._pace.wait = _sleepless  # type: ignore[method-assign]
+    lister._timer.wait = _sleepless  # type: ignore[method-assign]
     one = Consumer(lister, known)
     lister.finish_by(10**9)
     with pytest.raises(Unavailable):

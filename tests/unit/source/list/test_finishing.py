@@ -5,16 +5,16 @@ import logging
 import pytest
 
 from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.list import DiffLister, Lister
+from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=5.0, ahead_pages=2, sweep_pages=2)
-BOTH = pytest.mark.parametrize("kind", [Lister, DiffLister])
+BOTH = pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
 YOUNG_PAGES = 10
-Kind = type[Lister] | type[DiffLister]
+Kind = type[TailSweepLister] | type[DiffLister]
 
 
 async def run_to_its_end(one: Consumer, room: int = 1 << 60, triggers_max: int = 2000) -> int:
@@ -27,7 +27,7 @@ async def run_to_its_end(one: Consumer, room: int = 1 << 60, triggers_max: int =
 
 def bucket_of(kind: Kind, count: int = 0) -> SimulatedBucket:
     """In the order that the lister needs."""
-    bucket = SimulatedBucket(ordered=kind is Lister)
+    bucket = SimulatedBucket(ordered=kind is TailSweepLister)
     for number in range(count):
         bucket.put(f"k{number:04}", modified_ms=number)
     return bucket
@@ -152,17 +152,17 @@ async def test_it_ends_while_files_are_added_with_every_request(
 
 async def test_the_sweep_of_such_a_run_begins_anew() -> None:
     """A late file behind the place that a sweep had come to is delivered in the run."""
-    bucket = bucket_of(Lister, 60)
+    bucket = bucket_of(TailSweepLister, 60)
     async with bucket.operator() as operator:
         known = DictKnown()
-        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         await one.trigger()
         await one.trigger()
         while not (isinstance(one.cursor, TailAndSweep) and (one.cursor.sweep_key or "") > "k0008"):
             await one.trigger(pages_max=1)
             one.feed.finish_by(None)  # without a rest
         bucket.put("a-late", modified_ms=0)
-        two = Consumer(Lister(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two = Consumer(TailSweepLister(operator, "", OPTIONS, known), known, cursor=one.cursor)
         two.feed.finish_by(1000)
         await run_to_its_end(two, room=1)
         assert sorted(key for key, _ in two.delivered) == ["a-late"]
@@ -172,20 +172,20 @@ async def test_the_sweep_of_such_a_run_begins_anew() -> None:
 
 async def test_a_first_run_lists_once() -> None:
     """What the tail has listed in the run needs no sweep."""
-    bucket = bucket_of(Lister, 30)
+    bucket = bucket_of(TailSweepLister, 30)
     async with bucket.operator() as operator:
         known = DictKnown()
-        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one, room=4)
         assert len(bucket.requests) == 10
 
 
 async def test_it_can_go_back_to_listing_for_ever() -> None:
-    bucket = bucket_of(Lister, 3)
+    bucket = bucket_of(TailSweepLister, 3)
     async with bucket.operator() as operator:
         known = DictKnown()
-        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one)
         bucket.put("a", modified_ms=10_000)

@@ -57,7 +57,7 @@ async def test_f9_a_new_consumer_gets_all_known_names_first_and_then_the_changes
     state.append([FetchItem(state.file("k05")), FetchItem(state.file("z"))], known=[state.file("empty", 0)])
     await one.until_idle(room)
     assert {key: known.file for key, known in one.known.files.items()} == {
-        key: known.file for key, known in state.known.files.items()
+        key: known.file for key, known in state.index.files.items()
     }
     assert set(one.delivered.values()) == {1}
     assert await one.until_idle(room) == []
@@ -238,7 +238,7 @@ async def test_other_states_and_older_copies_are_refused() -> None:
         await one.page(TailAndSweep())
     with pytest.raises(StateConflict, match="'else'"):
         await one.page(Follow(state="else"))
-    one._pace.succeeded()
+    one._timer.succeeded()
     with pytest.raises(StateConflict, match="older copy"):
         await one.page(Follow(state="other", seq=7, through=7, backfill_key=None))
 
@@ -258,7 +258,7 @@ class World:
         chance, state = self.chance, self.state
         items, known = list(self.carry), []
         keys = chance.sample([f"k{number}" for number in range(25)], chance.randint(0, 5))
-        gone = [key for key, one in state.known.files.items() if one.gone_ms is None and chance.random() < 0.05]
+        gone = [key for key, one in state.index.files.items() if one.gone_ms is None and chance.random() < 0.05]
         for key in keys:
             if key in gone:
                 continue
@@ -275,7 +275,7 @@ class World:
             if item.start < 50 and chance.random() < 0.3:
                 items[number], rest = item.cut(item.start + 30)
                 self.carry.append(rest)
-        self.gone |= {key: state.known.files[key].file for key in gone}
+        self.gone |= {key: state.index.files[key].file for key in gone}
         state.append(items, self.carry, known, gone)
 
     async def step(self) -> None:
@@ -308,6 +308,6 @@ def test_l1_f9_each_version_is_told_once_whatever_happens_meanwhile(seed: int) -
     world = World(seed)
     run_virtual(lambda: world.run(80))
     assert set(world.one.delivered.values()) <= {1}
-    there = {key: one.file for key, one in world.state.known.files.items() if one.gone_ms is None}
+    there = {key: one.file for key, one in world.state.index.files.items() if one.gone_ms is None}
     assert {key: one.file for key, one in world.one.known.files.items() if one.gone_ms is None} == there
     assert all((file.key, file.etag) in world.one.delivered for file in there.values())

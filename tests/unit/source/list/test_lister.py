@@ -8,8 +8,8 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, ProtocolError
 from aioprefetch.source.cursor import Diff, TailAndSweep
-from aioprefetch.source.list import Lister
-from aioprefetch.source.list.key_pages import UNUSED_SECONDS_MAX
+from aioprefetch.source.list import TailSweepLister
+from aioprefetch.source.list.listing_pages import UNUSED_SECONDS_MAX
 from aioprefetch.source.options import ListOptions
 from tests.model.source_listing.dict_known import Consumer, DictKnown
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
@@ -32,7 +32,7 @@ async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
 def consumer(operator: Operator, options: ListOptions = EAGER, prefix: str = "") -> Consumer:
     """One that rereads what was overwritten."""
     known = DictKnown()
-    return Consumer(Lister(operator, prefix, options, known), known)
+    return Consumer(TailSweepLister(operator, prefix, options, known), known)
 
 
 def fill(bucket: SimulatedBucket, count: int, form: str = "k{:03}") -> list[str]:
@@ -59,7 +59,7 @@ async def test_l3_all_that_a_source_remembers_of_its_listing_is_one_small_cursor
     one = consumer(operator)
     await one.trigger(room=4)
     assert one.cursor == TailAndSweep(frontier="k003", high_modified_ms=0)
-    two = Consumer(Lister(operator, "", EAGER, one.known), one.known, cursor=one.cursor)
+    two = Consumer(TailSweepLister(operator, "", EAGER, one.known), one.known, cursor=one.cursor)
     assert [change.file.key for change in await two.until_idle()] == [f"k{number:03}" for number in range(4, 10)]
 
 
@@ -215,7 +215,7 @@ async def test_the_literal_part_of_a_glob_narrows_what_is_listed(bucket: Simulat
     assert len(await one.until_idle()) == 3
     assert {request.path for request in bucket.requests} == {"2026/a"}
     with pytest.raises(ConfigInvalid, match="2027/"):
-        Lister(operator, "2027/", ListOptions(glob="2026/a*.csv"), DictKnown())
+        TailSweepLister(operator, "2027/", ListOptions(glob="2026/a*.csv"), DictKnown())
 
 
 async def test_neither_half_starves(bucket: SimulatedBucket, operator: Operator) -> None:
@@ -269,7 +269,7 @@ async def test_a_cursor_that_does_not_follow_on_drops_what_was_listed_ahead(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     fill(bucket, 60)
-    lister = Lister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictKnown())
+    lister = TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictKnown())
     for frontier, expected in (("", "k000"), ("k030", "k031"), ("k004", "k005"), ("k004", "k005"), ("k050", "k051")):
         page = await lister.page(TailAndSweep(frontier=frontier))
         assert page.changes[0][0].file.key == expected
@@ -285,7 +285,7 @@ async def test_after_a_look_that_found_nothing_there_is_no_request_for_an_interv
     fill(bucket, 5)
     known = DictKnown()
     options = ListOptions(interval_seconds=5.0, ahead_pages=0)
-    one = Consumer(Lister(operator, "", options, known, clock=lambda: now), known)
+    one = Consumer(TailSweepLister(operator, "", options, known, clock=lambda: now), known)
     await one.until_idle()
     before = len(bucket.requests)
     bucket.put("z")
@@ -302,7 +302,7 @@ async def test_the_runtime_gives_the_time_and_a_quiet_source_looks_once_an_inter
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     known = DictKnown()
-    one = Consumer(Lister(operator, "", ListOptions(interval_seconds=3600.0), known), known)
+    one = Consumer(TailSweepLister(operator, "", ListOptions(interval_seconds=3600.0), known), known)
     for _ in range(20):
         assert await one.trigger() == []
     assert len(bucket.requests) == 1
@@ -328,7 +328,7 @@ async def test_pages_that_waited_for_long_are_listed_again(
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
     with pytest.raises(InvalidArgument, match="Diff"):
-        await Lister(operator, "", EAGER, DictKnown()).page(Diff())
+        await TailSweepLister(operator, "", EAGER, DictKnown()).page(Diff())
 
 
 async def test_a_store_without_order_is_refused(bucket: SimulatedBucket, operator: Operator) -> None:

@@ -13,8 +13,8 @@ from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Throttled
 from aioprefetch.layers import RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.fetch.triggers import PlanOptions
-from aioprefetch.source.list import DiffLister, Lister
+from aioprefetch.source.fetch.planner import PlanOptions
+from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListPage, ListRequest
 from tests.model.source_listing.dict_known import Consumer, DictKnown
@@ -52,7 +52,7 @@ async def test_l12_a_failing_page_does_not_lose_the_position(error: type[Error])
     bucket.on_request = sometimes
     async with bucket.operator() as operator:
         known = DictKnown()
-        one = Consumer(Lister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         for _ in range(400):
             with contextlib.suppress(error):
                 await one.trigger(room=4)
@@ -68,7 +68,7 @@ async def test_l12_pauses_grow_between_triggers_and_begin_anew_after_success() -
     bucket.put("a")
     times = failing(bucket, *[Unavailable] * 12)
     async with bucket.operator() as operator:
-        lister = Lister(operator, "", OPTIONS, DictKnown())
+        lister = TailSweepLister(operator, "", OPTIONS, DictKnown())
         cursor = TailAndSweep()
         for _ in range(12):
             with pytest.raises(Unavailable):
@@ -93,7 +93,7 @@ async def test_l12_the_layers_of_the_operator_try_again_first() -> None:
     bucket.put("a")
     failing(bucket, Throttled, Unavailable)
     async with Operator(bucket).layer(RetryLayer()) as operator:
-        page = await Lister(operator, "", OPTIONS, DictKnown()).page(TailAndSweep())
+        page = await TailSweepLister(operator, "", OPTIONS, DictKnown()).page(TailAndSweep())
         assert (len(page.changes), page.requests, len(bucket.requests)) == (1, 1, 3)
 
 
@@ -111,7 +111,7 @@ async def test_after_a_failure_it_goes_on_behind_the_key_not_by_the_token() -> N
     bucket.on_request = refuse_tokens
     async with bucket.operator() as operator:
         known = DictKnown()
-        one = Consumer(Lister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=0), known), known)
+        one = Consumer(TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=0), known), known)
         for _ in range(20):
             try:
                 await one.trigger()
@@ -126,7 +126,7 @@ async def test_a_failure_ahead_is_seen_by_nobody_if_the_page_comes_when_it_is_ne
     for number in range(9):
         bucket.put(f"k{number}")
     async with bucket.operator() as operator:
-        lister = Lister(operator, "", OPTIONS, DictKnown())
+        lister = TailSweepLister(operator, "", OPTIONS, DictKnown())
         page = await lister.page(TailAndSweep())
         failing(bucket, Unavailable)
         for _ in range(10):
@@ -138,8 +138,8 @@ async def test_a_failure_ahead_is_seen_by_nobody_if_the_page_comes_when_it_is_ne
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("kind", [Lister, DiffLister])
-async def test_closing_ends_what_is_listed_ahead(kind: type[Lister] | type[DiffLister]) -> None:
+@pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
+async def test_closing_ends_what_is_listed_ahead(kind: type[TailSweepLister] | type[DiffLister]) -> None:
     """In the middle of a request; it may be used again, and closed twice."""
     bucket = SimulatedBucket()
     for number in range(60):
@@ -163,7 +163,7 @@ async def test_a_cancelled_page_is_given_out_by_the_next_call() -> None:
     bucket.put("a")
     known = DictKnown()
     async with bucket.operator() as operator:
-        lister = Lister(operator, "", OPTIONS, known)
+        lister = TailSweepLister(operator, "", OPTIONS, known)
         failing(bucket, Unavailable)
         with pytest.raises(Unavailable):
             await lister.page(TailAndSweep())
@@ -192,7 +192,7 @@ class CirclingLayer(Layer):
 async def test_a_listing_that_goes_round_in_circles_is_an_error() -> None:
     """The checks of ``Operator.list`` hold here; empty pages as such are none."""
     async with SimulatedBucket().operator().layer(CirclingLayer()) as operator:
-        lister = Lister(operator, "", ListOptions(ahead_pages=0), DictKnown())
+        lister = TailSweepLister(operator, "", ListOptions(ahead_pages=0), DictKnown())
         page = await lister.page(TailAndSweep())
         assert (page.changes, page.is_idle) == ((), False)
         with pytest.raises(ProtocolError, match="twice"):

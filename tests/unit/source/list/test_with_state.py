@@ -1,4 +1,4 @@
-"""Lister and follower over the durable state itself: runs, compactions, records that were removed."""
+"""TailSweepLister and follower over the durable state itself: runs, compactions, records that were removed."""
 
 import random
 from collections import Counter
@@ -14,11 +14,10 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.source.cursor import Cursor, Follow, TailAndSweep
 from aioprefetch.source.feed import Feed
 from aioprefetch.source.files import Change, FetchItem
-from aioprefetch.source.list import Follower, Lister
-from aioprefetch.source.options import ListOptions
+from aioprefetch.source.list import Follower, TailSweepLister
+from aioprefetch.source.options import ListOptions, StateOptions
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState
-from aioprefetch.source.state.options import StateOptions
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=4)
@@ -101,11 +100,11 @@ async def test_l1_l9_f9_lister_and_follower_deliver_each_version_once(states: Op
     async with AsyncExitStack() as stack:
         operator = await stack.enter_async_context(bucket.operator())
         lead = await opened(stack, states, "lead/", TailAndSweep())
-        one = Source(lead, Lister(operator, "", OPTIONS, lead.known))
+        one = Source(lead, TailSweepLister(operator, "", OPTIONS, lead.index))
         stack.push_async_callback(one.feed.aclose)  # type: ignore[attr-defined]
         read = await opened(stack, states, "lead/", TailAndSweep(), writer=False)
         own = await opened(stack, states, "own/", Follow(state=read.uuid))
-        two = Source(own, Follower(read, OPTIONS, own.known))
+        two = Source(own, Follower(read, OPTIONS, own.index))
         for number in range(60):
             for _ in range(chance.randint(0, 6)):
                 bucket.put(f"k{chance.randint(0, 99):02}", modified_ms=number)
@@ -122,5 +121,5 @@ async def test_l1_l9_f9_lister_and_follower_deliver_each_version_once(states: Op
         for source in (one, two):
             assert set(source.delivered.values()) == {1}
             assert there <= set(source.delivered)
-            page = await source.state.known.page("", count=1000)
+            page = await source.state.index.page("", count=1000)
             assert {(known.file.key, known.file.etag) for known in page if known.gone_ms is None} == there

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import aioprefetch.lance  # noqa: F401 - the first file of Lance would import it, and hold up a test's loop
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import ReadBody
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
@@ -59,10 +59,6 @@ class SeenAccessor(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         await self._wait(request.path)
         return await self.inner.read(request, sink)
-
-    async def open_read(self, request: ReadRequest) -> ReadBody:
-        await self._wait(request.path)
-        return await self.inner.open_read(request)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import FailureOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, quarantine_to
 from aioprefetch.source.reading.failures import reason_of
+from aioprefetch.spark.operators import explaining
+from aioprefetch.spark.settings import SourceSettings
+from aioprefetch.spark.source_url import SourceUrl
 from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -91,13 +94,15 @@ async def test_q6_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) ->
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("url", ["file:///data", URL])
-async def test_q6_a_file_that_changed_is_told_with_what_goes_on(url: str, kind: str, size: str) -> None:
-    """Of a local file, which may still be written, also what its writer should do."""
+async def test_q6_a_changed_file_is_named_with_the_options_of_spark_that_help(url: str, kind: str, size: str) -> None:
+    """Of a local file, which may still be written, the hint also says what its writer should do."""
+    settings = SourceSettings(url=url, location=SourceUrl(url))
     async with Shelf() as shelf:
         file = await shelf.put(f"a.{kind}", data_of(kind, 0, 3 if size == "small" else 200_000))
         await shelf.put(f"a.{kind}", data_of(kind, 0, 5))
-        with pytest.raises(ObjectChanged) as caught:
+        with pytest.raises(ObjectChanged) as caught, explaining(settings):
             await shelf.rows([file], replace(task_of("fail"), url=url))
+    assert caught.value.context["file"] == f"{url}/a.{kind}"
     assert "onChanged=skip with overwrites=reread" in str(caught.value)
     assert ("write it elsewhere, then rename it" in str(caught.value)) == url.startswith("file:")
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.cursor import Cursor, TailAndSweep
+from aioprefetch.source.file_index import FileIndex, KnownFile
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.known import Known, KnownFile
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
 from aioprefetch.values import Metadata, Request, WriteRequest
@@ -113,6 +112,28 @@ class _Ignoring(WrappedAccessor):
         if self._layer.replaces:
             request = replace(request, if_match=None)
         return await self.inner.write(request, data)
+
+
+class Switch(Layer):
+    """Passes calls through ``layer``, which a test may change while the store is open; through none at first."""
+
+    def __init__(self) -> None:
+        self.layer: Layer | None = None
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return cast(Accessor, _Switched(inner, runtime, self))
+
+
+class _Switched:
+    def __init__(self, inner: Accessor, runtime: Runtime, switch: Switch) -> None:
+        self._inner, self._runtime, self._switch = inner, runtime, switch
+        self._wrapped: tuple[Layer | None, Accessor] = None, inner
+
+    def __getattr__(self, name: str) -> Any:
+        layer = self._switch.layer
+        if layer is not self._wrapped[0]:
+            self._wrapped = layer, self._inner if layer is None else layer.wrap(self._inner, self._runtime)
+        return getattr(self._wrapped[1], name)
 
 
 _operators: list[ap.Operator] = []
@@ -217,7 +238,7 @@ class Model:
         return [self.files[key] for key in sorted(self.files)]
 
 
-async def check_known(known: Known, model: Model, *, forgotten_before_ms: int = -NO_TIME) -> None:
+async def check_known(known: FileIndex, model: Model, *, forgotten_before_ms: int = -NO_TIME) -> None:
     """All look-ups agree with the model; files gone before a time may be there or not."""
 
     def same(found: Sequence[KnownFile], wanted: Sequence[KnownFile]) -> None:
@@ -242,17 +263,10 @@ async def check_known(known: Known, model: Model, *, forgotten_before_ms: int = 
         same(await pages(known, count), everything)
 
 
-async def pages(known: Known, count: int) -> list[KnownFile]:
+async def pages(known: FileIndex, count: int) -> list[KnownFile]:
     """All files, page by page."""
     found: list[KnownFile] = []
     while page := await known.page(found[-1].file.key if found else "", count=count):
         assert len(page) <= count
         found += page
     return found
-
-
-async def compacted(state: SourceState) -> None:
-    """Wait for the compaction in the background."""
-    task = state._compactions._task
-    if task is not None:
-        await asyncio.wait({task})

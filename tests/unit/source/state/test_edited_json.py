@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
 from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
-from aioprefetch.source.fetch.cleaning_notes import DeadLists, MarkerFile, Progress
+from aioprefetch.source.fetch.cleaning_notes import CleaningProgress, DeadLists, MarkerFile
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SideFiles, SourceIdentity
-from aioprefetch.source.state.conditions import Conditions
-from aioprefetch.source.state.log import LoggedRecord, decode, encode
+from aioprefetch.source.state.checksummed_json import seal, unseal
+from aioprefetch.source.state.journal import decode, encode
 from aioprefetch.source.state.meta import StateMeta
 from aioprefetch.source.state.runs import RunInfo
-from aioprefetch.source.state.sealed import seal, unseal
 from aioprefetch.source.state.snapshot import Snapshot
+from aioprefetch.source.state.state_data import LoggedRecord
 
 FILE = SourceFile("a/é\ud800", 10, '"e"', None, -5)
 ITEMS = (FetchItem(FILE, 2, 7), FetchItem(FILE, 0, None, (0, 3)))
@@ -72,7 +72,7 @@ def snapshot(cursor: Cursor) -> Snapshot:
 
 
 RECORDS = [Record(3, "w", one, ITEMS, ITEMS[:1], (FILE,), (("k", 5),), files=2, bytes=15) for one in CURSORS]
-META = StateMeta("id", SourceIdentity("file:///a", "*.csv", {"format": "csv"}), Conditions(), 1)
+META = StateMeta("id", SourceIdentity("file:///a", "*.csv", {"format": "csv"}), 1)
 WRITTEN: list[tuple[Callable[[str], str], str]] = [
     *((record_of, record_text(one, "ab")) for one in RECORDS),
     *((snapshot_of, unsealed(snapshot(one).to_bytes())) for one in CURSORS),
@@ -213,7 +213,7 @@ async def test_a_marker_of_cleaning_that_was_edited_is_as_good_as_none(data: st.
         marker = MarkerFile(operator, "cleaned.json")
         await operator.write("cleaned.json", changed.encode())
         found = await marker.read()
-        if found != Progress():
+        if found != CleaningProgress():
             await marker.write(found)
             again = json.loads(await operator.read("cleaned.json"))
             assert json.dumps(again) == json.dumps({**again, **json.loads(changed)})

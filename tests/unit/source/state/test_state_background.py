@@ -9,61 +9,61 @@ from dataclasses import replace
 import pytest
 
 from aioprefetch.errors import Unavailable
-from aioprefetch.source.state.background import FAILURES_MAX
+from aioprefetch.source.state.compaction_schedule import FAILURES_MAX
 from aioprefetch.source.state.store import StateStore, Versioned
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.unit.source.state.stores import SMALL, add, compacted, memory, next_record, opened
+from tests.unit.source.state.stores import SMALL, Switch, add, memory, next_record, opened
 
 # Between two commits, on the virtual clock.
 COMMIT_SECONDS = 10
 
 
 async def test_failing_compactions_are_told_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    base = memory()
+    base, switch = memory(), Switch()
     plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
-    state = await opened(base, options=replace(SMALL, compact_entries=1, retry_seconds=0.0))
+    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=0.0))
     await add(state, "a")
     await state.committed(1)
-    await compacted(state)
-    state._live.store.operator = base.layer(FaultLayer(plan))
+    await state.join()
+    switch.layer = FaultLayer(plan)
     await add(state, "b")
     for _ in range(FAILURES_MAX):
         await state.committed(2)
-        await compacted(state)
+        await state.join()
     with pytest.raises(Unavailable):
         await state.committed(2)
     assert "compacting the state at" in caplog.text
-    assert set(await state.known.find(["a", "b"])) == {"a", "b"}
+    assert set(await state.index.find(["a", "b"])) == {"a", "b"}
 
 
 @pytest.mark.virtual
 async def test_failures_of_compactions_that_may_pass_are_waited_out_for_minutes() -> None:
-    base = memory()
+    base, switch = memory(), Switch()
     plan = (Injection(operation="write", path="state/snapshot-000000000001.json", times=None, error=Unavailable),)
-    state = await opened(base, options=replace(SMALL, compact_entries=1, retry_seconds=600.0))
+    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1, retry_seconds=600.0))
     await add(state, "a")
     await state.committed(1)
-    await compacted(state)
-    state._live.store.operator = base.layer(FaultLayer(plan))
+    await state.join()
+    switch.layer = FaultLayer(plan)
     await add(state, "b")
     for _ in range(10 * FAILURES_MAX):
         await state.committed(2)
-        await compacted(state)
+        await state.join()
         await asyncio.sleep(COMMIT_SECONDS)
     await asyncio.sleep(20 * COMMIT_SECONDS)
     with pytest.raises(Unavailable):
         await state.committed(2)
-    state._live.store.operator = base
+    switch.layer = None
     await state.committed(2)
-    await compacted(state)
-    assert set(await state.known.find(["a", "b"])) == {"a", "b"}
+    await state.join()
+    assert set(await state.index.find(["a", "b"])) == {"a", "b"}
 
 
 async def test_closing_ends_a_compaction_and_loses_nothing() -> None:
-    base = memory()
-    state = await opened(base, options=replace(SMALL, compact_entries=1))
+    base, switch = memory(), Switch()
+    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=1))
     hang = Injection(operation="write", path="state/snapshot.json", hang=True)
-    state._live.store.operator = base.layer(FaultLayer((hang,)))
+    switch.layer = FaultLayer((hang,))
     await add(state, "a")
     await state.committed(1)
     for _ in range(20):
@@ -71,42 +71,42 @@ async def test_closing_ends_a_compaction_and_loses_nothing() -> None:
     await state.aclose()
     await state.committed(1)
     again = await opened(base)
-    assert set(await again.known.find(["a"])) == {"a"}
+    assert set(await again.index.find(["a"])) == {"a"}
 
 
 async def test_a_snapshot_whose_response_was_lost_does_not_end_its_writer() -> None:
     """Neither was it to be seen right after that."""
-    base = memory()
-    state = await opened(base)
+    base, switch = memory(), Switch()
+    state = await opened(base.layer(switch))
     await add(state, "a")
     plan = (
         Injection(operation="write", path="state/snapshot.json", at="reply", error=Unavailable),
         Injection(operation="stat", path="state/snapshot.json", error=Unavailable),
     )
-    state._live.store.operator = base.layer(FaultLayer(plan))
+    switch.layer = FaultLayer(plan)
     with pytest.raises(Unavailable):
         await state.compact()
     await add(state, "b")
     await state.compact()
     await add(state, "c")
     again = await opened(base)
-    assert set(await again.known.find(["a", "b", "c"])) == {"a", "b", "c"}
+    assert set(await again.index.find(["a", "b", "c"])) == {"a", "b", "c"}
 
 
 async def test_a_snapshot_that_comes_late_does_not_end_its_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     base = memory()
     state = await opened(base)
     await add(state, "a")
-    late: list[tuple[str, bytes, Versioned | None]] = []
+    late: list[tuple[str, bytes, Versioned]] = []
     replace_snapshot = StateStore.replace
 
-    async def slow(self: StateStore, name: str, data: bytes, before: Versioned | None) -> Versioned:
+    async def slow(self: StateStore, name: str, data: bytes, before: Versioned) -> Versioned:
         if not late:
             late.append((name, data, before))
             raise Unavailable("no response", operation="write")
         if late[0][0]:
             await replace_snapshot(self, *late[0])
-            late[0] = ("", b"", None)
+            late[0] = ("", b"", before)
         return await replace_snapshot(self, name, data, before)
 
     monkeypatch.setattr(StateStore, "replace", slow)
@@ -117,7 +117,7 @@ async def test_a_snapshot_that_comes_late_does_not_end_its_writer(monkeypatch: p
     await add(state, "c")
     monkeypatch.undo()
     again = await opened(base)
-    assert set(await again.known.find(["a", "b", "c"])) == {"a", "b", "c"}
+    assert set(await again.index.find(["a", "b", "c"])) == {"a", "b", "c"}
 
 
 async def test_a_record_has_what_others_need_to_read_it() -> None:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import NotFound
+from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import FetchItem
-from aioprefetch.source.known import KnownFile
+from aioprefetch.source.state.checksummed_json import unseal
+from aioprefetch.source.state.compaction import cut_rows, merge_rows, plan_rewrites
 from aioprefetch.source.state.delta import Delta, fold
-from aioprefetch.source.state.merging import cut_rows, merge_rows, plan_rewrites
 from aioprefetch.source.state.runs import RunInfo, encode_run, files_of, table_of
-from aioprefetch.source.state.sealed import unseal
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.unit.source.state.stores import SMALL, Model, add, check_known, compacted, file, memory, opened
+from tests.unit.source.state.stores import SMALL, Model, Switch, add, check_known, file, memory, opened
 
 FOREVER = -(10**15)
 keys = st.text(st.sampled_from("ab\udc80\U0001f600"), min_size=1, max_size=4)
@@ -148,8 +148,8 @@ async def test_l11_the_state_is_bounded_and_no_list_of_names_is_in_its_metadata(
     assert len(body["runs"]) <= 12
     for name in ("meta.json", "snapshot.json"):
         assert len(await operator.read(f"state/{name}")) < 4000
-    assert len(state._known.view.delta) == 0
-    assert state._files.total_bytes < 1 << 20
+    assert state.statistics.changed_files == 0
+    assert state.statistics.local_bytes < 1 << 20
     await state.aclose()
 
 
@@ -165,11 +165,11 @@ async def test_l11_a_look_up_holds_a_page_of_the_files() -> None:
     wanted = [f"k{number // 100:03}{number % 100:03}" for number in range(2000)]
     for start in range(0, 2000, 50):
         page = wanted[start : start + 50]
-        found = await state.known.between(wanted[start - 1] if start else "", page[-1])
+        found = await state.index.between(wanted[start - 1] if start else "", page[-1])
         assert [one.file.key for one in found] == page
-        assert state._files.total_bytes <= 20_000
-        assert len(state._files._groups) <= 8
-    assert set(await state.known.find(wanted[::97])) == set(wanted[::97])
+        assert state.statistics.local_bytes <= 20_000
+        assert state.statistics.cached_groups <= 8
+    assert set(await state.index.find(wanted[::97])) == set(wanted[::97])
 
 
 async def test_q8_files_that_are_gone_are_forgotten_after_the_grace_and_not_before() -> None:
@@ -182,20 +182,20 @@ async def test_q8_files_that_are_gone_are_forgotten_after_the_grace_and_not_befo
     model.apply(await add(state, gone={f"k{number}{letter}": 0 for number in range(3) for letter in "abcdefgh"}))
     await state.committed(5)
     await state.compact()
-    await check_known(state.known, model)
+    await check_known(state.index, model)
     assert sum(one[1] for one in (await snapshot(operator))["runs"]) == 32
     # One of them is back, and another one is gone that is not to be forgotten yet.
     clock[0] = SMALL.forget_after_ms * 2
     model.apply(await add(state, known=[file("k0a")], gone={"k3a": clock[0]}))
     model.apply(await add(state, "zz"))
     await state.compact()
-    await check_known(state.known, model, forgotten_before_ms=1)
-    assert (await state.known.find(["k3a"]))["k3a"].gone_ms == clock[0]
-    kept = {one.file.key for one in await state.known.between("", "zzz")}
+    await check_known(state.index, model, forgotten_before_ms=1)
+    assert (await state.index.find(["k3a"]))["k3a"].gone_ms == clock[0]
+    kept = {one.file.key for one in await state.index.between("", "zzz")}
     assert kept == {"k0a", "zz", *(f"k3{letter}" for letter in "abcdefgh")}
     assert sum(one[1] for one in (await snapshot(operator))["runs"]) == len(kept)
     again = await opened(operator)
-    assert {one.file.key for one in await again.known.between("", "zzz")} == kept
+    assert {one.file.key for one in await again.index.between("", "zzz")} == kept
 
 
 async def test_q8_a_state_whose_files_are_deleted_after_use_stays_small() -> None:
@@ -212,7 +212,7 @@ async def test_q8_a_state_whose_files_are_deleted_after_use_stays_small() -> Non
         await state.compact()
         clock[0] += SMALL.forget_after_ms // 2
         found = await names(operator)
-        sizes.append((len(found), state.known_count))
+        sizes.append((len(found), state.statistics.run_files + state.statistics.changed_files))
     assert max(files for files, _ in sizes[10:]) <= 20
     assert max(count for _, count in sizes[10:]) <= 40
 
@@ -225,9 +225,9 @@ async def test_a_carry_over_of_a_known_file_does_not_change_its_version() -> Non
     await add(state, first, carry=[rest])
     await add(state, second, carry=[third], known=[file("big", 2)])
     await add(state, third)
-    assert await state.known.find(["big"]) == {"big": KnownFile(file("big", 2), 2)}
+    assert await state.index.find(["big"]) == {"big": KnownFile(file("big", 2), 2)}
     again = await opened(operator)
-    assert await again.known.find(["big"]) == {"big": KnownFile(file("big", 2), 2)}
+    assert await again.index.find(["big"]) == {"big": KnownFile(file("big", 2), 2)}
 
 
 async def test_commits_start_compactions_in_the_background_while_records_come() -> None:
@@ -240,21 +240,21 @@ async def test_commits_start_compactions_in_the_background_while_records_come() 
         await state.committed(batch + 1)
         await asyncio.sleep(0)
         if batch % 3 == 0:
-            await check_known(state.known, model)
+            await check_known(state.index, model)
     await state.committed(3)  # Late and old: without effect.
-    await compacted(state)
+    await state.join()
     assert (await snapshot(operator))["through_seq"] > 0
-    await check_known(state.known, model)
+    await check_known(state.index, model)
     await state.aclose()
     again = await opened(operator)
-    await check_known(again.known, model)
+    await check_known(again.index, model)
 
 
 async def test_l11_records_and_commits_wait_for_a_compaction_that_does_not_keep_up() -> None:
-    base = memory()
-    state = await opened(base, options=replace(SMALL, compact_entries=4))
+    base, switch = memory(), Switch()
+    state = await opened(base.layer(switch), options=replace(SMALL, compact_entries=4))
     slow = Injection(operation="write", path="state/snapshot.json", hang=True)
-    state._live.store.operator = base.layer(FaultLayer((slow,)))
+    switch.layer = FaultLayer((slow,))
     await add(state, *(f"k0{letter}" for letter in "abcd"))
     waiting: list[asyncio.Task[Any]] = [asyncio.create_task(add(state, *(f"k1{letter}" for letter in "abcd")))]
     for _ in range(50):
@@ -275,7 +275,7 @@ async def test_many_records_without_files_are_compacted_too() -> None:
     for number in range(30):
         await add(state)
         await state.committed(number + 1)
-        await compacted(state)
+        await state.join()
     assert len([name for name in await names(operator) if name.startswith("log/")]) <= 22
 
 
@@ -358,16 +358,16 @@ async def test_q8_a_file_that_is_gone_is_forgotten_in_time_although_nothing_else
     for seconds, known in ((900, {"a", "b"}), (2000, {"b"})):
         clock[0] = seconds * 1000
         await state.committed(1)
-        await compacted(state)
-        assert set(await state.known.find(["a", "b"])) == known
+        await state.join()
+        assert set(await state.index.find(["a", "b"])) == known
         assert sum(one[1] for one in (await snapshot(operator))["runs"]) == (1 if seconds == 2000 else 0)
     # It is in a run by now, and no record comes after that.
     await add(state, gone={"b": clock[0]})
     await state.compact()
-    assert state._live.through_seq == state._live.newest_seq
+    assert state.statistics.compacted_seq == state.statistics.newest_seq
     clock[0] = 4000 * 1000
     await state.committed(1)
-    await compacted(state)
-    assert set(await state.known.find(["a", "b"])) == set()
+    await state.join()
+    assert set(await state.index.find(["a", "b"])) == set()
     again = await opened(operator)
-    assert set(await again.known.find(["a", "b"])) == set()
+    assert set(await again.index.find(["a", "b"])) == set()

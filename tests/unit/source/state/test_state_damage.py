@@ -22,9 +22,10 @@ from aioprefetch.errors import (
 )
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.record import Record
-from aioprefetch.source.state import SourceIdentity, SourceState, log
-from aioprefetch.source.state.log import decode, encode
-from aioprefetch.source.state.sealed import seal, unseal
+from aioprefetch.source.state import SourceIdentity, SourceState
+from aioprefetch.source.state import journal as log
+from aioprefetch.source.state.checksummed_json import seal, unseal
+from aioprefetch.source.state.journal import decode, encode
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import IDENTITY, MeanwhileLayer, add, memory, opened
 
@@ -172,7 +173,7 @@ async def test_a_missing_snapshot_is_noticed_and_the_one_before_it_serves() -> N
     await refused(operator, UntrustedMetadata, "snapshot-000000000004.json is the one before it")
     await operator.copy("state/snapshot-000000000004.json", "state/snapshot.json")
     state = await opened(operator)
-    assert len(await state.known.between("", "z")) == 36
+    assert len(await state.index.between("", "z")) == 36
     await state.aclose()
 
 
@@ -186,7 +187,7 @@ async def test_the_snapshot_before_serves_however_many_records_came_since() -> N
             await state.compact()
     await operator.copy("state/snapshot-000000000005.json", "state/snapshot.json")
     again = await opened(operator)
-    assert len(await again.known.between("", "z")) == 20
+    assert len(await again.index.between("", "z")) == 20
 
 
 async def test_a_missing_snapshot_is_noticed_though_all_records_are_there() -> None:
@@ -221,7 +222,7 @@ async def test_a_missing_or_edited_run_is_noticed_when_it_is_looked_into(how: st
         await operator.write(path, data[:-5] if how == "cut" else data[:20] + b"?" + data[21:])
     for writer in (True, False):
         state = await opened(operator, writer=writer)
-        for look in (state.known.between("", "z"), state.known.page("", count=5), state.known.find(["k0a"])):
+        for look in (state.index.between("", "z"), state.index.page("", count=5), state.index.find(["k0a"])):
             with pytest.raises(UntrustedMetadata, match=r"missing, with|not the one"):
                 await look
         await state.aclose()

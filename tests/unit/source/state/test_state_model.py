@@ -14,7 +14,7 @@ import aioprefetch as ap
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState
-from aioprefetch.source.state import known as known_module
+from aioprefetch.source.state import index as known_module
 from aioprefetch.source.state.snapshot import Snapshot
 from aioprefetch.testing.clock import run_virtual
 from tests.unit.source.state.stores import (
@@ -119,7 +119,7 @@ class Run:
         """The state is what the model is."""
         assert self.state is not None
         before_ms = self.now_ms - SMALL.forget_after_ms
-        await check_known(self.state.known, self.model, forgotten_before_ms=before_ms)
+        await check_known(self.state.index, self.model, forgotten_before_ms=before_ms)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -25,7 +25,18 @@ from aioprefetch.source.files import FetchItem
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.state import SideFiles, SourceState
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, add, file, memory, next_record, opened
+from tests.unit.source.state.stores import (
+    IDENTITY,
+    SMALL,
+    Crash,
+    CrashLayer,
+    Switch,
+    add,
+    file,
+    memory,
+    next_record,
+    opened,
+)
 
 FIRST = "state/log/000000000001.json.zst"
 LOST = FaultLayer((Injection(operation="write", path=FIRST, at="reply", error=Unavailable),))
@@ -63,7 +74,7 @@ async def test_r1_what_was_appended_is_there_after_opening_again() -> None:
         record.bytes,
     )
     assert await again.records(0, 1) == [record]
-    assert set(await again.known.find(["a", "big", "empty", "other"])) == {"a", "big", "empty"}
+    assert set(await again.index.find(["a", "big", "empty", "other"])) == {"a", "big", "empty"}
 
 
 async def test_f9_a_reader_claims_nothing_and_follows() -> None:
@@ -79,7 +90,7 @@ async def test_f9_a_reader_claims_nothing_and_follows() -> None:
     assert reader.head is not None
     assert reader.head.seq == 0
     assert await reader.newest() == second
-    assert [one.file.key for one in await reader.known.between("", "z")] == ["a", "b"]
+    assert [one.file.key for one in await reader.index.between("", "z")] == ["a", "b"]
     third = await add(state, "c")
     assert await reader.records(0, 3) == [first, second, third]  # It looks for what it has not seen yet.
     assert set(before) < set(await names(operator))
@@ -101,15 +112,15 @@ async def test_a_reader_goes_on_when_compactions_have_passed_it() -> None:
             await state.compact()
     assert "log/000000000001.json.zst" not in await names(operator)
     assert (await reader.newest()) == state.head
-    found = await reader.known.between("", "z")
-    assert found == await state.known.between("", "z")
+    found = await reader.index.between("", "z")
+    assert found == await state.index.between("", "z")
     assert len(found) == 36
     # Its runs are removed while it looks.
     for number in range(12, 18):
         await add(state, *(f"k0{number}{letter}" for letter in "abc"))
         await state.committed(number + 1)
         await state.compact()
-    assert len(await reader.known.between("", "z")) == 54
+    assert len(await reader.index.between("", "z")) == 54
     await state.aclose()
     await reader.aclose()
 
@@ -125,7 +136,7 @@ async def test_l1_the_older_of_two_writers_ends_whichever_appends_first() -> Non
         await add(older, "a")
     with pytest.raises(StateConflict):
         await older.compact()
-    assert set(await newer.known.find(["a", "b"])) == {"b"}
+    assert set(await newer.index.find(["a", "b"])) == {"b"}
     newest = await opened(operator)
     with pytest.raises(StateConflict):
         await newer.newest()
@@ -153,7 +164,7 @@ async def test_a_stale_writer_cannot_replace_the_snapshot() -> None:
     await newer.committed(1)
     await newer.compact()
     again = await opened(operator)
-    assert set(await again.known.find(["a", "b"])) == {"a", "b"}
+    assert set(await again.index.find(["a", "b"])) == {"a", "b"}
     for state in (older, newer, again):
         await state.aclose()
 
@@ -186,10 +197,10 @@ async def test_a_write_that_fails_for_good_can_be_tried_again() -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_cancelled_append_leaves_the_record_or_nothing(after: bool) -> None:
-    base = memory()
-    state = await opened(base)
+    base, switch = memory(), Switch()
+    state = await opened(base.layer(switch))
     hang = Injection(operation="write", path=FIRST, at="reply" if after else "call", hang=True)
-    state._live.store.operator = base.layer(FaultLayer((hang,)))
+    switch.layer = FaultLayer((hang,))
     record = next_record(state, ["a"])
     task = asyncio.create_task(state.append(record))
     for _ in range(20):
@@ -202,18 +213,18 @@ async def test_a_cancelled_append_leaves_the_record_or_nothing(after: bool) -> N
     assert newest.seq == (1 if after else 0)
     other = next_record(state, ["b"])
     await state.append(other)
-    assert set(await state.known.find(["a", "b"])) == ({"a", "b"} if after else {"b"})
+    assert set(await state.index.find(["a", "b"])) == ({"a", "b"} if after else {"b"})
 
 
 async def test_another_record_under_a_taken_number_is_refused() -> None:
     crash = CrashLayer(0, after=True)
-    base = memory()
-    state = await opened(base)
+    base, switch = memory(), Switch()
+    state = await opened(base.layer(switch))
     record, other = next_record(state, ["a"]), next_record(state, ["b"])
-    state._live.store.operator = base.layer(crash)
+    switch.layer = crash
     with pytest.raises(Crash):
         await state.append(record)
-    state._live.store.operator = base
+    switch.layer = None
     with pytest.raises(StateConflict, match="the newest one is 1"):
         await state.append(other)
     assert state.head == record
@@ -233,7 +244,7 @@ async def test_a_record_that_would_leave_a_gap_in_the_log_is_refused(ahead: int)
     await state.append(record)
     await state.aclose()
     again = await opened(operator)
-    assert set(await again.known.find(["a", "b"])) == {"a", "b"}
+    assert set(await again.index.find(["a", "b"])) == {"a", "b"}
 
 
 async def test_records_come_from_memory_or_the_log_and_removed_ones_are_named() -> None:
@@ -310,7 +321,7 @@ async def test_files_on_a_disk_hold_a_state(tmp_path: Path) -> None:
         await state.committed(4)
         await state.compact()
         again = await SourceState.open(operator, "", IDENTITY, first=TailAndSweep(), options=SMALL)
-        assert len(await again.known.between("", "z")) == 20
+        assert len(await again.index.between("", "z")) == 20
         with pytest.raises(StateConflict):
             await add(state, "x")
         await state.aclose()

@@ -45,7 +45,7 @@ async def test_since_when_a_name_is_there_survives_compactions(seed: int) -> Non
         if chance.random() < 0.05:
             state = await opened(base, options=options)
         if chance.random() < 0.2:
-            found = await pages(state.known, 7)
+            found = await pages(state.index, 7)
             assert {one.file.key: one.since for one in found} == names.since
 
 
@@ -56,8 +56,8 @@ async def test_a_name_that_was_forgotten_is_new() -> None:
     await state.compact()
     await add(state, gone={"a": 0})
     await state.compact()
-    assert [one.file.key for one in await pages(state.known, 7)] == ["b"]
+    assert [one.file.key for one in await pages(state.index, 7)] == ["b"]
     await add(state, file("a", 1), file("b", 1))
     for _ in range(2):
-        assert [(one.file.key, one.since, one.seq) for one in await pages(state.known, 7)] == [("a", 3, 3), ("b", 1, 3)]
+        assert [(one.file.key, one.since, one.seq) for one in await pages(state.index, 7)] == [("a", 3, 3), ("b", 1, 3)]
         await state.compact()

@@ -1,169 +1,172 @@
-"""Stores that ignore conditions of writes: noticed when a state is made, then a lock object, and never a hang."""
+"""The stores that hold a state: each opening proves that they honour conditions of writes."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import random
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.errors import StateConflict
+from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.state import SourceState
-from aioprefetch.source.state.conditions import Conditions, probe
-from aioprefetch.values import ListPage, ListRequest, Metadata, WriteRequest
+from aioprefetch.source.state import store as store_module
+from aioprefetch.testing.fault_layer import FaultLayer, Injection
+from aioprefetch.values import ListPage, ListRequest, Metadata, StatRequest, WriteRequest
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
 
-@pytest.mark.parametrize("creates", [False, True])
-@pytest.mark.parametrize("replaces", [False, True])
-async def test_the_probe_finds_what_is_ignored(creates: bool, replaces: bool) -> None:
-    operator = memory().layer(IgnoringLayer(creates=not creates, replaces=not replaces))
-    found = await probe(operator, "state/")
-    # What is written without a condition changes the version that the other probe asks for.
-    assert found == Conditions(creates, replaces and creates)
-    assert [entry async for entry in operator.list("state/", recursive=True)] == []
-
-
-@pytest.mark.parametrize("ignoring", [IgnoringLayer(), IgnoringLayer(replaces=False), IgnoringLayer(creates=False)])
-async def test_where_conditions_are_ignored_a_lock_object_keeps_writers_apart(
-    ignoring: IgnoringLayer, caplog: pytest.LogCaptureFixture
-) -> None:
-    operator = memory().layer(ignoring)
-    with caplog.at_level(logging.WARNING):
-        older = await opened(operator)
-    assert "ignores conditions of writes" in caplog.text
-    assert "never start two queries on it at once" in caplog.text
-    await add(older, "a", "b")
-    await older.committed(1)
-    await older.compact()
-    await add(older, "c")
-    await older.committed(2)
-    newer = await opened(operator)
-    with pytest.raises(StateConflict):
-        await older.compact()
-    with pytest.raises(StateConflict):
-        await add(older, "d")
-    await add(newer, "e")
-    await newer.committed(4)
-    await newer.compact()
-    again = await opened(operator)
-    assert set(await again.known.find(list("abcde"))) == set("abce")
-
-
-async def test_a_lock_of_a_writer_that_was_killed_is_taken_over() -> None:
-    base = memory().layer(IgnoringLayer())
-    for at in range(0, 30, 3):
-        with contextlib.suppress(Crash):
-            state = await opened(base.layer(CrashLayer(at)))
-            await add(state, f"k{at}")
-            await add(state, f"l{at}")
-        state = await opened(base)
-        await add(state, f"x{at}")
-        assert f"x{at}" in await state.known.find([f"x{at}"])
+@pytest.mark.parametrize(
+    ("ignoring", "fault"),
+    [
+        (IgnoringLayer(), "created an object a second time"),
+        (IgnoringLayer(replaces=False), "created an object a second time"),
+        (IgnoringLayer(creates=False), "replaced an object, although the write named another ETag"),
+    ],
+)
+@pytest.mark.parametrize("has_state", [False, True])
+async def test_a_store_that_ignores_conditions_is_refused(ignoring: Layer, fault: str, has_state: bool) -> None:
+    """Whatever it declares, with a new state and with one that was moved there; nothing is written or left behind."""
+    base = memory()
+    if has_state:
+        await add(await opened(base), "a")
+    before = await contents(base)
+    store = base.layer(ignoring)
+    assert store.capability.write_if_not_exists
+    assert store.capability.write_if_match
+    with pytest.raises(ConfigInvalid, match=fault) as refused:
+        await opened(store)
+    assert "a second writer could replace records of the first one" in str(refused.value)
+    assert "in a local directory" in str(refused.value)
+    assert await contents(base) == before
+    if has_state:  # It may still be read, and used where conditions are honoured.
+        assert set(await (await opened(store, writer=False)).index.find(["a"])) == {"a"}
+        await add(await opened(base), "b")
 
 
 @dataclass(frozen=True)
-class LateLayer(Layer):
-    """Holds the first write of a path back until it is told to let it through."""
+class UnversionedLayer(Layer):
+    """A store without ETags, or one that refuses every condition of a write."""
 
-    path: str
-    held: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
-    release: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
+    etags: bool = False
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Late(inner, self)
+        return _Unversioned(inner, self)
 
 
-class _Late(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: LateLayer) -> None:
+class _Unversioned(WrappedAccessor):
+    def __init__(self, inner: Accessor, layer: UnversionedLayer) -> None:
         super().__init__(inner)
         self._layer = layer
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        if request.path == self._layer.path:
-            self._layer.held.set()
-            await self._layer.release.wait()
-        return await self.inner.write(request, data)
+        if self._layer.etags and request.if_not_exists:
+            raise Unsupported("no conditions here", operation="write")
+        metadata = await self.inner.write(request, data)
+        return metadata if self._layer.etags else replace(metadata, etag=None)
+
+    async def stat(self, request: StatRequest) -> Metadata:
+        metadata = await self.inner.stat(request)
+        return metadata if self._layer.etags else replace(metadata, etag=None)
 
 
-@pytest.mark.parametrize("records", range(4))
-@pytest.mark.parametrize("compacted", [False, True])
-async def test_a_write_of_an_earlier_writer_that_arrives_late_replaces_no_claim(records: int, compacted: bool) -> None:
-    operator = memory().layer(IgnoringLayer())
-    late = LateLayer("state/log/000000000002.json.zst")
-    older = await opened(operator.layer(late))
-    await add(older, "a")
-    writing = asyncio.create_task(add(older, "b"))
-    await late.held.wait()
-    newer = await opened(operator)
-    for number in range(records):
-        await add(newer, f"c{number}")
-        if compacted:
-            await newer.compact()
-    late.release.set()
-    with pytest.raises(StateConflict, match="another writer"):
-        await writing
-    await add(newer, "d")
-    again = await opened(operator)
-    assert set(await again.known.find(["a", "b", "c0", "d"])) == {"a", "d"} | ({"c0"} if records else set())
-    with pytest.raises(StateConflict):
-        await add(newer, "e")
-    with pytest.raises(StateConflict):
-        await add(older, "f")
-    assert [one.seq for one in await again.work(-1, 3 + records)] == [1, *range(3, 4 + records)]
+@pytest.mark.parametrize(
+    ("layer", "fault"),
+    [
+        (UnversionedLayer(), "gives objects no ETag"),
+        (UnversionedLayer(etags=True), "does not support conditional writes"),
+    ],
+)
+async def test_a_store_without_etags_or_conditions_is_refused(layer: Layer, fault: str) -> None:
+    base = memory()
+    with pytest.raises(ConfigInvalid, match=fault):
+        await opened(base.layer(layer))
+    assert await contents(base) == {}
 
 
-async def test_a_claim_that_was_replaced_is_left_when_another_writer_has_gone_on() -> None:
-    operator = memory().layer(IgnoringLayer())
-    late = LateLayer("state/log/000000000002.json.zst")
-    older = await opened(operator.layer(late))
-    await add(older, "a")
-    writing = asyncio.create_task(add(older, "b"))
-    await late.held.wait()
-    newer = await opened(operator)
-    late.release.set()
-    with pytest.raises(StateConflict):
-        await writing
-    newest = await opened(operator)  # Goes on from what it finds.
-    with pytest.raises(StateConflict):
-        await add(newer, "c")
-    await add(newest, "d")
-    again = await opened(operator)
-    assert set(await again.known.find(list("abcd"))) == {"a", "b", "d"}
+async def test_the_proof_costs_five_requests_for_each_opening_and_none_for_a_batch() -> None:
+    base = memory()
+    calls = CrashLayer(10**9)
+    store = base.layer(calls)
+
+    def probes() -> list[str]:
+        return [call.split()[0] for call in calls.calls if re.search("/probe-.", call)]
+
+    state = await opened(store)
+    assert probes() == ["write", "write", "write", "write", "delete"]
+    for number in range(5):
+        await add(state, f"k{number}")
+        await state.committed(number + 1)
+        await state.compact()
+    await opened(store, writer=False)
+    assert len(probes()) == 5
+    await opened(store)
+    assert len(probes()) == 10
 
 
-async def test_a_store_that_no_longer_honours_conditions_is_noticed_when_it_is_opened(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_proof_of_which_a_request_or_a_response_was_lost_accepts_the_store(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for ignoring in (IgnoringLayer(), IgnoringLayer(replaces=False), IgnoringLayer(creates=False)):
-        caplog.clear()
-        base = memory()
-        await add(await opened(base), "a")
-        assert "ignores conditions" not in caplog.text
-        older = await opened(base.layer(ignoring))
-        assert "ignores conditions of writes" in caplog.text
-        await add(older, "b")
+    """Layers do not repeat a conditional write: it may have happened, and would conflict with itself."""
+    monkeypatch.setattr(store_module, "PAUSE_SECONDS", 0.0)
+    for write in range(4):
+        for at in ("call", "reply"):
+            base = memory()
+            lost = Injection(operation="write", at=at, occurrence=write, error=Unavailable)
+            await add(await opened(base.layer(FaultLayer((lost,)))), "a")
+            assert [path for path in await contents(base) if "probe-" in path] == [], (write, at)
+
+
+async def test_a_proof_that_fails_leaves_nothing_behind_once_the_store_works_again() -> None:
+    for call in range(20):
+        for after in (False, True):
+            base = memory()
+            with contextlib.suppress(Crash):
+                await opened(base.layer(CrashLayer(call, after=after)))
+            state = await opened(base)
+            await add(state, "a")
+            await state.compact()
+            assert [name for name in await contents(base) if "probe-" in name] == [], call
+
+
+async def contents(operator: ap.Operator) -> dict[str, bytes]:
+    """All objects of a store."""
+    async with operator.list("", recursive=True) as entries:
+        return {entry.path: await operator.read(entry.path) for entry in [entry async for entry in entries]}
+
+
+@pytest.mark.parametrize("kind", ["memory", "fs"])
+async def test_local_services_honour_conditions(kind: str, tmp_path: Path) -> None:
+    service = ap.services.Memory() if kind == "memory" else ap.services.Fs(tmp_path)
+    async with ap.Operator(service) as operator:
+        older = await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
+        await keeps_writers_apart(operator, older)
+
+
+async def keeps_writers_apart(operator: ap.Operator, older: SourceState) -> None:
+    """A second writer takes the state over, and the first one writes nothing any more."""
+    await add(older, "a", "b", "c", "d")
+    await older.committed(1)
+    await older.compact()
+    newer = await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
+    with pytest.raises(StateConflict):
+        await add(older, "e")
+    with pytest.raises(StateConflict):
         await older.compact()
-        await add(older, "b")
-        newer = await opened(base.layer(ignoring))
-        with pytest.raises(StateConflict):
-            await older.compact()
-        with pytest.raises(StateConflict):
-            await add(older, "c")
-        await add(newer, "d")
-        again = await opened(base)
-        assert set(await again.known.find(list("abcd"))) == set("abd")
+    await add(newer, "f")
+    assert set(await newer.index.find(["a", "e", "f"])) == {"a", "f"}
+    await older.aclose()
+    await newer.aclose()
 
 
 @dataclass(frozen=True)
@@ -193,39 +196,29 @@ async def test_a_store_that_lists_in_no_order_holds_a_state(name: str) -> None:
             assert await state.newest() == record
             await state.aclose()
         reader = await opened(operator, writer=False)
-        assert len(await reader.known.between("", "z")) == 8
+        assert len(await reader.index.between("", "z")) == 8
         assert await reader.newest() == record
         await reader.aclose()
 
 
-@pytest.mark.parametrize(("server", "honours"), [("s3_server", True), ("rclone_server", False)])
-async def test_s3_keeps_writers_apart(
-    server: str,
-    honours: bool,
-    request: pytest.FixtureRequest,
-    random_name: Callable[[], str],
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("server", ["s3_server", "rclone_server"])
+async def test_s3_keeps_writers_apart_or_is_refused(
+    server: str, request: pytest.FixtureRequest, random_name: Callable[[], str]
 ) -> None:
-    found = request.getfixturevalue(server)
+    running = request.getfixturevalue(server)
     service = S3(
         bucket=random_name(),
-        endpoint_url=found.endpoint_url,
-        access_key_id=found.access_key_id,
-        secret_access_key=found.secret_access_key,
+        endpoint_url=running.endpoint_url,
+        access_key_id=running.access_key_id,
+        secret_access_key=running.secret_access_key,
     )
     async with ap.Operator(service) as operator:
         client = S3Client(service, operator.runtime())
         await (await client.connected()).create_bucket(Bucket=service.bucket)
+        if server == "rclone_server":  # It takes conditions of writes and ignores them.
+            with pytest.raises(ConfigInvalid, match="created an object a second time"):
+                await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
+            assert await contents(operator) == {}
+            return
         older = await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
-        assert older._live.meta.conditions == Conditions(honours, honours)
-        assert ("if_not_exists: ignored, if_match: ignored" in caplog.text) == (not honours)
-        await add(older, "a", "b", "c", "d")
-        await older.committed(1)
-        await older.compact()
-        newer = await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
-        with pytest.raises(StateConflict):
-            await add(older, "e")
-        await add(newer, "f")
-        assert set(await newer.known.find(["a", "e", "f"])) == {"a", "f"}
-        await older.aclose()
-        await newer.aclose()
+        await keeps_writers_apart(operator, older)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
-from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
+from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchStarter, Wait
 from aioprefetch.ranges import BlockGrid, Range, subtract
 from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
-
-if TYPE_CHECKING:
-    from aioprefetch.blocks.store import BlockStore
 
 # A view of less than this share of the memory it would keep is a copy instead.
 _VIEW_SHARE = 8
@@ -27,10 +24,10 @@ _VIEW_SHARE = 8
 Version = tuple[str | None, str | None] | tuple[None, None, object]
 
 
-class Cursor:
+class ReaderPosition:
     """Where a reader stands in a file, for eviction.
 
-    Its ``position`` in bytes (``None`` while it only reads at offsets), and those of the ``runs`` it has going.
+    Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
     """
 
     __slots__ = ("__weakref__", "position", "runs")
@@ -41,15 +38,68 @@ class Cursor:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """All of them; none means that the reader may be anywhere."""
+        """The cursor and the runs; an empty tuple means that the reader may be anywhere."""
         return self.runs if self.position is None else (self.position, *self.runs)
 
 
-class BlockFile:
-    """What the store holds of one version of one object of ``size`` bytes."""
+@dataclass(slots=True)
+class Survey:
+    """One look at a range: every byte of a read before ``resident_end`` is resident.
 
-    def __init__(self, store: BlockStore, name: Hashable, version: Version, *, size: int, block_bytes: int) -> None:
-        self.store = store
+    ``gaps`` are the parts of ``[start, end)`` that are neither resident nor on their way.
+    """
+
+    start: int
+    end: int
+    resident_end: int
+    gaps: list[Range]
+
+    def missing_in(self, start: int, end: int) -> list[Range] | None:
+        """The gaps within ``[start, end)``; ``None`` if it leaves the range that was looked at."""
+        if (start, end) == (self.start, self.end):
+            return self.gaps
+        if start < self.start or end > self.end:
+            return None
+        return [(max(low, start), min(high, end)) for low, high in self.gaps if low < end and start < high]
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What memory holds of one version of an object: a probe for tests and tools, true for the moment it was made.
+
+    ``ranges`` are resident, in order, neighbours joined; ``requested`` are on their way. ``blocks`` are the numbers of
+    the blocks of ``block_bytes`` that hold any of it.
+    """
+
+    etag: str | None
+    size: int
+    block_bytes: int
+    blocks: frozenset[int]
+    ranges: tuple[Range, ...]
+    requested: tuple[Range, ...]
+
+
+class BlockFile:
+    """The blocks and requests of one version of one object of ``size`` bytes.
+
+    ``divide`` cuts gaps where blocks on the disk and others meet, ``forget`` takes an empty file out of the store.
+    """
+
+    def __init__(
+        self,
+        store: FetchStarter,
+        name: Hashable,
+        version: Version,
+        *,
+        size: int,
+        block_bytes: int,
+        forget: Callable[[BlockFile], None],
+        divide: Callable[[BlockFile, list[Range]], list[Range]] | None = None,
+    ) -> None:
+        self._store = store
+        self._runtime = store.runtime
+        self._forget = forget
+        self._divide = divide
         # The store's key for this file. It stays, also where the size turns out to be another.
         self.key = (name, version, size, block_bytes)
         self.name = name
@@ -62,7 +112,7 @@ class BlockFile:
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are kept as long as anything can be.
         # Weakly, so that a reader that was dropped without closing does not keep the file open.
-        self.cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
+        self.readers: weakref.WeakSet[ReaderPosition] = weakref.WeakSet()
 
     def find(self, start: int, end: int) -> Segment | None:
         """The one segment that holds all of ``[start, end)`` now, or ``None``; this is a read of it. Any thread."""
@@ -73,7 +123,7 @@ class BlockFile:
         segment = segments[0] if len(segments) == 1 else block.at(start)
         if segment is None or start < segment.start or segment.start + segment.filled < end:
             return None
-        store = self.store
+        store = self._store
         store.tick += 1
         block.touched = store.tick
         block.touched_fetch = store.fetches
@@ -82,7 +132,7 @@ class BlockFile:
         if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
             segment.run_bytes += end - start
             if segment.unused_prefetch:
-                count_first_read(self.store.runtime, segment)
+                count_first_read(self._runtime, segment)
         else:
             segment.run_bytes = 0
         segment.next = end
@@ -121,6 +171,22 @@ class BlockFile:
         segment = None if block is None else block.at(position)
         return segment if segment is not None and position < segment.start + segment.filled else None
 
+    def end_of_hits(self, position: int, *, is_random: bool) -> int:
+        """How far reads have come in resident bytes that continue a read which ended at ``position``.
+
+        Under random access a read further on continues nothing, unless half of the way to it was read in order.
+        """
+        while True:
+            segment = self.at(max(0, position - 1))
+            if segment is not None and segment.end == position:
+                segment = self.at(position)
+            if segment is None or segment.next <= position:
+                return position
+            in_order = 2 * segment.run_bytes >= segment.next - max(position, segment.start)
+            if is_random and not in_order and segment.next < segment.end:
+                return position
+            position = segment.next
+
     def view(self, segment: Segment, start: int, end: int) -> memoryview:
         """``[start, end)`` of a segment for somebody outside, read-only. From any thread.
 
@@ -128,7 +194,7 @@ class BlockFile:
         is not accounted, where it is small against the segment or views hold more than half of the budget already.
         """
         is_small = (end - start) * _VIEW_SHARE < len(segment.buffer)
-        if is_small or self.store.runtime.budget.is_mostly_viewed:
+        if is_small or self._runtime.budget.is_mostly_viewed:
             return memoryview(bytes(segment.view[start - segment.start : end - segment.start]))
         return segment.export(start, end)
 
@@ -141,8 +207,42 @@ class BlockFile:
                 present += block.bounds(start, end)
         present += [(fetch.start, fetch.end) for fetch in self.fetches if fetch.head is None]
         gaps = subtract((start, end), sorted(present))
-        disk = self.store.disk
-        return gaps if disk is None or not gaps else disk.divide(self, gaps)
+        return gaps if self._divide is None or not gaps else self._divide(self, gaps)
+
+    def survey(self, start: int, end: int, low: int, high: int) -> Survey:
+        """A read of ``[start, end)``: how far it is resident, and unless all of it is, the gaps of ``[low, high)``."""
+        position = start
+        while position < end:
+            segment = self.at(position)
+            if segment is None:
+                return Survey(low, high, position, self.missing(low, high))
+            position = segment.start + segment.filled
+        return Survey(start, start, end, [])
+
+    def resident_ranges(self) -> list[Range]:
+        """The ranges that are resident, in order, neighbours joined."""
+        ranges: list[Range] = []
+        for index in sorted(self.blocks):
+            for segment in self.blocks[index].segments:
+                start, end = segment.start, segment.start + segment.filled
+                if start == end:
+                    continue
+                if ranges and ranges[-1][1] == start:
+                    start = ranges.pop()[0]
+                ranges.append((start, end))
+        return ranges
+
+    def residency(self) -> Residency:
+        """What is resident and on its way now."""
+        etag = self.version[1]
+        return Residency(
+            etag=etag if isinstance(etag, str) else None,
+            size=self.size,
+            block_bytes=self.grid.block_bytes,
+            blocks=frozenset(self.blocks),
+            ranges=tuple(self.resident_ranges()),
+            requested=tuple(sorted((fetch.start, fetch.end) for fetch in self.fetches)),
+        )
 
     def start_fetch(
         self,
@@ -166,8 +266,10 @@ class BlockFile:
                 check(head)
             return self
 
-        fetch = self.store.start_fetch(start, end, call, file_of, lane=lane, label=self.label, account=account)
-        fetch.file, fetch.owner = self, owner
+        fetch = self._store.start_fetch(
+            start, end, call, file_of, file=self, lane=lane, label=self.label, account=account
+        )
+        fetch.owner = owner
         self.fetches.append(fetch)
         return fetch
 
@@ -195,7 +297,10 @@ class BlockFile:
             wanted = (max(low, head.start), min(high, head.end))
             for start, end in subtract(wanted, block.bounds(*wanted)):
                 block.add(fetch.new_segment(start, end))
-            self.store.touch(block)
+            store = self._store
+            store.tick += 1
+            block.touched = store.tick
+            block.touched_fetch = store.fetches
 
     def settle(self, fetch: Fetch) -> None:
         """A fetch ended: segments it did not finish keep their beginning or go."""
@@ -207,7 +312,7 @@ class BlockFile:
             if segment.filled:
                 segment.keep_prefix()
                 segment.become(SegmentState.READY)
-                count_ready(self.store.runtime, segment)
+                count_ready(self._runtime, segment)
                 continue
             segment.become(SegmentState.EVICTED)
             block = self.blocks.get(self.grid.index(segment.start))
@@ -220,14 +325,14 @@ class BlockFile:
         """Evict a block; its memory comes back as soon as nobody views it."""
         self.blocks.pop(block.index, None)
         for segment in block.segments:
-            settle(self.store.runtime, segment)
+            settle(self._runtime, segment)
             segment.become(SegmentState.EVICTED)
 
     @property
     def passed(self) -> int:
         """Every reader that has the file open stands at this position or behind it; the end where there is none."""
-        cursors = [one.positions for one in self.cursors]
-        return min((min(positions, default=0) for positions in cursors), default=self.size)
+        readers = [reader.positions for reader in self.readers]
+        return min((min(positions, default=0) for positions in readers), default=self.size)
 
     def spent_bytes(self, fresh_from: int) -> int:
         """The memory of what was read to its end, or passed, or was last read before ``fresh_from``."""
@@ -254,7 +359,7 @@ class BlockFile:
     def drop_segment(self, block: Block, segment: Segment) -> None:
         """Evict a part of a block; its memory comes back as soon as nobody views it."""
         block.discard(segment)
-        settle(self.store.runtime, segment)
+        settle(self._runtime, segment)
         segment.become(SegmentState.EVICTED)
         if not block.segments:
             self.blocks.pop(block.index, None)
@@ -262,13 +367,29 @@ class BlockFile:
     def forget(self) -> None:
         """Drop every block: nobody will find this file again."""
         self.clear()
-        self.store.forget_if_empty(self)
+        self.forget_if_empty()
+
+    def forget_if_empty(self) -> None:
+        """Leave the store if nothing is resident, on its way or open."""
+        if not (self.blocks or self.readers or self.fetches):
+            self._forget(self)
+
+    def unbuffer_if_alone(self) -> None:
+        """Drop blocks and requests that nobody waits for, unless several readers have the file open."""
+        if len(self.readers) != 1:
+            return
+        for fetch in tuple(self.fetches):
+            if not fetch.has_waiters:
+                fetch.cancel()
+        for block in tuple(self.blocks.values()):
+            if block.is_evictable:
+                self.drop(block)
 
     def clear(self) -> None:
         """Drop every block, although somebody may still be using it."""
         for block in self.blocks.values():
             for segment in block.segments:
-                settle(self.store.runtime, segment)
+                settle(self._runtime, segment)
         self.blocks.clear()
 
     def settle_for(self, account: Account) -> None:
@@ -278,7 +399,7 @@ class BlockFile:
         for block in self.blocks.values():
             for segment in block.segments:
                 if segment.account is account.reference and segment.state is not SegmentState.FILLING:
-                    settle(self.store.runtime, segment)
+                    settle(self._runtime, segment)
 
     def shorten(self, size: int) -> None:
         """The object ends before the size that a caller declared: at ``size``."""
@@ -286,15 +407,15 @@ class BlockFile:
         self.grid = BlockGrid(size, self.grid.block_bytes)
         self.footer_start = min(self.footer_start, size)
 
-    def open(self, cursor: Cursor) -> None:
+    def open(self, reader: ReaderPosition) -> None:
         """A reader opened this file."""
-        self.cursors.add(cursor)
+        self.readers.add(reader)
 
-    def close(self, cursor: Cursor) -> None:
+    def close(self, reader: ReaderPosition) -> None:
         """A reader closed it. With the last one, requests that nobody waits for are broken off; blocks stay."""
-        self.cursors.discard(cursor)
-        if not self.cursors:
+        self.readers.discard(reader)
+        if not self.readers:
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:
                     fetch.give_up()
-            self.store.forget_if_empty(self)
+            self.forget_if_empty()

@@ -18,18 +18,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from aioprefetch.errors import Error, InvalidArgument
+from aioprefetch.errors import Error, InvalidArgument, excerpt
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.cursor import Cursor, TailAndSweep
 from aioprefetch.source.feed import FoundPage
-from aioprefetch.source.known import Known
+from aioprefetch.source.file_index import FileIndex
 from aioprefetch.source.list.comparison import Compared, compare_sweep, compare_tail
-from aioprefetch.source.list.finishing import Finishing
-from aioprefetch.source.list.key_pages import KeyPages
-from aioprefetch.source.list.progress import Progress
+from aioprefetch.source.list.finishing import Finishing, ListingProgress
+from aioprefetch.source.list.listing_pages import KeyPages
 from aioprefetch.source.list.selection import Selection
 from aioprefetch.source.options import ListOptions
-from aioprefetch.source.pace import Pace
+from aioprefetch.source.polling import PollTimer
 
 # How many known files are looked at beside a page, which has fewer where many were deleted.
 KNOWN_FILES = 1000
@@ -38,7 +37,7 @@ KNOWN_FILES_MORE = 100
 Half = Literal["tail", "sweep"]
 
 
-class Lister:
+class TailSweepLister:
     """A ``Feed`` over a store that lists in the order of keys. ``page`` is called by one task at a time.
 
     Parameters
@@ -58,17 +57,17 @@ class Lister:
         operator: Operator,
         prefix: str,
         options: ListOptions,
-        known: Known,
+        known: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
         self._known = known
-        self._pace = Pace(options.interval_seconds, clock, lambda: operator.runtime().random.random())
+        self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._tail = KeyPages(operator, self._selection.prefix, options.ahead_pages, self._count_request)
         self._sweep = KeyPages(operator, self._selection.prefix, options.ahead_pages, self._count_request)
         self._sweep_pages = options.sweep_pages
-        self._progress = Progress(operator.info.url, clock)
+        self._progress = ListingProgress(operator.info.url, clock)
         self._requests = 0
         self._finishing: Finishing | None = None
         self._sweep_is_next = False
@@ -102,7 +101,7 @@ class Lister:
         self._finishing = None if modified_ms is None else Finishing(modified_ms, sweep_done=not self._sweep_pages)
         self._tail.drop()  # What was listed before that time lacks files that came before it.
         self._sweep.drop()
-        self._pace.wake()
+        self._timer.wake()
         self._begin()
 
     async def page(self, cursor: Cursor) -> FoundPage:
@@ -112,29 +111,29 @@ class Lister:
         """
         if not isinstance(cursor, TailAndSweep):
             raise InvalidArgument(
-                f"a lister goes on from a cursor of its own kind, not from {cursor!r:.200}", operation="list"
+                f"a lister goes on from a cursor of its own kind, not from {excerpt(repr(cursor))}", operation="list"
             )
         if self._settled is None:
             self._settled = cursor.frontier
         if self._finishing is not None:
             self._finishing.begin(cursor)
-        half = None if self._pace.is_resting else self._next_half(cursor)
+        half = None if self._timer.is_resting else self._next_half(cursor)
         if half is None:
             self._tell_young()
             return FoundPage((), cursor, 0, is_idle=True)
-        await self._pace.wait()
+        await self._timer.wait()
         try:
             found = await (self._tail_page(cursor) if half == "tail" else self._sweep_page(cursor))
         except Error:
-            self._pace.failed()
+            self._timer.failed()
             raise
-        self._pace.succeeded()
+        self._timer.succeeded()
         self._found = self._found or bool(found.changes)
         is_idle = self._next_half(found.after) is None
         if is_idle:
             self._tell_young()
             if not self._found:
-                self._pace.rest()
+                self._timer.rest()
         requests, self._requests = self._requests, 0
         return FoundPage(tuple(found.changes), found.after, requests, is_idle)
 
@@ -224,8 +223,8 @@ class Lister:
     def _tell_young(self) -> None:
         """Once in a run that is to end, at its end: which files it leaves nobody would find out otherwise."""
         finishing = self._finishing
-        if finishing is not None and finishing.young and not finishing.is_told:
-            finishing.is_told = True
+        if finishing is not None and finishing.young and not finishing.is_reported:
+            finishing.is_reported = True
             self._progress.left_young(finishing.young, finishing.youngest_ms - finishing.until_ms)
 
     def _tell(self, keys: int, last: str) -> None:

@@ -29,7 +29,7 @@ class KnownFile:
     continues: bool = field(default=True, compare=False)
 
 
-class Known(Protocol):
+class FileIndex(Protocol):
     """The known files of one source. Memory stays bounded whatever their number."""
 
     async def between(self, after: str, through: str) -> Sequence[KnownFile]:

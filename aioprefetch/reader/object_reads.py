@@ -1,0 +1,595 @@
+"""The reads of one version of an object: hits out of resident memory, misses, long copies, and prefetch.
+
+A read looks into the block store first (``hit``). A miss is reported to the windows of the reader's runs, which decide
+what it brings and what is fetched ahead of it; then its missing bytes are requested, each one once, and it waits for
+the requests that bring them. Requests of the read itself come first in every queue, those of the windows after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.blocks.accounting import tier_of
+from aioprefetch.blocks.block import NO_MARK, Segment
+from aioprefetch.blocks.fetch import Wait
+from aioprefetch.blocks.file import BlockFile, Survey
+from aioprefetch.errors import RangeNotSatisfied, Unexpected
+from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
+from aioprefetch.reader.opening import PinnedVersion
+from aioprefetch.reader.options import ReaderOptions
+from aioprefetch.reader.policy import MIB, Fill, Policy, extent, policy_number, steps
+from aioprefetch.reader.window import SKIP_BYTES, Session, WindowDecision, Windows
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account, Tier
+from aioprefetch.values import Lane
+
+# How often bytes are requested again that were evicted before their copy, or whose prefetch failed.
+_TRIES = 4
+
+# Small blocks are fetched several per request, so that a request is worth the wait for its first byte, but a window
+# stays at least this many requests wide.
+_SPAN_BYTES = MIB
+_REQUESTS_MIN = 4
+
+# One read sends requests of at most this size, side by side.
+_DEMAND_BYTES = 8 * MIB
+
+
+class ObjectReads:
+    """The reads of one ``RangeReader`` from the version that it has pinned. Each missing byte is requested once.
+
+    ``pinned`` is the version, ``windows`` the runs of reads and how far each looks ahead. Everything belongs to the
+    runtime's loop, except ``resident`` and the ``count`` methods, which may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        accessor: Accessor,
+        runtime: Runtime,
+        path: str,
+        options: ReaderOptions,
+        account: Account,
+        *,
+        url: Callable[[], str],
+    ) -> None:
+        self.path = path
+        self.runtime = runtime
+        self.pinned = PinnedVersion(accessor, runtime, path, options, account)
+        self.windows = Windows(
+            options.policy,
+            options.growth,
+            block_bytes=options.block_bytes,
+            blocks_max=min(options.prefetch_blocks, runtime.options.memory_bytes // (2 * options.block_bytes)),
+            split_end=OFFSET_MAX if options.split is None else options.split[1],
+            last_end=self._last_end,
+        )
+        self._counters = account.counters
+        self._on_progress = options.on_progress
+        self._url = url
+        self._block_bytes = options.block_bytes
+        self._by_block = options.growth.by_block
+        self._wasted_bytes = 0
+
+    @property
+    def file(self) -> BlockFile | None:
+        """The version's place in the block store, ``None`` before the first response and after closing."""
+        return self.pinned.file
+
+    def set_policy(self, policy: Policy) -> None:
+        """Read under another policy from now on."""
+        self.pinned.policy = self.windows.policy = policy
+
+    # --- hits ---------------------------------------------------------------------------------------------------
+
+    def hit(self, offset: int, size: int | None, at_cursor: bool = False) -> memoryview | bytes | None:
+        """The bytes of a read if one segment holds them all, as a counted read; on the runtime's loop only."""
+        view = self.resident(offset, size, at_cursor)
+        if view is None or asyncio._get_running_loop() is not self.runtime.loop:
+            return None
+        # As ``count_hit``, whose call would cost a hit as much as the counting.
+        count = len(view)
+        counters = self._counters
+        counters.hits += 1
+        counters.hit_bytes += count
+        if count != size and size is not None:
+            counters["stream_read_operations_incomplete"] += 1
+        if self._on_progress is not None:
+            self._report_progress(count)
+        return view
+
+    def resident(self, offset: int, size: int | None, at_cursor: bool = False) -> memoryview | bytes | None:
+        """The bytes of a read if one segment holds them all; moves runs on. Copy the view before the next ``await``."""
+        pinned = self.pinned
+        file, total = pinned.file, pinned.size
+        if file is None or total is None or type(offset) is not int or offset < 0 or self.runtime.supervisor.closed:
+            return None
+        if size is not None and (type(size) is not int or size < 0):
+            return None
+        end = total if size is None or offset + size > total else offset + size
+        if offset >= end:
+            return b"" if offset <= OFFSET_MAX else None
+        segment = file.find(offset, end)
+        if segment is None:
+            return None
+        if segment.run_bytes >= segment.mark_bytes:
+            self._report_mark(segment, offset, end, at_cursor)
+        return segment.view[offset - segment.start : end - segment.start]
+
+    def exported(self, offset: int, size: int) -> memoryview | None:
+        """A view for the caller of ``size`` bytes that ``resident`` has found, ``None`` if they are gone again."""
+        file = self.file
+        segment = None if file is None or not size else file.at(offset)
+        if file is None or segment is None:
+            return None if size else memoryview(b"")
+        if offset + size > segment.start + segment.filled:  # Evicted by the loop's thread, and on its way again.
+            return None
+        return file.view(segment, offset, offset + size)
+
+    def count_hit(self, count: int, size: int | None) -> None:
+        """Count a read of ``size`` bytes that got ``count`` out of memory. From any thread."""
+        # Two threads that hit at the same moment may lose a count: an exact one would cost every hit a lock.
+        counters = self._counters
+        counters.hits += 1
+        counters.hit_bytes += count
+        if count != size and size is not None:
+            counters["stream_read_operations_incomplete"] += 1
+
+    def _report_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
+        """A run of hits has come to a mark: look further ahead, on the loop's thread."""
+        loop = self.runtime.loop
+        if asyncio._get_running_loop() is loop:
+            self._pass_mark(segment, start, end, at_cursor)
+            return
+        segment.mark_bytes = NO_MARK  # Until the loop's thread has passed it.
+        with contextlib.suppress(RuntimeError):  # The loop was closed in between.
+            loop.call_soon_threadsafe(partial(self._pass_mark, segment, start, end, at_cursor))
+
+    # --- whole reads --------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, size: int | None, operation: str, *, at_cursor: bool = False) -> bytes:
+        """``size`` bytes from ``offset`` on, or all up to the end; short only at the end of the object."""
+        start, length = checked_range(offset, size, operation=operation, path=self.path)
+        pinned = self.pinned
+        is_first = pinned.file is None
+        collected = io.BytesIO()
+        tier = Tier.MEMORY
+        try:
+            if is_first and pinned.must_open(start, length):
+                await pinned.open(start, length or 0)
+            end = pinned.end_of(start, length)
+            if start < end:
+                tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
+        except Exception:
+            self.count_failure()
+            raise
+        data = collected.getvalue()
+        self.count_read(len(data), size, Tier.NETWORK if is_first and start < end else tier)
+        return data
+
+    async def read_view(self, offset: int, size: int | None, operation: str) -> memoryview:
+        """``read``, as a view on the block itself if the range lies in one segment."""
+        start, length = checked_range(offset, size, operation=operation, path=self.path)
+        pinned = self.pinned
+        is_first = pinned.file is None
+        try:
+            if is_first and pinned.must_open(start, length):
+                await pinned.open(start, length or 0)
+            end = pinned.end_of(start, length)
+        except Exception:
+            self.count_failure()
+            raise
+        file = pinned.file
+        if end - start > self._block_bytes or file is None:
+            return memoryview(await self.read(offset, size, operation))
+        waits = self._begin(start, end)
+        try:
+            pieces = await self.arrived(start, end, waits)
+            if pieces is not None:
+                self.count_read(end - start, size, Tier.NETWORK if is_first else tier_of(waits))
+                segment = file.at(start) if len(pieces) == 1 else None
+                return memoryview(b"".join(pieces)) if segment is None else file.view(segment, start, end)
+        except Exception:
+            self.count_failure()
+            raise
+        finally:
+            pinned.release(waits)
+        return memoryview(await self.read(offset, size, operation))
+
+    async def read_into(self, offset: int, target: memoryview, operation: str) -> int:
+        """Fill ``target`` from ``offset`` on as a read at the cursor; returns how many bytes there were."""
+        start, length = checked_range(offset, len(target), operation=operation, path=self.path)
+        pinned = self.pinned
+        is_first = pinned.file is None
+        filled = 0
+
+        def put(piece: memoryview) -> None:
+            nonlocal filled
+            target[filled : filled + len(piece)] = piece
+            filled += len(piece)
+
+        try:
+            if is_first and pinned.must_open(start, length):
+                await pinned.open(start, length or 0)
+            tier = await self.copy(start, pinned.end_of(start, length), put, at_cursor=True)
+        except Exception:
+            self.count_failure()
+            raise
+        self.count_read(filled, len(target), Tier.NETWORK if is_first else tier)
+        return filled
+
+    def count_read(self, count: int, size: int | None, tier: Tier) -> None:
+        """Count a read of ``size`` bytes that got ``count``."""
+        counters = self._counters
+        counters["stream_read_operations"] += 1
+        counters["stream_read_operations_incomplete"] += size is not None and count < size
+        self.count_delivered(count, tier)
+
+    def count_delivered(self, count: int, tier: Tier) -> None:
+        """Count bytes that went to the caller; ``tier`` is where they came from."""
+        counters = self._counters
+        counters["stream_read_bytes"] += count
+        counters["stream_read_block_hits" if tier is Tier.MEMORY else "stream_read_block_misses"] += 1
+        counters["hits_disk"] += tier is Tier.DISK
+        if self._on_progress is not None:
+            self._report_progress(count)
+
+    def count_failure(self) -> None:
+        """Count a read that failed."""
+        self._counters["stream_read_exceptions"] += 1
+
+    def _report_progress(self, count: int) -> None:
+        try:
+            if self._on_progress is not None and count:
+                self._on_progress(count)
+        except Exception:
+            logger.exception("on_progress failed for %s", self._url())
+
+    # --- misses -------------------------------------------------------------------------------------------------
+
+    def copy(
+        self, start: int, end: int, put: Callable[[memoryview], object], *, at_cursor: bool = False
+    ) -> Awaitable[Tier]:
+        """Give ``[start, end)`` to ``put`` piece by piece, in order, with several requests ahead in flight.
+
+        Returns where they came from. ``put`` gets less if the object turns out to be shorter than its declared size.
+        If the copy fails or is cancelled, what has arrived stays resident, and ``put`` may have got a beginning.
+        """
+        if self._by_block and start < end:
+            return self._copy_by_block(start, end, put, at_cursor)
+        return self._copy(start, end, put, at_cursor)
+
+    async def _copy_by_block(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+        tier = Tier.MEMORY
+        for low, high in steps(start, end, fill="block", step_bytes=self._block_bytes):
+            if low >= self.pinned.end_of_reads():
+                break
+            tier = max(tier, await self._copy(low, high, put, at_cursor))
+        return tier
+
+    async def _copy(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+        if start >= end:
+            return Tier.MEMORY
+        pinned = self.pinned
+        first_survey = self._survey(pinned.open_file(), start, end)
+        decision = self._on_miss(first_survey, start, end, at_cursor=at_cursor)
+        survey: Survey | None = first_survey
+        fill = decision.fill
+        cuts = steps(start, end, fill=fill, step_bytes=self._step_bytes(fill))
+        cut = next(cuts, None)
+        steps_in_flight: deque[tuple[int, int, list[Wait]]] = deque()
+        bytes_in_flight = 0
+        is_first, has_prefix = True, first_survey.resident_end > start
+        tier = Tier.MEMORY
+        try:
+            while cut is not None or steps_in_flight:
+                if cut is not None and cut[0] >= pinned.end_of_reads():
+                    cut = None  # The object ends here, whatever size was declared.
+                while cut is not None and self.has_room(len(steps_in_flight), bytes_in_flight, cut):
+                    waits = self.request_and_join(*cut, fill=fill, survey=survey)
+                    steps_in_flight.append((*cut, waits))
+                    bytes_in_flight += cut[1] - cut[0]
+                    cut, survey = next(cuts, None), None
+                if is_first:  # After the read's own requests, so that they are first in every queue.
+                    self._apply(decision, start)
+                    is_first = False
+                if not steps_in_flight:
+                    break
+                low, high, waits = steps_in_flight[0]
+                tier = max(tier, await self._hand_over(low, high, waits, put, fill, has_prefix))
+                has_prefix = True
+                pinned.release(waits)
+                steps_in_flight.popleft()
+                bytes_in_flight -= high - low
+        finally:
+            for _, _, waits in steps_in_flight:
+                pinned.release(waits)
+        return tier
+
+    async def _hand_over(
+        self,
+        start: int,
+        end: int,
+        waits: list[Wait],
+        put: Callable[[memoryview], object],
+        fill: Fill,
+        has_prefix: bool,
+    ) -> Tier:
+        """Give ``[start, end)`` to ``put`` as it arrives. Only what comes next is pinned, and used at once.
+
+        ``has_prefix``: the first bytes may be resident already.
+        """
+        pinned = self.pinned
+        joined = list(waits)
+        tries = 0
+        if has_prefix:
+            start = self._take(start, end, put)
+        while start < min(end, pinned.end_of_reads()):
+            while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
+                pinned.release((waits.pop(0),))  # Its bytes were taken, or are evicted again.
+            if not waits or waits[0].fetch.start > start:
+                # Evicted, or its prefetch failed: request it again now, before the requests behind it have ended.
+                tries += 1
+                if tries > _TRIES:
+                    raise self._evicted(start, end)
+                again = self.request_and_join(start, waits[0].fetch.start if waits else end, fill=fill)
+                waits[:0] = again
+                joined += again
+            before = start
+            wait = waits[0]
+            wait.pin()
+            try:
+                # Readers that share a file may join a failing prefetch at every try, so the last one raises its error.
+                await pinned.result(wait, ignores_prefetch=tries < _TRIES)
+            except RangeNotSatisfied:
+                if start < pinned.end_of_reads():
+                    raise
+            start = self._take(start, end, put)
+            pinned.release((waits.pop(0),))
+            tries = tries if start == before else 0
+        return tier_of(joined)
+
+    def _take(self, start: int, end: int, put: Callable[[memoryview], object]) -> int:
+        """Give the resident beginning of ``[start, end)`` to ``put``; returns its end."""
+        for piece in self.pinned.open_file().find_prefix(start, end):
+            put(piece)
+            start += len(piece)
+        return start
+
+    def _evicted(self, start: int, end: int) -> Unexpected:
+        return Unexpected(
+            f"[{start}, {end}) was evicted {_TRIES + 1} times before it could be used: memory_bytes is too small",
+            operation="read",
+            path=self.path,
+        )
+
+    def _begin(self, start: int, end: int) -> list[Wait]:
+        """Request ``[start, end)`` as a read of its own, and what its run looks ahead to."""
+        survey = self._survey(self.pinned.open_file(), start, end)
+        decision = self._on_miss(survey, start, end, at_cursor=False)
+        waits = self.request_and_join(start, end, fill=decision.fill, survey=survey)
+        self._apply(decision, start)
+        return waits
+
+    async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
+        """``[start, end)`` in pieces of block memory once the waits are over. Copy them before the next ``await``.
+
+        ``None`` if a byte is missing all the same: it was evicted, its prefetch failed, or the object is shorter than
+        declared. ``copy`` delivers what there is.
+        """
+        pinned = self.pinned
+        if len(waits) == 1:
+            waits[0].pin()
+        for wait in waits:
+            try:
+                await pinned.result(wait, ignores_prefetch=True)
+            except RangeNotSatisfied:
+                if end <= pinned.end_of_reads():
+                    raise
+                return None
+        return pinned.open_file().find_pieces(start, end)
+
+    async def first_completed(self, waits: Iterable[Wait]) -> None:
+        """Wait until one of the waits has ended, well or not."""
+        with self.pinned.waiting():
+            await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)
+
+    def request_and_join(self, start: int, end: int, *, fill: Fill, survey: Survey | None = None) -> list[Wait]:
+        """Request the missing bytes of ``[start, end)`` in the demand lane, and join all requests that bring some."""
+        file = self.pinned.open_file()
+        under_way = len(file.fetches)
+        before = set(map(id, file.fetches)) if under_way else ()
+        self._request_missing(start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill), survey=survey)
+        waits = self.pinned.join(file, start, end)
+        if before:
+            self._counters["stream_read_block_joins"] += sum(id(wait.fetch) in before for wait in waits)
+        return waits
+
+    def request_ahead(self, start: int, end: int) -> None:
+        """Request the missing bytes of ``[start, end)`` in the prefetch lane; nobody waits for them yet."""
+        self._request_missing(start, end, lane="prefetch", fill=self.windows.fill, request_bytes=self._ahead_bytes)
+
+    def _request_missing(
+        self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int, survey: Survey | None = None
+    ) -> None:
+        """Start requests for the bytes of ``[start, end)`` that are neither resident nor on their way."""
+        pinned = self.pinned
+        file = pinned.open_file()
+        limit = pinned.end_of_reads()
+        low, high = extent(start, min(end, limit), fill=fill, grid=file.grid)
+        if fill == "block" and lane == "demand":
+            low, high = pinned.within_share(start, end, (low, high))
+        if pinned.policy.keeps_footer and high > file.footer_start:
+            # The whole footer, as a first request without a size brings it.
+            low, high = min(low, file.footer_start), limit
+        high = min(high, limit)
+        gaps = None if survey is None else survey.missing_in(low, high)
+        for gap in file.missing(low, high) if gaps is None else gaps:
+            for begin, stop in steps(*gap, fill=fill, step_bytes=request_bytes):
+                pinned.fetch(file, begin, stop, lane=lane)
+
+    def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
+        """Whether ``following`` may be in flight beside ``count`` steps of ``total_bytes``: half of the memory."""
+        options = self.runtime.options
+        fits = total_bytes + following[1] - following[0] <= options.memory_bytes // 2
+        return count == 0 or (count < options.concurrency and fits)
+
+    def _step_bytes(self, fill: Fill) -> int:
+        """The longest request of a read: whole blocks if misses bring blocks."""
+        bytes_max = self.pinned.request_bytes_max
+        if fill != "block":
+            return bytes_max
+        block = self._block_bytes
+        return block if self._by_block else max(block, min(_DEMAND_BYTES, bytes_max) // block * block)
+
+    @property
+    def _ahead_bytes(self) -> int:
+        """The longest request of a window: whole blocks."""
+        block, windows = self._block_bytes, self.windows
+        if self._by_block:
+            return block
+        small = min(_SPAN_BYTES, windows.limit * block // _REQUESTS_MIN)
+        blocks_max = self.pinned.request_bytes_max // block
+        return block * max(1, min(blocks_max, max(windows.policy.request_blocks, small // block)))
+
+    # --- prefetch -----------------------------------------------------------------------------------------------
+
+    def expect_run(self, position: int) -> Session:
+        """Begin a run at ``position``. Its first read is reported although its bytes may be resident."""
+        run = self.windows.expect(position)
+        file = self.file
+        segment = None if file is None else file.at(position)
+        if segment is not None:
+            segment.next, segment.run_bytes, segment.mark_bytes = position, 0, 1
+        return run
+
+    def leave_run(self, run: Session | None, position: int) -> None:
+        """End an expected run at ``position``: break off the requests ahead of it that no other run needs."""
+        file = self.file
+        for start, end in self.windows.leave(run, position):
+            if file is not None:
+                file.cancel_prefetches(self.pinned, start, end)
+        self.pinned.position.runs = self.windows.positions
+
+    def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
+        """What there is of the bytes that a miss of ``[start, end)`` is likely to request first."""
+        # The first block's worth is enough for the decision: an object may claim any size, and a read all of it.
+        stop = min(end, start + self._block_bytes)
+        low, high = extent(start, stop, fill=self.windows.fill, grid=file.grid)
+        return file.survey(start, end, low, high)
+
+    def _on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
+        """Report a read of ``[start, end)`` that is not served by a hit. ``_apply`` the decision after its requests."""
+        stop = min(end, start + self._block_bytes)
+        missing = any(low < stop and start < high for low, high in survey.gaps)
+        return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
+
+    def _pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
+        """A read of resident bytes has come to the mark of their segment."""
+        if self.file is None or self.pinned.closed:
+            return
+        decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor)
+        rest = segment.end - end
+        if not decision.continues:  # A random read in what lies ahead of a run: the run itself is still to come.
+            segment.run_bytes, segment.mark_bytes = 0, 1
+        elif decision.ahead is None and rest > 1:  # Too early: report again after half of the rest of the segment.
+            segment.mark_bytes = segment.run_bytes + rest // 2
+        else:
+            segment.mark_bytes = NO_MARK
+        self._apply(decision, start)
+
+    def _on_read(self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool) -> WindowDecision:
+        windows, pinned = self.windows, self.pinned
+        file = pinned.open_file()
+        size = pinned.size
+        windows.stop = file.size if size is None else min(file.size, size)
+        is_memory_short = bool(self.runtime.budget.waiting) or pinned.store.is_short(self._block_bytes)
+        if is_memory_short or file.evicted_unread_bytes > self._wasted_bytes:
+            windows.shrink()
+        self._wasted_bytes = file.evicted_unread_bytes
+        return windows.on_read(
+            start,
+            end,
+            missing=missing,
+            stalled=stalled,
+            at_cursor=at_cursor,
+            may_grow=not is_memory_short,
+            # Unknown of a hit: it may be reported by another thread, and later than the hit after it.
+            backward=missing and self._goes_back(file, start, end),
+        )
+
+    def _apply(self, decision: WindowDecision, start: int) -> None:
+        """Break off the requests ahead of an abandoned run, and send those of the next window of this one.
+
+        ``start`` is where the read began.
+        """
+        file = self.file
+        if file is None:
+            return
+        abandoned, ahead = decision.abandoned, decision.ahead
+        if abandoned is not None:
+            stop = ahead[1] if ahead is not None else start + self._block_bytes
+            file.cancel_prefetches(self.pinned, *abandoned, keep=(start, stop))
+        if ahead is not None:
+            request_bytes = self._ahead_bytes if decision.fill == "block" else self.pinned.request_bytes_max
+            self._request_missing(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
+        self.pinned.position.runs = self.windows.positions
+
+    def _goes_back(self, file: BlockFile, start: int, end: int) -> bool:
+        """Whether the bytes right behind a read were the last ones read there: then it goes on towards the start.
+
+        A short skip between the two makes no difference, unless access is random.
+        """
+        near = 0 if self.windows.is_random else min(SKIP_BYTES, self._block_bytes // 2)
+        segment = file.at(end)
+        edge = -(-end // self._block_bytes) * self._block_bytes
+        if segment is None and edge - end <= near:
+            segment = file.at(edge)
+        # The ``next`` of an unread segment is its start.
+        return segment is not None and max(end, segment.start) < segment.next <= end + near + 2 * (end - start)
+
+    def _last_end(self, position: int) -> int:
+        """How far a run that stood at ``position`` has come since, by reads that were hits."""
+        file = self.file
+        return position if file is None else file.end_of_hits(position, is_random=self.windows.is_random)
+
+    # --- state --------------------------------------------------------------------------------------------------
+
+    def described(self) -> str:
+        """For the reader's repr: blocks held, requests in flight, and how far each run looks ahead, in blocks."""
+        file = self.file
+        if file is None:
+            return ""
+        windows = ",".join(str(run.blocks) for run in self.windows.sessions if run.blocks) or "0"
+        return f" blocks={len(file.blocks)} fetching={len(file.fetches)} window={windows}"
+
+    def gauges(self) -> dict[str, int]:
+        """The memory and requests of this reader's object now. From any thread."""
+        file = self.file
+        if file is None:
+            return {}
+        fetches = tuple(file.fetches)
+        resident = sum(block.resident_bytes for block in list(file.blocks.values()))
+        return {
+            "stream_read_active_prefetch_operations": sum(
+                fetch.owner is self.pinned and fetch.prefetched for fetch in fetches
+            ),
+            "stream_read_blocks_in_cache": len(file.blocks),
+            "stream_read_active_memory_in_use": resident + sum(fetch.reserved_bytes for fetch in fetches),
+            "stream_read_gauge_input_policy": policy_number(self.pinned.policy),
+        }
+
+    def unbuffer(self) -> None:
+        """Give back the memory of resident blocks, unless another reader has the same version open."""
+        file = self.file
+        self.windows.forget()
+        self.pinned.position.runs = ()
+        if file is not None:
+            file.cancel_prefetches(self.pinned, 0, file.size)
+            file.unbuffer_if_alone()

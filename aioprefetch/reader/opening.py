@@ -1,0 +1,569 @@
+"""The version of an object that one reader reads: pinned by its first response, checked in each later one.
+
+Nothing is sent before bytes are wanted. The first request brings size, ETag and bytes together; reads that arrive
+meanwhile wait for its head alone. Each later request carries the ETag, and its response is compared with the pin.
+
+Readers that open one object at the same time share the first request as long as it was not sent. A reader that comes
+after that waits for the head and then asks whether the object is still of that version, so that every read sees what
+was written before its reader was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+from weakref import WeakValueDictionary
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
+from aioprefetch.blocks.file import BlockFile, ReaderPosition
+from aioprefetch.blocks.store import BlockStore
+from aioprefetch.errors import (
+    Closed,
+    ConditionNotMatch,
+    Error,
+    NotFound,
+    ObjectChanged,
+    ProtocolError,
+    RangeNotSatisfied,
+    Unexpected,
+)
+from aioprefetch.ranges import Range
+from aioprefetch.reader.options import ReaderOptions
+from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account, Timer
+from aioprefetch.values import Lane, ReadHead, ReadRequest, StatRequest
+
+# A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
+# size. An object that shrinks meanwhile refuses again; a store that refuses ranges of its own size does so forever.
+_OPENINGS_MAX = 4
+
+
+class Opening:
+    """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it."""
+
+    __slots__ = ("__weakref__", "end", "fetch", "is_suffix", "readers", "start", "was_sent")
+
+    fetch: Fetch
+
+    def __init__(self, start: int, end: int, *, is_suffix: bool) -> None:
+        self.start = start
+        self.end = end
+        self.is_suffix = is_suffix
+        self.was_sent = False
+        self.readers: list[PinnedVersion] = []
+
+    def brings(self, offset: int | None, size: int) -> bool:
+        """Whether the request covers ``size`` bytes at ``offset`` for certain; an offset of ``None`` is the end."""
+        if self.is_suffix or offset is None:
+            return self.is_suffix and offset is None
+        return self.start <= offset and max(offset + 1, offset + size) <= self.end
+
+    def equals(self, first: FirstRequest) -> bool:
+        """Whether both requests are for the same bytes."""
+        return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
+
+    def pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:
+        """Pin the version that the response names, for every reader that may share the request."""
+        first, *others = self.readers
+        file = first.pin_version(etag, version, total)
+        for reader in others:
+            if first.is_shared:
+                reader.pin_version(etag, version, total)
+            else:  # Without a version, two responses may be of two objects: each reader sends a request of its own.
+                reader.open_alone()
+        return file
+
+    def leave(self, reader: PinnedVersion) -> None:
+        """Forget a closed reader. The request is given up with the last one."""
+        if reader in self.readers:
+            self.readers.remove(reader)
+        if not self.readers:
+            self.fetch.give_up()
+
+
+class PinnedVersion:
+    """The one version of an object that a reader reads. Bound to one runtime.
+
+    ``size`` is the end of what reads may reach: the declared size, as long as no response shows that the object is
+    shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
+    until the version is pinned and again after closing. ``position`` tells the store where the reader stands.
+    """
+
+    def __init__(
+        self, accessor: Accessor, runtime: Runtime, path: str, options: ReaderOptions, account: Account
+    ) -> None:
+        self.runtime = runtime
+        self.account = account
+        self.path = path
+        self.policy = options.policy
+        self.pin = VersionPin(
+            options.etag,
+            options.version,
+            path=path,
+            advice="; reopen() reads the new version",
+            counters=runtime.counters,
+        )
+        self.size = size = options.size
+        self.file: BlockFile | None = None
+        self.position = ReaderPosition()
+        self.closed = False
+        self._accessor = accessor
+        self.store = BlockStore.of(runtime)
+        self._block_bytes = options.block_bytes
+        self._declared = size
+        self._tail_bytes = options.footer_bytes
+        self._split = options.split
+        self._opening: Opening | None = None
+        self._opens_alone = False
+        self._openings = runtime.shared("openings", WeakValueDictionary[Hashable, Opening])
+        self._opening_timer: Timer | None = None
+        self._waits: set[Wait] = set()
+        self._end_error: Callable[[], Error] = self._was_closed
+        # A size that the caller declares together with an ETag is believed until a response contradicts it.
+        self._is_size_confirmed = size is None or options.etag is None
+        if size is not None and options.etag is not None:
+            self._set_file(size, is_current=False)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether readers of the same version may share its blocks: only a strong pin proves that bytes are equal."""
+        return self.pin.is_strong
+
+    @property
+    def name(self) -> tuple[object, ...]:
+        """The object in the block store: the namespace of its store, and its path."""
+        return (self._accessor.info.namespace, self.path)
+
+    # --- the first request --------------------------------------------------------------------------------------
+
+    def start(self, offset: int) -> None:
+        """Send the first request without waiting for its response."""
+        if self.file is None and self._opening is None and self.size != 0:
+            self._opening = self._join_opening(offset, 0) or self._start_opening(offset, 0)
+
+    async def open(self, offset: int | None, size: int) -> None:
+        """Learn size and version from the first request, which also brings ``size`` bytes at ``offset``.
+
+        An ``offset`` of ``None`` is the end of the object. If nothing lies at ``offset``, only the size is known
+        afterwards, and the next read pins the version.
+        """
+        has_waited = False
+        size_before, refusals = self.size, 0
+        while self.file is None:
+            if self.closed:
+                raise self._end_error()
+            opening, is_own = self._opening, False
+            if opening is None or opening.fetch.finished:
+                opening = self._join_opening(offset, size)
+                other = None if opening is not None or has_waited else self._find_sent_opening(offset, size)
+                if other is not None:
+                    has_waited = True
+                    await self._wait_for_head(other)
+                    continue
+                is_own = opening is None
+                self._opening = opening = opening or self._start_opening(offset, size)
+            wait = opening.fetch.join(0)
+            self._waits.add(wait)
+            try:
+                await self.result(wait)
+            except RangeNotSatisfied as error:
+                self._end_opening(error)
+                if error.total is None:
+                    raise
+                self.size = self._reachable(error.total)
+                if not (is_own or offset is None or offset >= error.total):
+                    continue
+                refusals += 1
+                is_beyond = offset is None or offset >= self.size
+                if is_beyond or self.size == size_before or refusals == _OPENINGS_MAX:
+                    return
+                size_before, has_waited = self.size, False
+            except Exception as error:
+                self._end_opening(error)
+                raise
+            finally:
+                self.release((wait,))
+
+    def open_alone(self) -> None:
+        """Leave a shared first request, and share none any more."""
+        self._opening, self._opens_alone = None, True
+
+    def _join_opening(self, offset: int | None, size: int) -> Opening | None:
+        """The request of another reader that brings these bytes and was not sent yet, shared from now on."""
+        opening = self._find_opening(offset, size)
+        if opening is None or opening.was_sent:
+            return None
+        opening.readers.append(self)
+        self.account.counters["stream_read_block_joins"] += 1
+        self._begin_opening()
+        return opening
+
+    def _find_sent_opening(self, offset: int | None, size: int) -> Opening | None:
+        """The request of another reader that brings these bytes, was sent already and has no response yet."""
+        opening = self._find_opening(offset, size)
+        return None if opening is None or opening.fetch.head is not None or not self._may_revalidate else opening
+
+    def _find_opening(self, offset: int | None, size: int) -> Opening | None:
+        opening = None if self._opens_alone else self._openings.get(self._opening_key)
+        if opening is None or opening.fetch.finished:
+            return None
+        return opening if opening.brings(offset, size) or opening.equals(self._first_range(offset, size)) else None
+
+    async def _wait_for_head(self, other: Opening) -> None:
+        """Wait until another reader has pinned a version, or has failed to."""
+        wait = other.fetch.join(0)
+        self._waits.add(wait)
+        try:
+            await self.result(wait)
+        except Error:  # An error of the other reader's request. This reader sends its own.
+            if self.closed:
+                raise
+        finally:
+            self.release((wait,))
+
+    @property
+    def _opening_key(self) -> Hashable:
+        pin = self.pin
+        return (self.name, id(self._accessor), self._block_bytes, self._declared, pin.etag, pin.version)
+
+    @property
+    def _may_revalidate(self) -> bool:
+        """Whether a first request may name the version that is resident already (``If-None-Match``)."""
+        return not self.is_shared and self._declared is None and self._accessor.capability.read_if_none_match
+
+    def _begin_opening(self) -> None:
+        if self._opening_timer is None:
+            self._opening_timer = Timer(self.account.counters, "action_file_opened", self.runtime.now).begin()
+
+    def _end_opening(self, error: Exception | None) -> None:
+        timer, self._opening_timer = self._opening_timer, None
+        if timer is not None:
+            timer.end(error)
+
+    def _start_opening(self, offset: int | None, size: int) -> Opening:
+        first = self._first_range(offset, size)
+        opening = Opening(first.offset, first.offset + first.size, is_suffix=first.suffix)
+        opening.readers.append(self)
+        if not self._opens_alone:
+            self._openings[self._opening_key] = opening
+        self._begin_opening()
+        opening.fetch = self.store.start_fetch(
+            opening.start,
+            opening.end,
+            self._first_call(opening, self._resident_file(opening, offset, size)),
+            partial(self._first_file, opening),
+            lane="demand",
+            label=self.path,
+            account=self.account,
+        )
+        return opening
+
+    def _first_range(self, offset: int | None, size: int) -> FirstRequest:
+        if self.size is not None:  # The caller declared it: only the version is still open.
+            if self.policy.keeps_footer:
+                start = self._footer_start(self.size)
+                return FirstRequest(start, max(1, self.size - start), suffix=False)
+            low = min(offset or 0, max(0, self.size - 1))
+            blocks = self.policy.fill != "exact"
+            start = low - low % self._block_bytes if blocks else low
+            stop = start + self._block_bytes if blocks else low + min(size, self.request_bytes_max)
+            return self._first_blocks(start, max(start + 1, min(stop, self.size)), offset, size)
+        first = first_request(
+            self.policy,
+            offset=offset,
+            size=min(size, self.request_bytes_max),
+            block_bytes=self._block_bytes,
+            tail_bytes=self._tail_bytes,
+        )
+        return first if first.suffix else self._first_blocks(first.offset, first.offset + first.size, offset, size)
+
+    def _first_blocks(self, start: int, end: int, offset: int | None, size: int) -> FirstRequest:
+        """A first request by blocks, cut to what memory allows and to the split.
+
+        It ends with the split, unless the read itself goes on behind it. It begins with the split only if split and
+        request together are longer than half a block: otherwise the whole block costs nothing more.
+        """
+        if offset is not None and self.policy.fill != "exact":
+            start, end = self.within_share(offset, max(offset + 1, min(end, offset + size)), (start, end))
+        split = self._split
+        if split is not None and offset is not None and split[0] <= offset < split[1]:
+            end = min(end, max(split[1], offset + size))
+            if end - split[0] <= self._block_bytes // 2:
+                start = max(start, split[0])
+        return FirstRequest(start, end - start, suffix=False)
+
+    def _resident_file(self, opening: Opening, offset: int | None, size: int) -> BlockFile | None:
+        """The newest version in the block store, if the wanted bytes of it are resident or on their way."""
+        file = self.store.newest(self.name, self._block_bytes)
+        if file is None or not self._may_revalidate or file.version[1] is None:
+            return None
+        low, high = opening.start, min(opening.end, file.size)
+        if opening.is_suffix:
+            low, high = max(0, file.size - opening.end), file.size
+        elif size and offset is not None:
+            low, high = offset, min(offset + size, file.size)
+        return file if low < high and not file.missing(low, high) else None
+
+    def _first_file(self, opening: Opening, head: ReadHead) -> BlockFile:
+        if head.total is None:
+            raise Unexpected("the response does not name the size of the object", operation="read", path=self.path)
+        return opening.pin(head.etag, head.version, head.total)
+
+    def _first_call(self, opening: Opening, resident: BlockFile | None) -> FetchCall:
+        """The call that sends the first request; with ``resident``, on condition that the object has changed."""
+        version, etag = resident.version[:2] if resident is not None else (None, None)
+        key = self._opening_key
+
+        async def call(fetch: Fetch) -> None:
+            opening.was_sent = True
+            size = opening.end - opening.start
+            request = ReadRequest(
+                path=self.path,
+                offset=0 if opening.is_suffix else opening.start,
+                size=None if opening.is_suffix else size,
+                suffix=size if opening.is_suffix else None,
+                if_match=self.pin.etag,
+                if_none_match=etag,
+                version=self.pin.version,
+                lane=fetch.lane,
+            )
+            try:
+                await self._accessor.read(request, fetch)
+            except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+                if resident is not None and isinstance(error, ConditionNotMatch):
+                    opening.pin(etag, version, resident.size)
+                else:
+                    await self._raise_explained(error, is_first=True)
+            finally:
+                if self._openings.get(key) is opening:
+                    del self._openings[key]
+
+        return call
+
+    # --- the pinned version -------------------------------------------------------------------------------------
+
+    def pin_version(self, etag: str | None, version: str | None, total: int) -> BlockFile:
+        """Pin the version of a first response, whose object has ``total`` bytes."""
+        self.pin = replace(self.pin, etag=etag, version=self.pin.version or version)
+        return self._set_file(total)
+
+    def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
+        self.size = self._reachable(total)
+        version = (self.pin.version, self.pin.etag) if self.is_shared else (None, None, object())
+        file = self.file = self.store.file(
+            self.name,
+            version,
+            size=total,
+            block_bytes=self._block_bytes,
+            label=self.path,
+            is_current=is_current,
+        )
+        if self.policy.keeps_footer:
+            file.footer_start = min(file.footer_start, self._footer_start(total))
+        file.open(self.position)
+        self._end_opening(None)
+        return file
+
+    def _reachable(self, total: int) -> int:
+        """The end of what reads may reach in an object of ``total`` bytes."""
+        return total if self._declared is None else min(self._declared, total)
+
+    def _footer_start(self, total: int) -> int:
+        return max(0, total - (self._tail_bytes or self._block_bytes))
+
+    def open_file(self) -> BlockFile:
+        """The version's file; raises ``Closed``, ``ObjectChanged`` after ``reopen``, or ``ProtocolError``."""
+        if self.file is None:
+            if self.closed:
+                raise self._end_error()
+            raise ProtocolError(
+                f"the store says that the object has {self.size} bytes, and refuses every range of it",
+                operation="read",
+                path=self.path,
+                status="permanent",
+            )
+        return self.file
+
+    def end_of_reads(self) -> int:
+        """The end of reads and requests: the declared size, or the end of the object if that comes first."""
+        file_size = self.open_file().size
+        if self.size is None or self.size > file_size:  # A reader with the same declared size met the end first.
+            self.size = file_size
+        return self.size
+
+    def must_open(self, start: int, length: int | None) -> bool:
+        """Whether a read from ``start`` on needs the first response, while there is no file."""
+        return length != 0 and (self.size is None or start < self.size)
+
+    def end_of(self, start: int, length: int | None) -> int:
+        """The end of a read from ``start`` on, to the end for a length of ``None``; ``start`` if nothing is there."""
+        if length == 0 or (self.size is not None and start >= self.size):
+            return start
+        total = (self.size or 0) if self.file is None else self.end_of_reads()
+        return max(start, total if length is None else min(start + length, total))
+
+    @property
+    def request_bytes_max(self) -> int:
+        """The longest request: all of it must fit into memory together, with room for others."""
+        return max(self._block_bytes, min(REQUEST_BYTES_MAX, self.runtime.options.memory_bytes // 4))
+
+    def within_share(self, start: int, end: int, blocks: Range) -> Range:
+        """The part of ``blocks``, which ``[start, end)`` touches, that a request may bring while memory is short."""
+        cell = self.store.cell_bytes(self._block_bytes, opening=len(self._openings))
+        if cell >= self._block_bytes or start >= end:
+            return blocks
+        # Counted from the first of these blocks, so that every reader cuts a block into the same cells.
+        low = blocks[0] + (start - blocks[0]) // cell * cell
+        return low, min(blocks[1], low - (low - end) // cell * cell)
+
+    def fetch(self, file: BlockFile, start: int, end: int, *, lane: Lane) -> None:
+        """Start a request for ``[start, end)``, none of which may be resident or on its way."""
+        file.start_fetch(
+            start,
+            end,
+            self._call(start, end),
+            lane=lane,
+            check=partial(self._check_same, file),
+            owner=self,
+            account=self.account,
+        )
+
+    def _call(self, start: int, end: int) -> FetchCall:
+        async def call(fetch: Fetch) -> None:
+            pin = self.pin
+            request = ReadRequest(
+                path=self.path,
+                offset=start,
+                size=end - start,
+                if_match=pin.etag,
+                version=pin.version,
+                lane=fetch.lane,
+            )
+            try:
+                await self._accessor.read(request, fetch)
+            except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+                await self._raise_explained(error, is_first=False)
+
+        return call
+
+    def _check_same(self, file: BlockFile, head: ReadHead) -> None:
+        """Raise ``ObjectChanged`` unless a response is of the pinned version, also if the store ignores conditions."""
+        self.pin.check(head)
+        if not self._accepts_size(file, head.total):
+            replace(self.pin, size=file.size).check(head)
+
+    def _accepts_size(self, file: BlockFile, total: int | None) -> bool:
+        """Whether an object of the pinned version may have ``total`` bytes. A new size becomes the end of reads."""
+        if total is None or (self._declared is not None and total > file.size):
+            return True
+        if total == file.size:
+            self._is_size_confirmed = True
+            return True
+        if self._is_size_confirmed:
+            return False
+        file.shorten(total)
+        self.size = self._reachable(total)
+        return True
+
+    async def _raise_explained(self, error: Error, *, is_first: bool) -> NoReturn:
+        explained = await self._explain(error, is_first=is_first)
+        if explained is error:
+            raise error
+        raise explained from error
+
+    async def _explain(self, error: Error, *, is_first: bool) -> Error:
+        """``ObjectChanged`` in place of a refused request, once a version is pinned; otherwise the error itself."""
+        pin = self.pin
+        is_pinned = pin.etag is not None or pin.version is not None
+        if not is_pinned or (is_first and not isinstance(error, ConditionNotMatch)):
+            return error
+        actual = error.context.get("etag")
+        if actual is None and not isinstance(error, NotFound):
+            try:
+                actual = (await self._accessor.stat(StatRequest(path=self.path))).etag
+            except Error:
+                actual = None
+        if isinstance(error, RangeNotSatisfied) and actual is not None and actual == pin.etag:
+            if self.file is not None and error.total is not None:
+                self._accepts_size(self.file, error.total)
+            return error  # The object has not changed: the store refuses a range of the version that it has.
+        return pin.explain(error, actual_etag=actual)
+
+    # --- waiting and closing ------------------------------------------------------------------------------------
+
+    def join(self, file: BlockFile, start: int, end: int) -> list[Wait]:
+        """Join every request that brings a byte of ``[start, end)``, until ``release``."""
+        waits = file.join(start, end)
+        self._waits.update(waits)
+        return waits
+
+    def release(self, waits: Iterable[Wait]) -> None:
+        """Leave these waits: their bytes were used, or are not needed any more."""
+        for wait in waits:
+            self._waits.discard(wait)
+            wait.close()
+
+    async def result(self, wait: Wait, *, ignores_prefetch: bool = False) -> None:
+        """Wait until a wait is over. Its error names this object, because the block store knows no paths.
+
+        With ``ignores_prefetch`` the error of a prefetch is dropped, because it says nothing about the read: the read
+        sends a request of its own.
+        """
+        try:
+            if wait.future.done():
+                await wait.future
+            else:
+                with self.waiting():
+                    await wait.future
+        except Error as error:
+            if ignores_prefetch and wait.fetch.prefetched and not isinstance(error, Closed):
+                return
+            error.add_context(operation="read", path=self.path)
+            raise
+        except Exception:
+            if not (ignores_prefetch and wait.fetch.prefetched):
+                raise
+
+    def waiting(self) -> Timer:
+        """``with pinned.waiting():`` measures how long a read waits for bytes."""
+        return Timer(
+            self.account.counters,
+            "stream_read_block_acquire_read",
+            self.runtime.now,
+            sum_name="demand_wait_microseconds",
+        )
+
+    def close(self, reason: Callable[[], Error] | None = None) -> None:
+        """Fail the reads under way and break off the requests that no other reader needs. Does not wait.
+
+        ``reason`` makes the error of these reads, ``Closed`` by default.
+        """
+        self.closed = True
+        if reason is not None:
+            self._end_error = reason
+        for wait in self._waits:
+            if not wait.future.done():
+                wait.future.set_exception(self._end_error())
+        self.release(tuple(self._waits))  # At once, so that no request goes on until the reading tasks have a turn.
+        if self._opening is not None and self.file is None:
+            self._opening.leave(self)
+        if self.file is not None:
+            self.file.cancel_prefetches(self, 0, self.file.size)
+            self.file.settle_for(self.account)
+            self.file.close(self.position)
+            if not self.is_shared:
+                self.file.forget()
+            self.file = None
+
+    def _was_closed(self) -> Closed:
+        return Closed("the reader was closed", operation="read", path=self.path)
+
+    def left_behind(self) -> ObjectChanged:
+        """The error of a read of this version after its reader went on with another one."""
+        pin = replace(self.pin, advice="", counters=None)
+        return pin.changed(None, "the reader was reopened while this read of the version before was under way")
