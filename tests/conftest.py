@@ -69,6 +69,11 @@ def pytest_configure() -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
 
 
+def pytest_unconfigure() -> None:
+    """Modules have to be collected at exit: some extensions complain of what is left."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect the tests without Python's collector, and spare it the million objects that live from then on.

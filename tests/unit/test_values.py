@@ -70,10 +70,10 @@ def test_wrong_arguments_are_refused(kind: type) -> None:
 def changed_values(nodes_of_a_file: Iterable[ast.AST]) -> Iterator[ast.expr]:
     """The attributes of requests, heads and replies that are assigned, deleted, or set by ``setattr``."""
     for node in nodes_of_a_file:
-        is_changed = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)
-        if is_changed and node.attr in FIELDS and _is_value(node.value):
-            yield node
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and _is_value(node.args[0]):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            if node.attr in FIELDS and _is_value(node.value):
+                yield node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and _is_value(node.args[0]):
             yield node
 
 
@@ -114,7 +114,7 @@ async def test_no_layer_changes_a_request(kind: type, tmp_path: Path) -> None:
 
         await accessor.write(remembered(values.WriteRequest(path="k", user_metadata={"a": "b"})), b"0123456789")
         for part in ({}, {"offset": 3}, {"offset": 3, "size": 4}, {"suffix": 4}, {"lane": "prefetch"}):
-            request = ReadRequest(path="k", **part)  # type: ignore[arg-type]
+            request = ReadRequest(path="k", **part)
             await accessor.read(remembered(request), CollectSink(operator.runtime().budget))
         await accessor.stat(remembered(values.StatRequest(path="k")))
         await accessor.list_page(remembered(values.ListRequest(path="")))
