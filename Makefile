@@ -28,10 +28,8 @@ demo: $(DEMO_STAMP) ## Run the demo against a local S3 server
 demo-spark: $(SPARK_STAMP) $(JAVA_STAMP) ## Kill a pipeline on Spark, start it again, and count (ARGS="--server moto")
 	$(BIN)/python examples/spark_demo.py $(ARGS)
 
-# What starts Spark comes last, the longest first: a session of its own for each worker, and no other work beside it.
 test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not spark" $(ARGS) $(OR_NONE)
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m spark tests/spark tests/examples $(ARGS) $(OR_NONE)
+	$(BIN)/python -m tests.run $(ARGS)
 
 test-full: export AIOPREFETCH_TESTS = full
 test-full: test ## Run the tests with every combination, seed and example, as CI does

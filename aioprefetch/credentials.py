@@ -30,7 +30,7 @@ class Secret:
 
     @classmethod
     def of(cls, text: str | Secret | None) -> Secret | None:
-        """``text`` as a secret; ``None`` and ``""`` stay none, a secret stays itself."""
+        """``text`` as a secret: ``None`` for ``None`` and ``""``, and a secret unchanged."""
         if isinstance(text, Secret):
             return text
         if text is not None and not isinstance(text, str):
@@ -53,8 +53,8 @@ class Secret:
     def fingerprint(self) -> str:
         """A digest that tells two secrets apart and reveals neither; for cache namespaces.
 
-        It is stored with what is cached, and a secret may be a password that a person made up. So it is one that is
-        slow to compute: trying words takes as long each time. Computed once for a value in a process.
+        It is stored with cached data, and a secret may be a password that a person made up. So the digest is slow to
+        compute, which makes guessing slow. It is computed once for each value in a process.
         """
         value = self.reveal()
         return _slow_digest(value) if value else self._reference or "none"
@@ -73,7 +73,7 @@ class Secret:
         return hash(self._identity())
 
     def _identity(self) -> tuple[bool, str]:
-        # Two secrets whose values are not to be had here are the same only if they are the same reference.
+        # Without their values, two secrets are equal only if they have the same reference.
         return self.is_literal, self.reveal() or self._reference
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ class Secret:
 
 
 def digest(*parts: str) -> str:
-    """A digest of what names somebody and is no secret, such as an access key's identifier."""
+    """A digest of a name that is not a secret, such as the identifier of an access key."""
     hashed = hashlib.blake2b(key=b"aioprefetch principal", digest_size=8)
     for part in parts:
         data = part.encode("utf-8", "surrogateescape")

@@ -14,9 +14,9 @@ FileNotFoundError`` keeps working::
     │   ├── CredentialsExpired
     │   └── ClockSkew
     ├── RangeNotSatisfied         EOFError
-    ├── ConditionNotMatch         OSError        a precondition that the caller gave does not hold
+    ├── ConditionNotMatch         OSError        a precondition of the caller does not hold
     ├── ObjectChanged             OSError        the object is no longer the version that was pinned
-    ├── InvalidArgument           ValueError     an argument that cannot be meant
+    ├── InvalidArgument           ValueError     an invalid argument
     │   ├── InvalidRange          ValueError
     │   ├── InvalidPath           ValueError
     │   ├── InvalidType           TypeError
@@ -35,7 +35,7 @@ FileNotFoundError`` keeps working::
     ├── SizeUnknown               OSError
     ├── WrongLoop                 RuntimeError
     ├── MissingDependency         ImportError
-    └── Unexpected                OSError        anything that no table knows
+    └── Unexpected                OSError        a failure that no table lists
 
 ``status`` tells whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
 (it was temporary, and the attempts are used up). The kind never decides it (after OpenDAL's error model).
@@ -123,7 +123,7 @@ class Error(Exception):
         return self.status == "temporary"
 
     def add_context(self, *, operation: str = "", path: str = "", **facts: object) -> Error:
-        """Fill in what is still unknown and return the error itself. What is set already stays: the inner word wins."""
+        """Fill in what is missing and return the error itself. Values that are set stay: the innermost context wins."""
         if not self.operation:
             self.operation = operation
         if not self.path and path:
@@ -136,7 +136,7 @@ class Error(Exception):
     def __str__(self) -> str:
         where = f" at {self.operation}" if self.operation else ""
         path = f" {printable(shortened(self.path))!r}" if self.path else ""
-        # A hint is a sentence of ours; other facts may be what somebody else wrote.
+        # A hint is a sentence of ours; other facts may be text from a server.
         facts = ", ".join(
             f"{name}: {redact(str(fact)) if name == 'hint' else excerpt(str(fact))}"
             for name, fact in self.context.items()
@@ -214,7 +214,7 @@ class ClockSkew(PermissionDenied):
 class RangeNotSatisfied(Error, EOFError):
     """The range starts at or beyond the end of the object, or more was demanded than there is.
 
-    ``total`` is the object's size in bytes where the store told it.
+    ``total`` is the object's size in bytes if the store sent it.
     """
 
     errno_default = errno_codes.ESPIPE
@@ -252,7 +252,7 @@ class ObjectChanged(Error, OSError):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument that cannot be meant; nothing was sent."""
+    """An invalid argument; no request was sent."""
 
     errno_default = errno_codes.EINVAL
 
@@ -342,7 +342,7 @@ class Closed(Error, ValueError):
 
 
 class SizeUnknown(Error, OSError):
-    """The position depends on the object's size, and no response has told it yet."""
+    """The position depends on the object's size, which no response has brought yet."""
 
     errno_default = errno_codes.EAGAIN
 
@@ -360,7 +360,7 @@ class MissingDependency(Error, ImportError):  # type: ignore[misc]  # its own pa
 
 
 class Unexpected(Error, OSError):
-    """A failure that no table of ours knows; the cause is chained."""
+    """A failure that no table of the services lists; the cause is chained."""
 
 
 __all__ = [
@@ -399,16 +399,16 @@ __all__ = [
 ]
 
 
-# Redaction: what no message may hold. Each function takes a time that grows with the length of its text and no faster,
-# because texts come from servers.
+# Redaction: credentials that no message may hold. Each function takes time linear in the length of its text, because
+# texts come from servers.
 
-# A foreign text within a message of ours has at most so many characters; a message, or a path in it, these.
+# The maximum lengths of a foreign text within a message, and of a message or a path in it.
 QUOTED_CHARACTERS_MAX = 200
 MESSAGE_CHARACTERS_MAX = 4096
-# What is longer is cut before anybody looks at it.
+# A longer text is cut before it is searched.
 TEXT_CHARACTERS_MAX = 16 << 10
 
-# Each begins where a word does and matches at once or never, so no character is looked at again and again.
+# Each pattern begins at a word boundary and does not backtrack, so that a hostile text costs linear time.
 _URL = re.compile(r"\b(\w++://)([^\s/?#]*+)([^\s?#]*+)(?:[?#]\S*+)?")
 # Between the name of a header, parameter or field and its value: as in a header, a URL, JSON, XML, HTML, or a repr.
 _BETWEEN = r"(?:[\s:=>,(\[{\"'\\]|%3[ad]|%2[02]|&(?:quot|apos|lt|gt|#\d{1,3}|#x[0-9a-f]{1,2});|\bb(?=\\?[\"'])){1,16}+"
@@ -417,7 +417,7 @@ _NAMES = (
     r"x-amz-(?:signature|credential|security-token|(?:copy-source-)?server-side-encryption-customer-key(?:-md5)?)"
     r"|x-amz-s3session-token|(?:copysource)?ssecustomerkey(?:md5)?"
     r"|x-amz-sso_bearer_token|x-aws-ec2-metadata-token"
-    # Options of ours have such names too, so a value has to be given to them.
+    # Options of ours have such names too: redact only where a value follows.
     r"|(?:aws_?)?(?:secret_?access_?key|(?:access|bearer|id|refresh|session|web_?identity)_?token)"
     r"(?=[\s\"'\\]{0,3}[:=>])"
 )
@@ -428,7 +428,7 @@ _AUTHORIZATION = re.compile(
     rf"(?:\s|%20|\+){{1,4}}+(?:credential=)?){_VALUE}",
     re.IGNORECASE,
 )
-# Nearly no text has one of these words, and looking for a word is cheap.
+# Few texts have one of these words, and looking for a word is cheap.
 _SECRETS = (
     (("x-amz-", "ssecustomerkey", "secret", "token"), _SIGNED),
     (("signature",), _SIGNATURE),
@@ -480,7 +480,7 @@ def _without_credentials(url: re.Match[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    """The beginning of a long text. A user whose ``@`` was cut off with the rest does not stay behind."""
+    """The beginning of a long text. User information whose ``@`` was cut off is removed too."""
     kept = text[:TEXT_CHARACTERS_MAX]
     _, separator, authority = kept.rpartition("://")
     if separator and not re.search(r"[\s/?#]", authority):

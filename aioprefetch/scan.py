@@ -1,6 +1,6 @@
-"""What a scan of a table is to its caller: an asynchronous stream of record batches, and an Arrow stream.
+"""A scan of a table: an asynchronous stream of record batches, and an Arrow stream.
 
-The same object serves both: ``async for batch in scan`` on an event loop, and whatever takes an Arrow stream without
+The same object serves both: ``async for batch in scan`` on an event loop, and consumers of an Arrow stream without
 one (``pyarrow``, pandas, polars, DuckDB) through the Arrow PyCapsule interface.
 """
 
@@ -39,8 +39,9 @@ class BatchScan:
     ``batch_bytes`` is reached, where a filter took rows away, and when a read keeps the consumer waiting for more than
     a second although rows before it have come.
 
-    ``async for`` uses it up. Left early, ``aclose`` or ``async with`` breaks off what is in flight and gives all memory
-    back, and whoever asks for another batch gets ``Closed``; a scan that is dropped does the same when it is collected.
+    ``async for`` uses it up. To leave it early, use ``aclose`` or ``async with``: requests in flight are
+    broken off, all memory is given back, and another batch is ``Closed``. A scan that is dropped does so when it is
+    collected.
     Batches stay readable. Several tasks may take batches in turns; a cancelled one takes none with it.
 
     As an Arrow stream (``to_reader``, ``__arrow_c_stream__``) it runs on the loop thread of ``aioprefetch.sync``, each
@@ -133,7 +134,7 @@ class BatchScan:
 
     @asynccontextmanager
     async def _named(self) -> AsyncIterator[None]:
-        """Errors say what was being done, and with which file."""
+        """Add the operation and the path to errors."""
         try:
             yield
         except Error as error:
@@ -141,7 +142,7 @@ class BatchScan:
             raise
 
     async def _started(self) -> DecodeLoop:
-        """Both loops at work. ``Closed`` if it was closed before its end: nobody takes a part for the whole."""
+        """Start both loops. ``Closed`` if it was closed before its end: a part is never taken for the whole."""
         if self._loop is None and not self._closed:
             assert self._runtime is not None
             self._prepared = prepared = await self._prepare()
@@ -209,7 +210,7 @@ class _BlockingBatches:
 def batch_options(
     batch_rows: object, batch_bytes: object | None, readahead: object = READAHEAD_BATCHES, *, path: str
 ) -> BatchOptions:
-    """The options of a scan that its caller gave. ``ConfigInvalid`` or ``InvalidType`` for what cannot be meant."""
+    """The options of a scan from its caller. ``ConfigInvalid`` or ``InvalidType`` for invalid values."""
 
     def positive(value: object, name: str) -> int:
         return at_least(1, value, name, operation="scan", path=path)
@@ -229,7 +230,7 @@ def io_options(
     budget_bytes: object | None,
     slots: object | None,
 ) -> dict[str, int]:
-    """Those of the I/O service's options that a caller gave. ``ConfigInvalid`` or ``InvalidType``."""
+    """The options of the I/O service that the caller set. ``ConfigInvalid`` or ``InvalidType``."""
     given = (
         ("gap_bytes", gap_bytes, 0),
         ("request_bytes_max", request_bytes_max, 1),
@@ -244,7 +245,7 @@ def io_options(
 
 
 def column_names(columns: object, *, path: str = "") -> list[str]:
-    """Names that a caller gave; ``InvalidType`` for what is no list of names."""
+    """The names of columns from a caller; ``InvalidType`` for anything but a list of names."""
     if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
         raise InvalidType(f"columns must be a list of names, not {columns!r}", operation="scan", path=path)
     names = list(columns)

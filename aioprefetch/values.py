@@ -22,7 +22,7 @@ PresignMethod = Literal["GET", "HEAD", "PUT", "DELETE"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What a store says of one object or directory. ``size`` is in bytes; ``etag`` is kept opaque, quotes removed."""
+    """The metadata of one object or directory. ``size`` is in bytes; ``etag`` is kept opaque, quotes removed."""
 
     path: str
     kind: EntryKind = "file"
@@ -114,13 +114,13 @@ class ServiceInfo:
 
     @property
     def location(self) -> str:
-        """The same with the address at which it is asked for, where that is not part of it. Errors name it so."""
+        """The URL with the endpoint, where that is not part of it. Errors name a store so."""
         return f"{self.url} at {self.endpoint}" if "://" in self.endpoint else self.url
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Request:
-    """What every request carries. ``deadline`` is a time of the loop's clock after which the response is of no use."""
+    """The base of all requests. ``deadline`` is a time of the loop's clock after which the response is useless."""
 
     operation: ClassVar[str] = ""
 
@@ -133,7 +133,7 @@ class ReadRequest(Request):
     """Bytes of one object: ``[offset, offset + size)``, to the end without ``size``, or the last ``suffix`` bytes.
 
     ``if_match`` pins the version: any other one is an error, whether or not the server knows the header.
-    ``lane`` tells who waits: ``demand`` goes before ``prefetch`` wherever something is scarce.
+    ``lane`` is the urgency: ``demand`` goes before ``prefetch`` wherever something is scarce.
     """
 
     operation: ClassVar[str] = "read"
@@ -195,7 +195,8 @@ class ReadHead:
 class UncheckedHead:
     """The head of a 200 or 206 as it came over the wire, not checked yet; ``etag`` without its quotes.
 
-    It is not frozen, because that takes as long as all the rest of its making, for each request; nobody keeps one.
+    It is not frozen, because freezing takes as long as the rest of its construction, for each request; it is never
+    kept.
     """
 
     status: int

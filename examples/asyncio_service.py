@@ -61,7 +61,7 @@ class ObjectResponse(StreamingResponse):
 async def serve(request: Request) -> Response:
     """Open the object, answer, and close it unless its body is still to be sent.
 
-    The reader is told which bytes it is for: its one GET asks for these alone, and keeps its connection.
+    The reader gets the range of the request: its one GET asks for these bytes alone, and keeps its connection.
     """
     wanted = wanted_range(request.headers.get("range"))
     reader = request.app.state.operator.reader(request.path_params["path"], **range_options(wanted))
@@ -81,7 +81,7 @@ async def answer(request: Request, reader: ap.RangeReader) -> Response:
         # The first GET goes where the client wants to read, and brings the size as well.
         reader.seek(wanted[0], 0 if wanted[0] >= 0 else 2)
     size = await reader.ensure_size()
-    if reader.etag is None:  # A range beyond the end told the size alone; any byte tells the version.
+    if reader.etag is None:  # A range beyond the end gave the size alone; any byte gives the version.
         await reader.read_at(0, 1)
     headers = {"Accept-Ranges": "bytes"}
     if reader.etag is not None:

@@ -91,13 +91,13 @@ def main() -> None:
     given = arguments.parse_args()
     spark = session()
     query = start(spark, given.url, given.work.resolve(), follow=given.follow)
-    told = -1
+    last_batch = -1
     while True:
         ended = query.awaitTermination(1)
         for progress in query.recentProgress:
-            if progress["batchId"] > told:
-                told = progress["batchId"]
-                print(json.dumps({"batch": told, "rows": progress["numInputRows"]}), flush=True)
+            if progress["batchId"] > last_batch:
+                last_batch = progress["batchId"]
+                print(json.dumps({"batch": last_batch, "rows": progress["numInputRows"]}), flush=True)
         if ended:
             break
     spark.stop()

@@ -8,6 +8,7 @@ for the fixture `s3_server` or `rclone_server`. A test marked `virtual` runs on 
 """
 
 import asyncio
+import gc
 import inspect
 import os
 import re
@@ -66,6 +67,26 @@ R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
 def pytest_configure() -> None:
     """Settings of the processes that tests start."""
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
+
+
+def pytest_unconfigure() -> None:
+    """Modules have to be collected at exit: some extensions complain of what is left."""
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect the tests without Python's collector, and spare it the million objects that live from then on.
+
+    It takes a third of the time of a collection, finds nothing, and would look at these objects during all tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", parents=[store], help="compare pyarrow on a naive reader and on ours")
     demo.add_argument("url", nargs="?", metavar="URL", help="a Parquet object (default: one in an embedded S3 server)")
     demo.add_argument(
-        "--row-groups", type=_positive, metavar="N", default=ROW_GROUPS_MAX, help="read at most so many (default: 50)"
+        "--row-groups", type=_positive, metavar="N", default=ROW_GROUPS_MAX, help="read at most N (default: 50)"
     )
     demo.add_argument("--json", action="store_true", help="print only the numbers, as one JSON object")
     demo.set_defaults(command=_demo)
@@ -74,11 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         ("cat", lambda a, options: cat(a.url, options), "write an object to standard output"),
         ("ls", lambda a, options: ls(a.url, options, recursive=a.recursive), "list objects, also by a pattern"),
     ):
-        one = commands.add_parser(name, parents=[store], help=text)
-        one.add_argument("url", metavar="URL", help=_URLS.get(name, "such as s3://bucket/key or file:///path"))
-        one.set_defaults(command=command)
+        subparser = commands.add_parser(name, parents=[store], help=text)
+        subparser.add_argument("url", metavar="URL", help=_URLS.get(name, "such as s3://bucket/key or file:///path"))
+        subparser.set_defaults(command=command)
         if name == "ls":
-            one.add_argument("-r", "--recursive", action="store_true", help="also what lies in directories")
+            subparser.add_argument("-r", "--recursive", action="store_true", help="also what lies in directories")
     return parser
 
 
@@ -99,7 +99,7 @@ def _version() -> str:
 def _store_options() -> argparse.ArgumentParser:
     store = argparse.ArgumentParser(add_help=False)
     group = store.add_argument_group("the store")
-    group.add_argument("--endpoint-url", metavar="URL", help="where the store answers, if not at AWS")
+    group.add_argument("--endpoint-url", metavar="URL", help="the address of the store, if not AWS")
     group.add_argument("--region", help="the region of the bucket")
     group.add_argument("--profile", help="the AWS profile to take credentials from")
     group.add_argument("--anonymous", action="store_true", default=None, help="send no credentials")

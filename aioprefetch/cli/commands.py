@@ -19,7 +19,7 @@ EXIT_NOTHING = 1
 
 
 def stat(url: str, options: Mapping[str, Any]) -> int:
-    """Print what the store says of one object."""
+    """Print the metadata of one object."""
     root, path = split_url(url)
     with BlockingOperator(Operator.from_uri(root, **options)) as operator:
         for name, text in _facts(operator.stat(path)).items():
@@ -70,7 +70,7 @@ def _listed_place(url: str) -> tuple[str, str]:
 
 
 def _pattern(glob: str, *, recursive: bool) -> re.Pattern[str]:
-    """What a pattern matches: directories by their name too, with ``recursive`` also what lies in them."""
+    """A pattern that matches directories by their name too, and with ``recursive`` all entries in them."""
     return re.compile(f"(?:{compile_glob(glob).pattern})(?:/{'.*' if recursive else ''})?", re.DOTALL)
 
 

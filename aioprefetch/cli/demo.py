@@ -38,7 +38,7 @@ ROWS_PER_GROUP = 148
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCount:
-    """What a server was asked, and how many bytes of bodies it sent."""
+    """The requests that a server received, and the bytes of bodies that it sent."""
 
     gets: int = 0
     heads: int = 0
@@ -120,7 +120,7 @@ def demo_server(bucket: str) -> Iterator[CountingS3Server]:
 
 
 def take_count(server: CountingS3Server) -> RequestCount:
-    """What was asked since the last call."""
+    """The requests since the last call."""
     gets, heads = server.count("GET"), server.count("HEAD")
     count = RequestCount(gets=gets, heads=heads, others=server.count() - gets - heads, body_bytes=server.bytes_sent)
     server.reset()
@@ -169,7 +169,7 @@ def compare_embedded(display: Display) -> Comparison:
 
 
 def embedded_operator(server: CountingS3Server) -> Operator:
-    """An operator that nothing in the environment leads elsewhere: neither variables, nor profiles, nor proxies."""
+    """An operator on the demo's server alone: it ignores variables, profiles and proxies of the environment."""
     service = S3(
         bucket=BUCKET,
         endpoint_url=server.endpoint_url,
@@ -228,7 +228,7 @@ def read_table(
 
 
 def client_count(operator: BlockingOperator, before: RequestCount | None = None) -> RequestCount:
-    """What an operator has asked its store since ``before``."""
+    """The requests of an operator since ``before``."""
     counters = operator.statistics
     base = before or RequestCount()
     return RequestCount(

@@ -30,15 +30,15 @@ class SilentDisplay:
     """Shows nothing, for output that a program reads."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """Nothing."""
+        """Show nothing."""
         yield lambda: None
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Nothing."""
+        """Show nothing."""
 
 
 class PlainDisplay:

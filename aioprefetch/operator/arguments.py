@@ -27,7 +27,7 @@ _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
 def checked_path(path: object, operation: str) -> str:
-    """``path`` itself. ``InvalidType`` or ``InvalidPath`` for what no service could take."""
+    """``path`` unchanged. ``InvalidType`` or ``InvalidPath`` for a path that no service takes."""
     if isinstance(path, str):
         return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
     hint = ": keys are text, of which Path drops // and a trailing /; give path.as_posix()"
@@ -38,7 +38,7 @@ def checked_path(path: object, operation: str) -> str:
 
 
 def check_file(path: str, operation: str) -> None:
-    """``IsADirectory`` for a path that can only be one."""
+    """``IsADirectory`` for the path of a directory, and for an empty path."""
     if not checked_path(path, operation) or path.endswith("/"):
         raise IsADirectory(
             "the path names a directory, an object is needed" if path else "the path is empty",
@@ -88,13 +88,13 @@ class Arguments:
         )
 
     def etag(self, name: str, value: object) -> str | None:
-        """An ETag, or ``*``, as it is kept: without the quotes that HTTP puts around it."""
+        """An ETag, or ``*``, without the quotes of HTTP."""
         text = self.text(name, value)
         if text is None:
             return None
         etag = unquote_etag(text)
         if etag is None or not _ETAG.fullmatch(etag):
-            raise self._invalid(f"{name}={text!r} is no ETag")
+            raise self._invalid(f"{name}={text!r} is not an ETag")
         return etag
 
     def version(self, value: object) -> str | None:
@@ -105,7 +105,7 @@ class Arguments:
         return text
 
     def method(self, value: object) -> PresignMethod:
-        """What a presigned URL is for."""
+        """The method of a presigned URL."""
         methods: tuple[PresignMethod, ...] = get_args(PresignMethod)
         for method in methods:
             if method == value:
@@ -120,7 +120,7 @@ class Arguments:
         return text
 
     def user_metadata(self, value: object) -> dict[str, str]:
-        """Names and values of the user's own; ``None`` for none. S3 takes ASCII alone, so all services do."""
+        """The user's names and values; ``None`` for an empty mapping. S3 takes only ASCII, so all services do."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):

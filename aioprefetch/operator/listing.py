@@ -14,54 +14,54 @@ from aioprefetch.layers.error_context import path_hint
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Entry, ListPage, ListRequest
 
-# What other globs take for alternatives, after the opening brace.
+# Alternatives in other globs, after the opening brace.
 _ALTERNATIVES = re.compile(r"[^{}]*,[^{}]*\}")
 _WILDCARD = re.compile(r"[*?\[]")
 _ONE_CHARACTER = re.compile(r"\[([^!/])\]")
 
 
 def wildcard_at(text: str, start: int = 0) -> int:
-    """Where the first character is, from ``start`` on, that does not stand for itself in a glob; or the length."""
-    found = _WILDCARD.search(text, start)
-    return len(text) if found is None else found.start()
+    """The position of the first wildcard from ``start`` on; the length where there is none."""
+    match = _WILDCARD.search(text, start)
+    return len(text) if match is None else match.start()
 
 
 def has_wildcard(text: str) -> bool:
-    """Whether a text has what does not stand for itself in a glob."""
+    """Whether a text has a wildcard of a glob."""
     return wildcard_at(text) < len(text)
 
 
 def literal_prefix(glob: str) -> str:
-    """The longest text that every path begins with that ``glob`` matches; all of it where nothing in it is special."""
+    """The longest prefix of every path that ``glob`` matches; the whole of a glob without wildcards."""
     return _literal_part(glob)[0]
 
 
 def is_literal(glob: str) -> bool:
-    """Whether a glob matches one path alone."""
+    """Whether a glob matches exactly one path."""
     return _literal_part(glob)[1] == len(glob)
 
 
 def literal_glob(path: str) -> str:
-    """The glob that one path matches alone."""
-    return _WILDCARD.sub(lambda found: f"[{found[0]}]", path)
+    """The glob that matches exactly one path."""
+    return _WILDCARD.sub(lambda match: f"[{match[0]}]", path)
 
 
 def _literal_part(glob: str) -> tuple[str, int]:
-    """What every match begins with, and where in the glob that ends."""
+    """The prefix of all matches, and the position in the glob where it ends."""
     text, position = "", 0
     while True:
         end = wildcard_at(glob, position)
         text += glob[position:end]
-        one = _ONE_CHARACTER.match(glob, end)
-        if one is None:
+        character = _ONE_CHARACTER.match(glob, end)
+        if character is None:
             return text, end
-        text, position = text + one[1], one.end()
+        text, position = text + character[1], character.end()
 
 
 def compile_glob(glob: str) -> re.Pattern[str]:
     """A glob over whole paths: ``*`` and ``?`` stay within a segment, ``**`` crosses them, ``[a-z]`` is a set.
 
-    ``InvalidArgument`` for what is no pattern, rather than one that matches nothing: a ``[`` without its ``]``, and
+    ``InvalidArgument`` for an invalid pattern, instead of one that matches nothing: a ``[`` without its ``]``, or
     alternatives in braces. ``[[]`` and ``[{]`` stand for the characters themselves.
     """
     if not isinstance(glob, str):
@@ -106,17 +106,17 @@ def _no_glob(glob: str, why: str) -> InvalidArgument:
 
 
 def _end_of_set(glob: str, position: int) -> int:
-    """Where the set ends whose inside begins at ``position``; its first character may be ``]``. -1: it never ends."""
+    """The end of the set whose inside begins at ``position``, or -1; its first character may be ``]``."""
     negated = glob[position : position + 1] == "!"
     return glob.find("]", position + negated + 1)
 
 
 class Pages:
-    """The pages of one listing, each fetched when it is asked for. One that failed is asked for again by the next call.
+    """The pages of one listing, each fetched on demand. After a failure the next call fetches the same page again.
 
-    An entry that comes again with the next page is dropped and counted (``list_duplicates``). A store that leads back
-    to a page that was there already is a ``ProtocolError``, and so is one that names an entry from elsewhere; such
-    entries are counted too (``list_strangers``).
+    An entry that comes again with the next page is dropped and counted (``list_duplicates``). A token that was seen
+    before is a ``ProtocolError``, and so is an entry outside of the prefix; these are counted too
+    (``list_strangers``).
     """
 
     def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
@@ -128,7 +128,7 @@ class Pages:
         self.finished = False
 
     async def next(self) -> list[Entry]:
-        """The entries of the next page, perhaps none; ``finished`` tells whether it was the last one."""
+        """The entries of the next page, which may be empty; ``finished`` is set after the last page."""
         try:
             page = await self._accessor().list_page(self._request)
         except ProtocolError as error:
@@ -140,8 +140,8 @@ class Pages:
         return self._take(page)
 
     def _take(self, page: ListPage) -> list[Entry]:
-        known, self._page_paths = self._page_paths, frozenset(entry.path for entry in page.entries)
-        fresh = [entry for entry in page.entries if entry.path not in known]
+        last_page_paths, self._page_paths = self._page_paths, frozenset(entry.path for entry in page.entries)
+        fresh = [entry for entry in page.entries if entry.path not in last_page_paths]
         if len(fresh) < len(page.entries):
             self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
         if page.next_token is None:
@@ -162,8 +162,8 @@ class Pages:
 class Lister:
     """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
 
-    What is wrong with pages: see ``Pages``. Leaving early needs no closing; ``aclose`` and ``async with`` are there
-    for those who want to be explicit.
+    ``Pages`` says what a faulty store leads to. Leaving early needs no closing; ``aclose`` and ``async with`` make it
+    explicit.
 
     A prefix with ``*`` or ``://`` in it is taken as it stands, since keys may hold these. If no entry begins with it,
     it was meant as a pattern or as a URL, and the listing ends with ``InvalidArgument``, unless ``is_literal``.

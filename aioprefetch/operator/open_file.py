@@ -1,4 +1,4 @@
-"""Hadoop's ``openFile()`` builder: a reader opened by string keys, in code or from a job's configuration."""
+"""Hadoop's ``openFile()`` builder: opens a reader by string keys, in code or from a job's configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 
 
 class PendingReader(Awaitable[RangeReader]):
-    """An open under way, what Hadoop calls a future: ``await`` gives the reader, the same one each time.
+    """A reader that is being opened, a future in Hadoop's words: ``await`` gives the same reader each time.
 
     Nothing is sent before the reader's first read, so awaiting it neither waits nor leaves anything behind when it is
     cancelled. ``async with`` awaits it, and closes the reader at the end. ``asyncio.ensure_future`` makes a real
@@ -57,8 +57,9 @@ class PendingReader(Awaitable[RangeReader]):
 class KeyedBuilder:
     """Opens one object by Hadoop's keys: what the builders of coroutines and of code that blocks have in common.
 
-    ``opt`` sets a key that whoever does not know it may ignore, ``must`` one that has to be known. The last call for a
-    key decides, on both. Calls check nothing and return the builder; ``build`` checks everything. The keys and what
+    ``opt`` sets a key that may be ignored where it is unknown, ``must`` one that has to be known. The last call for a
+    key decides on its value and on ``opt`` or ``must``. Calls check nothing and return the builder; ``build`` checks
+    everything. The keys and what
     they become: ``aioprefetch.operator.open_file_keys`` and docs/maps/openfile.md. After Hadoop's
     ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
     """
@@ -82,7 +83,7 @@ class KeyedBuilder:
         return self
 
     def must(self, key: str, value: object) -> Self:
-        """As ``opt``, but ``build`` raises ``ConfigInvalid`` if nobody knows the key."""
+        """As ``opt``, but ``build`` raises ``ConfigInvalid`` for an unknown key."""
         self._settings.put(key, value, mandatory=True)
         return self
 
@@ -107,10 +108,10 @@ class KeyedBuilder:
         return self.opt(BUFFER_SIZE, size)
 
     def with_status(self, status: object | None) -> Self:
-        """What is known of the object already: ``Metadata``, ``Entry``, or anything with a path and a size.
+        """Give what is known of the object: ``Metadata``, ``Entry``, or any object or mapping with a path and a size.
 
-        Its size is where reads end, whatever a length option says, and saves asking for it. Its ETag and version pin
-        the object before the first request. ``None`` says that nothing is known.
+        Reads end at its size, whatever a length option says, and no request asks for the size. Its ETag and version
+        pin the object before the first request. ``None`` means that nothing is known.
         """
         self._status = status
         return self
@@ -124,8 +125,8 @@ class KeyedBuilder:
     ) -> Self:
         """Set every key of ``config`` that begins with one of the prefixes, without its prefix, by ``opt`` or ``must``.
 
-        The mandatory ones come last, so they win. A dot is added to a prefix that ends without one. The default
-        prefixes are those of MapReduce jobs. ``InvalidType`` for what is no mapping.
+        The mandatory keys come last, so they win. A dot is added to a prefix that ends without one. The default
+        prefixes are those of MapReduce jobs. ``InvalidType`` for anything but a mapping.
         """
         if not isinstance(config, Mapping):
             raise InvalidType(
@@ -141,7 +142,7 @@ class KeyedBuilder:
         return self
 
     def _described(self) -> str:
-        """The path and the known keys, for people. Other keys may be secret, and a status is shown by its owner."""
+        """The path and the known keys, for a repr. Other keys may be secret, and a status may be large."""
         options = describe(self._settings)
         return repr(self._path) + (f" {options}" if options else "")
 
@@ -149,17 +150,17 @@ class KeyedBuilder:
         """Check everything: the reader that was opened, which has sent nothing, and its options."""
         path, settings = self._path, self._settings
         options = reader_keywords(settings, limits=self._limits, path=path)
-        known = known_object(self._status, path=path)
-        options |= known.keywords()
+        status = known_object(self._status, path=path)
+        options |= status.keywords()
         try:
             reader = self._open_reader(path, **options)
         except IsADirectory as error:
             error.operation = "open_file"
-            raise (_no_object(path) if known.is_directory else error) from None
+            raise (_no_object(path) if status.is_directory else error) from None
         except InvalidArgument as error:
             error.operation = "open_file"
             raise error.add_context(options=describe(settings)) from None
-        if known.is_directory:
+        if status.is_directory:
             raise _no_object(path)
         return reader, options
 
@@ -174,10 +175,10 @@ class OpenFileBuilder(KeyedBuilder):
     def build(self) -> PendingReader:
         """Check everything, and open: a plain call that needs no loop and sends nothing.
 
-        Await what it returns, or use it by ``async with``. Raises ``ConfigInvalid`` for an unknown mandatory key, a
-        block size or count that cannot be, or a status of another object; ``Unsupported`` for S3 Select. What concerns
-        the object comes later: awaiting raises ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when
-        the status is a directory's; a missing object, or one that may not be read, is found out by the first read.
+        Await what it returns, or use it by ``async with``. Raises ``ConfigInvalid`` for an unknown mandatory key, an
+        invalid block size or count, or a status of another object; ``Unsupported`` for S3 Select. Errors of the object
+        itself come later: awaiting raises ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when
+        the status is a directory's; the first read finds out that an object is missing or may not be read.
         Each call opens another reader.
         """
         outcome: RangeReader | IsADirectory | NotFound

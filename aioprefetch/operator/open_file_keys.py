@@ -87,10 +87,10 @@ _SIZE_TEXT = re.compile(r"([+-]?[0-9]{1,19})([kmgtpe]?)", re.IGNORECASE)
 _SHIFT = {suffix: 10 * power for power, suffix in enumerate(("", "k", "m", "g", "t", "p", "e"))}
 _FLAGS = {"true": True, "false": False}
 
-# The log shows this much of a value that cannot be parsed.
+# The log shows at most this much of an invalid value.
 _LOGGED_CHARACTERS_MAX = 80
 
-# S3A's own name for what it does by default.
+# S3A's name for its default policy.
 _POLICY_ALIASES = {"normal": "adaptive"}
 
 # The names of Metadata and Entry, then those of Hadoop, boto3, fsspec, obstore and pyarrow.
@@ -111,25 +111,25 @@ class Setting:
 
 
 class Settings:
-    """The settings of one builder. Nothing is checked when they are put, all of it when they are asked for."""
+    """The settings of one builder. A value is checked when it is read, not when it is put."""
 
     def __init__(self) -> None:
-        self._given: dict[str, Setting] = {}
+        self._settings: dict[str, Setting] = {}
 
     def put(self, key: str, value: object, *, mandatory: bool) -> None:
-        """The last call for a key decides on its value and on whether it is mandatory; ``None`` forgets the key."""
+        """Set a key: the last call decides on value and ``mandatory``; ``None`` forgets the key."""
         if value is None:
-            self._given.pop(str(key), None)
+            self._settings.pop(str(key), None)
         else:
-            self._given[str(key)] = Setting(value, mandatory)
+            self._settings[str(key)] = Setting(value, mandatory)
 
     def items(self) -> Iterator[tuple[str, Setting]]:
         """All keys, known or not."""
-        yield from self._given.items()
+        yield from self._settings.items()
 
     def text(self, key: str) -> str | None:
         """The value as text, trimmed; ``None`` when it is not set, or empty. A list is joined with commas."""
-        setting = self._given.get(key)
+        setting = self._settings.get(key)
         if setting is None:
             return None
         value = setting.value
@@ -138,7 +138,7 @@ class Settings:
         return str(value).strip() or None
 
     def integer(self, key: str) -> int | None:
-        """A number of 64 bits with a sign, what a ``long`` of Java holds; ``None`` when it is not set, or none."""
+        """A number of 64 bits with a sign, a ``long`` of Java; ``None`` when it is not set or invalid."""
         return self._number(key, _INTEGER_TEXT, "an integer")
 
     def size(self, key: str) -> int | None:
@@ -150,13 +150,13 @@ class Settings:
         text = self.text(key)
         if text is None:
             return None
-        found = _FLAGS.get(text.lower())
-        if found is None:
+        flag = _FLAGS.get(text.lower())
+        if flag is None:
             _warn_once(key, text[:_LOGGED_CHARACTERS_MAX], "true or false")
-        return found
+        return flag
 
     def names(self, key: str) -> list[str]:
-        """A list separated by commas, in lower case, without what is empty."""
+        """A list separated by commas, in lower case, without empty elements."""
         parts = (part.strip().lower() for part in (self.text(key) or "").split(","))
         return [part for part in parts if part]
 
@@ -173,7 +173,7 @@ class Settings:
 
 
 def note_once(message: str, name: str) -> None:
-    """Log at DEBUG what was passed over because nobody knows it; the same once in the life of the process."""
+    """Log an ignored, unknown name at DEBUG; each name once in the life of the process."""
     if logger.isEnabledFor(logging.DEBUG):
         _note_once(message, name[:_LOGGED_CHARACTERS_MAX])
 
@@ -185,22 +185,22 @@ def _note_once(message: str, name: str) -> None:
 
 @lru_cache(maxsize=256)
 def _warn_once(key: str, text: str, wanted: str) -> None:
-    # A job that opens a million files under one configuration tells it once, not a million times.
+    # A job that opens a million files under one configuration logs this once, not a million times.
     logger.warning("open_file: %s=%r is not %s and counts as unset", key, text, wanted)
 
 
 def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) -> dict[str, Any]:
     """The options that the settings set. ``limits`` are those of the operator, for what is counted in blocks.
 
-    Raises ``ConfigInvalid`` for a mandatory key that nobody knows and for a block size or count below 1,
+    Raises ``ConfigInvalid`` for an unknown mandatory key and for a block size or count below 1,
     ``Unsupported`` for S3 Select.
     """
     check_keys(settings, path=path)
     found: dict[str, Any] = {
         "policy": _policy(settings),
-        "size": _hint(settings.integer(LENGTH), least=0),
+        "size": _hint(settings.integer(LENGTH), minimum=0),
         "split": _split(settings),
-        "buffer_bytes": _hint(settings.size(BUFFER_SIZE), least=1),
+        "buffer_bytes": _hint(settings.size(BUFFER_SIZE), minimum=1),
         "footer_cache": settings.flag(FOOTER_CACHE),
         "prefetch_enabled": settings.flag(PREFETCH_ENABLED),
         "block_bytes": _at_least_one(settings, PREFETCH_BLOCK_SIZE, path=path),
@@ -212,7 +212,7 @@ def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) ->
 
 
 def check_keys(settings: Settings, *, path: str) -> None:
-    """Refuse what would give other bytes than asked for, and what is mandatory but unknown."""
+    """Refuse keys that would give other bytes than those of the object, and unknown mandatory keys."""
     for key, setting in settings.items():
         if key.startswith(SELECT_PREFIX):
             raise Unsupported(
@@ -240,12 +240,12 @@ def _nearest(key: str) -> str:
 
 
 def describe(settings: Settings) -> str:
-    """The known keys that are set, as ``key='value'``: whose error it is. No other value may be shown."""
+    """The known keys that are set, as ``key='value'``, for errors. Values of other keys may be secret."""
     return ", ".join(f"{key}={settings.text(key)!r}" for key, _ in settings.items() if key in KEYS)
 
 
 def _policy(settings: Settings) -> str | None:
-    """The first recognised name. A vendor's key counts only where the ones before it say nothing at all."""
+    """The first recognised name. A vendor's key counts only where the keys before it are not set."""
     for key in (READ_POLICY, INPUT_FADVISE, EXPERIMENTAL_FADVISE):
         names = settings.names(key)
         for name in names:
@@ -255,13 +255,13 @@ def _policy(settings: Settings) -> str | None:
             note_once("open_file: %r is no known read policy, and is passed over", name)
         if names:
             break
-    # ABFS then asks for exactly what a positional read wants, past its buffer.
+    # ABFS then reads exactly the bytes of a positional read, without its buffer.
     return "random" if settings.flag(BUFFERED_PREAD_DISABLE) else None
 
 
 def _split(settings: Settings) -> Range | None:
-    start = _hint(settings.integer(SPLIT_START), least=0)
-    end = _hint(settings.integer(SPLIT_END), least=0)
+    start = _hint(settings.integer(SPLIT_START), minimum=0)
+    end = _hint(settings.integer(SPLIT_END), minimum=0)
     if start is None and end is None:
         return None
     if start is not None and end is not None and start > end:
@@ -269,13 +269,13 @@ def _split(settings: Settings) -> Range | None:
     return start or 0, OFFSET_MAX if end is None else end
 
 
-def _hint(number: int | None, *, least: int) -> int | None:
-    """Below what can be meant a number is the usual way to say "unknown"."""
-    return None if number is None or number < least else number
+def _hint(number: int | None, *, minimum: int) -> int | None:
+    """``None`` for a number below the minimum, which is the usual way to say "unknown"."""
+    return None if number is None or number < minimum else number
 
 
 def _at_least_one(settings: Settings, key: str, *, path: str) -> int | None:
-    """As S3A has it: no hint but a limit, so 0 and negative numbers are refused."""
+    """A limit and not a hint, as in S3A: 0 and negative numbers are refused."""
     number = settings.size(key) if key == PREFETCH_BLOCK_SIZE else settings.integer(key)
     if number is not None and number < 1:
         raise ConfigInvalid(
@@ -287,14 +287,14 @@ def _at_least_one(settings: Settings, key: str, *, path: str) -> int | None:
 
 
 def _readahead_blocks(settings: Settings, block_bytes: int, limits: RuntimeOptions) -> int | None:
-    """At least so many bytes ahead. A short range means something else at S3A, and lowers nothing here."""
-    wanted = _hint(settings.size(READAHEAD_RANGE), least=0)
+    """The blocks that cover the read-ahead, at least the default. S3A means something else by a short range."""
+    wanted = _hint(settings.size(READAHEAD_RANGE), minimum=0)
     return None if wanted is None else max(limits.prefetch_blocks, -(-wanted // block_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
-    """What a status tells. ``size`` is in bytes; ``None`` where it tells nothing."""
+    """The facts of a status. ``size`` is in bytes; ``None`` where the status has no such fact."""
 
     size: int | None = None
     etag: str | None = None
@@ -303,16 +303,16 @@ class KnownObject:
 
     def keywords(self) -> dict[str, Any]:
         """As options of ``operator.reader()``."""
-        told = {"size": self.size, "etag": self.etag, "version": self.version}
-        return {name: value for name, value in told.items() if value is not None}
+        facts = {"size": self.size, "etag": self.etag, "version": self.version}
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def known_object(status: object | None, *, path: str) -> KnownObject:
-    """Read a status of the object at ``path``.
+    """The facts of a status of the object at ``path``.
 
     The last elements of the two paths must be equal and nothing else of them is compared: a mount point or a wrapping
     file system legally has another scheme, host and parent. ``ConfigInvalid`` when they differ, ``InvalidType`` for
-    what has no path or a size that is no integer.
+    a status without a path, or whose size is not an integer.
     """
     if status is None:
         return KnownObject()
@@ -350,7 +350,7 @@ def _field(status: object, names: tuple[str, ...]) -> Any:
 
 
 def _text(value: object) -> str | None:
-    """Foreign kinds of versions tell nothing here."""
+    """A text that is not empty; other kinds of versions are ignored."""
     return value if isinstance(value, str) and value else None
 
 

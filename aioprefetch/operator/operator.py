@@ -20,7 +20,6 @@ from aioprefetch.operator.stack import bare_stack, check_order, default_stack, w
 from aioprefetch.operator.writer import BytesLike, WriteSource, write_data
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.reader import RangeReader
-from aioprefetch.reader.growth import Growth
 from aioprefetch.reader.options import ProgressCallback, reader_options
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
@@ -40,10 +39,10 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-# Many reads of few objects: a path that was found good is good.
+# Many reads go to few objects: a path that was valid once stays valid.
 _check_readable = lru_cache(maxsize=512)(partial(check_file, operation="read"))
 
-# So many paths are collected before delete_all sends them; the layers cut them to what the service takes at once.
+# delete_all sends batches of this many paths; the layers cut them to the maximum of the service.
 _DELETE_PATHS = 1000
 
 
@@ -109,6 +108,12 @@ class Operator:
         self._layers = layers
         self._family = family
         self._live: tuple[Accessor, Runtime] | None = None
+
+    @classmethod
+    def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Self:
+        operator = cls.__new__(cls)
+        operator._assemble(service, layers, family)
+        return operator
 
     @classmethod
     def from_uri(cls, uri: str, **options: Any) -> Operator:
@@ -216,7 +221,7 @@ class Operator:
     async def read_into(self, path: str, offset: int, buffer: Any) -> int:
         """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns how many bytes came.
 
-        If it fails or is cancelled, what is in the buffer is undefined.
+        If it fails or is cancelled, the content of the buffer is undefined.
         """
         target = writable_bytes(buffer, operation="read_into", path=path)
         request = self._read_request(path, offset, len(target))
@@ -238,7 +243,7 @@ class Operator:
 
         Ranges up to ``gap_bytes`` (1 MiB) apart share a request of up to ``request_bytes_max`` (16 MiB). Overlaps and
         duplicates are served; a range that ends past the end of the object is ``RangeNotSatisfied``, an ``EOFError``;
-        answers of two versions are ``ObjectChanged``.
+        responses of two versions are ``ObjectChanged``.
         """
         views = await self.view_ranges(
             path, ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, if_match=if_match, version=version
@@ -255,7 +260,7 @@ class Operator:
         if_match: str | None = None,
         version: str | None = None,
     ) -> list[memoryview]:
-        """As ``read_ranges``, as views; one that is a small part of its merged answer is a copy, so it pins little."""
+        """As ``read_ranges``, as views; a small part of a merged response is a copy, so that it pins little memory."""
         check_file(path, "read_ranges")
         arguments = Arguments("read_ranges", path)
         request = ReadRequest(
@@ -283,12 +288,12 @@ class Operator:
         block_bytes: int | None = None,
         prefetch_blocks: int | None = None,
         prefetch_enabled: bool = True,
-        prefetch_growth: str | Growth = "stall",
+        prefetch_growth: str = "stall",
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
         """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.
 
-        ``ConfigInvalid`` names a value that cannot be.
+        ``ConfigInvalid`` names an invalid value.
         """
         check_file(path, "reader")
         arguments = Arguments("reader", path)
@@ -326,7 +331,7 @@ class Operator:
         version: str | None = None,
         timeout_seconds: float | None = None,
     ) -> ReadRequest | None:
-        """What to send for a read, ``None`` for an empty range. Every read pays for this: good values go straight."""
+        """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay."""
         _check_readable(path) if type(path) is str else check_file(path, "read")
         if not (type(offset) is type(size) is int and suffix is None and 0 <= offset < offset + size <= OFFSET_MAX):
             offset, size = checked_range(offset, size, operation="read", path=path)
@@ -511,7 +516,7 @@ class Operator:
     async def aclose(self) -> None:
         """Close connections and end background work on the running loop; open readers fail with ``Closed``.
 
-        Needs no response from the network. The next use starts anew.
+        Needs no response from the network. The next use starts a new runtime.
         """
         self._live = None
         runtime = self._family.existing()
@@ -526,16 +531,10 @@ class Operator:
     ) -> None:
         await self.aclose()
 
-    @classmethod
-    def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Self:
-        operator = cls.__new__(cls)
-        operator._assemble(service, layers, family)
-        return operator
-
 
 def list_literally(
     operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
 ) -> Lister:
-    """As ``Operator.list``, for a prefix that nobody means as a pattern: one that finds nothing is no error."""
+    """As ``Operator.list``, for a prefix from a program: one that finds nothing is no error, whatever it looks like."""
     request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)

@@ -1,7 +1,7 @@
-"""An object written from a file or an iterator: it appears whole, or nothing of it is left.
+"""Objects written from a file or an iterator: an object appears whole, or nothing of it is left.
 
-Whatever the source is, it arrives in pieces that are worth a step: files are read by the part, and small items are put
-together. A source that blocks is read on a worker thread.
+All sources arrive in large pieces: files are read by the part, and small items are put together. A source that blocks
+is read on a worker thread.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from aioprefetch.errors import InvalidType
 from aioprefetch.runtime.events import logger
 from aioprefetch.values import Metadata, WriteRequest
 
-# Cleaning up after a failed or cancelled write may not be cut off, but it may not hang either.
+# Cleaning up after a failed or cancelled write is not cut off, but it may not hang either.
 ABORT_SECONDS_MAX = 10.0
-# A file is asked for so much at a time: a part of an upload.
+# The size of a read from a file: a part of an upload.
 FILE_PIECE_BYTES = 8 << 20
-# Smaller items wait for others. A step to another thread, or through the layers, costs more than copying so much.
+# Smaller items are put together: a step to another thread, or through the layers, costs more than copying this much.
 PIECE_BYTES_MIN = 1 << 20
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ WriteSource: TypeAlias = ReadableFile | Iterable[BytesLike] | AsyncIterable[Byte
 
 
 def bytes_of(data: object, path: str) -> BytesLike | None:
-    """``data`` as bytes, copied only where it is not contiguous; ``None`` for what has no buffer.
+    """``data`` as bytes, copied only where it is not contiguous; ``None`` without the buffer protocol.
 
-    ``InvalidType`` for a buffer that cannot be had, or that holds Python objects: those are addresses in this process.
+    ``InvalidType`` for a buffer that cannot be read, or that holds Python objects, which are addresses in this process.
     """
     if isinstance(data, bytes | bytearray):
         return data
@@ -93,7 +93,7 @@ async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike 
 
 
 def _pieces_of(data: Any, path: str) -> AsyncGenerator[BytesLike, None]:
-    """The pieces of whatever a user may hand over. Nothing is read before the first is asked for."""
+    """The pieces of a source. Nothing is read before the first piece is awaited."""
     read = getattr(data, "read", None)
     if callable(read):
         if isinstance(data, io.TextIOBase) or isinstance(getattr(data, "encoding", None), str):
@@ -150,7 +150,7 @@ async def _read_in_thread(read: Callable[[int], Any], path: str) -> AsyncGenerat
 
 
 async def _in_thread(path: str, call: Callable[..., T], *args: object) -> T:
-    """Run what belongs to a user on a worker thread. No future can carry ``StopIteration``: it would never be done."""
+    """Run code of the user on a worker thread. A future cannot carry ``StopIteration``: it would never be done."""
 
     def guarded() -> T:
         try:
@@ -195,12 +195,12 @@ def _next_items(iterator: Iterator[object], path: str) -> list[BytesLike]:
 
 
 def _checked_chunk(chunk: object, path: str) -> BytesLike:
-    found = bytes_of(chunk, path)
-    if found is None:
+    data = bytes_of(chunk, path)
+    if data is None:
         if inspect.iscoroutine(chunk):
             chunk.close()
         raise _invalid(f"data must yield bytes, not {type(chunk).__name__}", path)
-    return found
+    return data
 
 
 def _invalid(message: str, path: str) -> InvalidType:
@@ -210,5 +210,5 @@ def _invalid(message: str, path: str) -> InvalidType:
 async def _abort(body: WriteBody, path: str) -> None:
     try:
         await body.abort()
-    except Exception:  # The failure that led here is the one to tell.
+    except Exception:  # The first failure is raised.
         logger.warning("what was written of %r could not be removed", path, exc_info=True)

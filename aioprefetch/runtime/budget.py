@@ -1,10 +1,11 @@
 """The one byte budget of a runtime: cache, prefetch, requests in flight and scans all reserve here before they start.
 
-Two lanes, each first in, first out. Demand goes before prefetch and may overdraw by one reservation, so that a read
-always gets on; prefetch never overdraws. Memory comes back by ``release`` from whichever thread drops the last view.
+There are two lanes, each first in, first out. Demand goes before prefetch and may overdraw by one reservation, so that
+a read always makes progress; prefetch never overdraws. ``release`` gives memory back, from any thread: the last view of
+a block may be dropped anywhere.
 
-Mappings that nobody uses stay here for the next buffers, within the limit: together with what is in use they are no
-more than the limit, one demand reservation, and what scans must have to get on.
+Unused mappings stay here for the next buffers. Together with the memory in use they never exceed the limit by more
+than one demand reservation and the minimum that running scans need.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from aioprefetch.values import Lane
 
 
 class Ticket:
-    """A reservation, granted or still in the queue. Exactly one of ``cancel`` or a later ``release`` gives it back.
+    """A reservation, granted or queued. Give it back exactly once: by ``cancel``, or by ``release`` after the grant.
 
-    ``is_promise``: the memory is taken later, by ``MemoryBudget.keep``. Until then it may be idle memory. ``on_grant``
-    is called once when it is granted, at once or from the queue: it must not touch the budget.
+    ``is_promise``: the memory is allocated later, which ``MemoryBudget.keep`` reports; until then idle memory may fill
+    it. ``on_grant`` is called once, when the ticket is granted, and must not touch the budget.
     """
 
     __slots__ = ("_future", "granted", "is_promise", "lane", "on_grant", "size_bytes")
@@ -46,7 +47,7 @@ class Ticket:
             await self._future
 
     def grant(self) -> None:
-        """Called by the budget alone."""
+        """Grant the ticket; only the budget calls this."""
         self.granted = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -57,10 +58,10 @@ class Ticket:
 class MemoryBudget:
     """Bytes in use against a limit.
 
-    ``reclaim`` is asked for a number of bytes when the limit is reached and frees what it can for that lane, by way of
-    ``release`` (the block store evicts). ``used_bytes`` never exceeds ``limit_bytes`` by more than one demand
-    reservation, and what scans charge for reads without which they could not get on. Idle memory is not in use.
-    ``on_lend`` is called when memory is asked for the first time: who set it closes the budget later.
+    When the limit is reached, ``reclaim`` is called with a number of bytes and a lane, and frees what it can through
+    ``release`` (the block store evicts). ``used_bytes`` exceeds ``limit_bytes`` by at most one demand reservation and
+    the reads that a scan charges because it could not make progress without them. Idle memory is not in use.
+    ``on_lend`` is called before the first buffer is handed out; the runtime uses it to close the budget later.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,17 +80,17 @@ class MemoryBudget:
 
     @property
     def is_mostly_viewed(self) -> bool:
-        """Whether views hold more than half of the limit: what is given out from now on has to be a copy."""
+        """Whether views hold more than half of the limit, so that further views must be copies."""
         return self.exports.size_bytes > self.limit_bytes // 2
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that are there: idle, or in use and not merely promised."""
+        """Allocated bytes: idle memory, and memory in use that is not merely promised."""
         return self.used_bytes - self._promised_bytes + self.idle.size_bytes
 
     @property
     def queued_bytes(self) -> int:
-        """What the demand reservations ask for that are queued."""
+        """The bytes of the queued demand reservations."""
         return sum(ticket.size_bytes for ticket in self._lanes["demand"])
 
     @property
@@ -118,7 +119,7 @@ class MemoryBudget:
         self._schedule_grant()
 
     def promote(self, ticket: Ticket) -> None:
-        """Somebody waits for this prefetch now: let it go with the demand lane."""
+        """Move a ticket to the demand lane, because a read waits for this prefetch now."""
         if ticket.lane == "demand":
             return
         if not ticket.granted:
@@ -128,13 +129,13 @@ class MemoryBudget:
         ticket.lane = "demand"
 
     def reconsider(self) -> None:
-        """Something became evictable: look at the queue again."""
+        """Look at the queue again, because something became evictable."""
         self._schedule_grant()
 
     def room(self, need_bytes: int, lane: Lane) -> int:
-        """How many bytes are left of the limit, once what can be was reclaimed to make it ``need_bytes``.
+        """The bytes left of the limit, after reclaiming memory to make it at least ``need_bytes``.
 
-        Less than 0 where the limit is exceeded. It overlooks the queue: who takes room passes those that wait.
+        Negative where the limit is exceeded. The queue is ignored: the caller overtakes the waiting tickets.
         """
         over = self.used_bytes + need_bytes - self.limit_bytes
         if over > 0 and self.reclaim is not None:
@@ -142,25 +143,25 @@ class MemoryBudget:
         return self.limit_bytes - self.used_bytes
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes without asking: they are there already, or may exceed the limit (a scan decides that itself)."""
+        """Count bytes unconditionally: they are allocated already, or may exceed the limit (a scan decides that)."""
         self._use(size_bytes)
 
     def keep(self, size_bytes: int) -> None:
-        """Memory was taken for so many of the bytes that were promised."""
+        """Report that ``size_bytes`` of the promised bytes were allocated."""
         self._promised_bytes -= size_bytes
         self._make_room()
 
     def give_up(self, size_bytes: int) -> None:
-        """Give bytes back that were promised and for which no memory was taken."""
+        """Give back promised bytes that were never allocated."""
         self._promised_bytes -= size_bytes
         self.release(size_bytes)
 
     def release(self, size_bytes: int, mapping: mmap.mmap | None = None) -> None:
-        """Give bytes back, from any thread (the last view of a block may die anywhere), and the memory they were in."""
+        """Give bytes and their mapping back, from any thread: the last view of a block may be dropped anywhere."""
         if threading.get_ident() == self._thread:
             self._release(size_bytes, mapping)
         elif not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # The loop closed in between: nobody waits for these bytes.
+            with contextlib.suppress(RuntimeError):  # The loop closed in between: no ticket waits for these bytes.
                 self._loop.call_soon_threadsafe(self._release, size_bytes, mapping)
 
     def _release(self, size_bytes: int, mapping: mmap.mmap | None) -> None:
@@ -173,7 +174,7 @@ class MemoryBudget:
     # --- idle memory --------------------------------------------------------------------------------------------
 
     def find_idle(self, size_bytes: int) -> mmap.mmap | None:
-        """An idle mapping of that size, which is the caller's from now on."""
+        """Take an idle mapping of that size."""
         if threading.get_ident() != self._thread:
             return None
         first, self.on_lend = self.on_lend, None
@@ -182,7 +183,7 @@ class MemoryBudget:
         return self.idle.take(size_bytes)
 
     def close(self) -> None:
-        """Keep no memory from now on; what is in use comes back all the same."""
+        """Keep no more idle memory. Memory in use is still accounted when it is released."""
         self.reclaim = None
         self.idle.close()
 
@@ -192,7 +193,7 @@ class MemoryBudget:
         self._make_room()
 
     def _make_room(self) -> None:
-        """What is promised has no memory yet: idle memory is what it is going to get, and not counted twice."""
+        """Shrink the idle memory. Promised bytes will be filled from it, so they are not counted twice."""
         if self.idle.size_bytes:
             spare_bytes = min(self.limit_bytes - self.used_bytes, self.idle.limit_bytes)
             self.idle.shrink(self._promised_bytes + spare_bytes)

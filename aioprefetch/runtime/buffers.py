@@ -1,12 +1,12 @@
-"""Memory for bytes of objects, and the little of it that is kept for the next ones.
+"""Memory for the bytes of objects, and the idle memory that is kept for the next buffers.
 
-What the kernel gives for the first time costs more than the bytes that are received into it: each page is a fault and
-is zeroed, and in a virtual machine the host may have to find it too. So a mapping whose last view is gone stays with
-the budget for a while, **idle**, and the next buffer of the same size gets it as it is.
+Fresh memory from the kernel costs more than receiving bytes into it: each page is a fault and is zeroed, and in a
+virtual machine the host may have to allocate it too. So a mapping whose last view is gone stays with the budget for a
+while, **idle**, and the next buffer of the same size gets it unchanged.
 
-Nobody gives a buffer back by hand. It is a ctypes array over a mapping: every slice of a view keeps the array alive,
-whoever holds it, and the mapping is free when the array dies, never before. What a buffer held before is still in it:
-whoever hands it out hands out received bytes alone.
+A buffer is given back by its destructor, never by a call. It is a ctypes array over a mapping: every slice of a view
+keeps the array alive, and the mapping becomes free when the array dies, never before. A buffer still holds its earlier
+bytes, so its users must hand out only the parts that they have received into.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from collections import deque
 from functools import lru_cache
 from typing import Protocol, cast
 
-# From here on memory comes from the kernel in large pages, and is kept for the next buffer of its size. Smaller memory
-# is Python's own, which keeps some by itself.
+# Buffers of at least this size are mapped from the kernel in large pages, and kept for the next buffer of their size.
+# Smaller ones come from Python's allocator, which has a cache of its own.
 MAPPED_BYTES_MIN = 2 << 20
 
-# Idle memory that nothing waits for is this share of what its owner may use at most, and no more than some blocks.
+# The maximum of idle memory that no reservation waits for: this share of the limit, and no more than some blocks.
 IDLE_SHARE = 4
 IDLE_BYTES_MAX = 64 << 20
 
-# What is lent comes in steps of this size, which is a large page, so that results of similar sizes share mappings.
+# Lent memory comes in multiples of a large page, so that results of similar sizes share mappings.
 LENT_STEP_BYTES = 2 << 20
 
-# How many references an object has that nothing but one local name and the question itself hold.
+# The reference count of an object that only one local name and the argument of getrefcount refer to.
 ALONE = 2
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -39,9 +39,9 @@ _HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class IdleMemory:
-    """Mappings that nobody uses, the one used last at the end. Belongs to one thread; its owner bounds it.
+    """Unused mappings, the most recently used at the end. Belongs to one thread; its owner bounds it.
 
-    ``limit_bytes`` is how much of it may wait for whoever comes, where the owner may use ``of_bytes``.
+    ``limit_bytes`` is the maximum that may stay idle, where the owner may use ``of_bytes``.
     """
 
     def __init__(self, of_bytes: int) -> None:
@@ -54,14 +54,14 @@ class IdleMemory:
         return len(self._mappings)
 
     def take(self, size_bytes: int) -> mmap.mmap | None:
-        """The mapping of exactly that size that was used last, ``None`` where there is none."""
+        """The most recently used mapping of exactly that size, or ``None``."""
         for index in range(len(self._mappings) - 1, -1, -1):
             if len(self._mappings[index]) == size_bytes:
                 mapping = self._mappings.pop(index)
                 self.size_bytes -= size_bytes
                 if sys.getrefcount(mapping) <= ALONE:
                     return mapping
-                # A finalizer has brought a view back to life, or one is at it in another thread: it keeps the memory.
+                # A finalizer has revived a view, or runs in another thread: the view keeps the memory.
         return None
 
     def add(self, mapping: mmap.mmap) -> None:
@@ -70,13 +70,13 @@ class IdleMemory:
             self._mappings.append(mapping)
             self.size_bytes += len(mapping)
 
-    def shrink(self, most_bytes: int) -> None:
-        """Keep ``most_bytes`` at most: those that were not used for longest go to the kernel."""
-        while self.size_bytes > most_bytes and self._mappings:
+    def shrink(self, bytes_max: int) -> None:
+        """Keep at most ``bytes_max``; the least recently used mappings go back to the kernel."""
+        while self.size_bytes > bytes_max and self._mappings:
             self.size_bytes -= len(self._mappings.pop(0))
 
     def close(self) -> None:
-        """Give everything to the kernel, and keep nothing from now on."""
+        """Give all mappings back to the kernel, and keep none from now on."""
         self._closed = True
         self.shrink(0)
 
@@ -98,34 +98,34 @@ class Exports:
             return self._size_bytes
 
     def add(self, size_bytes: int) -> None:
-        """A buffer of that size is viewed from now on."""
+        """Count a buffer of that size as viewed."""
         with self._lock:
             self._size_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Its last view is gone. Takes no lock: it runs in destructors, in the middle of anything."""
+        """Count a buffer no longer as viewed. Takes no lock, because destructors may run anywhere."""
         self._returned.append(size_bytes)
 
 
 class Owner(Protocol):
-    """Who counts the memory of buffers and keeps what is idle: the budget of a runtime."""
+    """The owner of buffers, which counts their memory and keeps idle mappings: the budget of a runtime."""
 
     @property
     def exports(self) -> Exports:
-        """What views outside hold of the buffers."""
+        """The buffers that views outside keep alive."""
         ...
 
     def find_idle(self, size_bytes: int) -> mmap.mmap | None:
-        """An idle mapping of that size, which is the caller's from now on."""
+        """Take an idle mapping of that size."""
         ...
 
     def release(self, size_bytes: int, mapping: mmap.mmap | None = None) -> None:
-        """``size_bytes`` that were charged for a buffer come back, and its mapping; from any thread."""
+        """Take back ``size_bytes`` that were charged for a buffer, and its mapping; from any thread."""
         ...
 
 
 class Lease:
-    """What a buffer is charged for, and where it goes when its last view is gone."""
+    """The charge of a buffer, given back to its owner when the last view is gone."""
 
     __slots__ = ("charged_bytes", "mapping", "owner")
 
@@ -184,7 +184,7 @@ Buffer = SmallBuffer | MappedBuffer
 def new_buffer(size_bytes: int, owner: Owner) -> Buffer:
     """Memory of ``size_bytes`` that are charged to its owner already, and released when the last view is gone.
 
-    What is in it is undefined. ``MemoryError`` where there is none; then nothing is released.
+    Its content is undefined. Raises ``MemoryError`` without memory; then nothing is released.
     """
     if size_bytes >= MAPPED_BYTES_MIN:
         return _mapped(size_bytes, owner, charged_bytes=size_bytes)
@@ -194,9 +194,9 @@ def new_buffer(size_bytes: int, owner: Owner) -> Buffer:
 
 
 def lend_buffer(size_bytes: int, owner: Owner | None) -> memoryview:
-    """Writable memory for a result that belongs to its caller: charged to nobody, kept like the others afterwards.
+    """Writable memory for a result that belongs to the caller: not charged, but kept as idle memory afterwards.
 
-    What is in it is undefined. Without an owner it is memory of Python's own, and so are small ones.
+    Its content is undefined. Without an owner, and for small results, it comes from Python's allocator.
     """
     if owner is None or size_bytes < MAPPED_BYTES_MIN:
         return memoryview(bytearray(size_bytes))

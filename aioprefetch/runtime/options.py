@@ -48,22 +48,22 @@ def checked_file(name: str, value: object) -> str:
 class DiskCache:
     """Where and how blocks are kept on a local disk: the option ``disk_cache`` of an Operator.
 
-    Raises ``ConfigInvalid`` for values that cannot be. What is wrong with the directory itself shows when it is used:
-    it is left alone then, with a warning, and no read fails.
+    Raises ``ConfigInvalid`` for invalid values. A directory that cannot be used is found out at its first use: the
+    cache is then off, with a warning, and no read fails.
 
     Parameters
     ----------
     path
-        An absolute path. The blocks lie in a directory of our own below it, which nobody else may enter; what is
-        missing is made.
+        An absolute path. The blocks lie in a directory of our own below it, which no other user may enter. Missing
+        directories are created.
     capacity_bytes
-        What the files of all processes that use the path may take together; the least recently used ones go.
+        The maximum for the files of all processes that use the path; the least recently used ones are removed.
     read_timeout_seconds
-        How long a read waits for the disk before it asks the store.
+        How long a read waits for the disk before it reads from the store.
     cool_down_seconds
-        How long a disk that is full, broken or too slow is left alone.
+        How long a disk that is full, broken or too slow is not used.
     tenant
-        Blocks are shared by those alone who say the same, beside store and principal.
+        Blocks are shared only between operators with the same tenant, store and principal.
     """
 
     path: str | os.PathLike[str]
@@ -84,7 +84,7 @@ class DiskCache:
 
     @classmethod
     def of(cls, value: DiskCache | str | os.PathLike[str] | None) -> DiskCache | None:
-        """The options that a value means: themselves, or those of a path."""
+        """``DiskCache(path)`` for a path; ``None`` and options unchanged."""
         return value if value is None or isinstance(value, DiskCache) else cls(value)
 
     @property
@@ -135,12 +135,12 @@ class RuntimeOptions:
         checked_seconds("budget_wait_seconds", self.budget_wait_seconds)
         if self.memory_bytes < self.block_bytes:
             raise ConfigInvalid(
-                f"memory_bytes={self.memory_bytes} holds not one block of block_bytes={self.block_bytes}",
+                f"memory_bytes must be at least block_bytes={self.block_bytes}, not {self.memory_bytes}",
                 operation="configure",
             )
         if self.disk_cache is not None and self.disk_cache.capacity_bytes <= self.block_bytes:
             raise ConfigInvalid(
-                f"disk_cache: capacity_bytes={self.disk_cache.capacity_bytes} holds not one block of"
-                f" block_bytes={self.block_bytes} and its header",
+                f"disk_cache: capacity_bytes must be more than block_bytes={self.block_bytes}, for a block and its"
+                f" header, not {self.disk_cache.capacity_bytes}",
                 operation="configure",
             )

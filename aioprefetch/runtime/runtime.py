@@ -29,15 +29,15 @@ from aioprefetch.runtime.supervisor import Supervisor
 
 T = TypeVar("T")
 
-# What wants to finish before a runtime closes (a cache being written) gets this long.
+# How long a finisher (a cache being written) may take before a runtime closes.
 FINISH_SECONDS_MAX = 5.0
 
 
 class Abortable(Protocol):
-    """A body that waits for the network and can be told to stop waiting."""
+    """A body that waits for the network and whose wait can be ended."""
 
     def abort(self) -> None:
-        """Break off at once: whoever waits for a chunk gets ``Closed``."""
+        """Break off at once: a waiting reader gets ``Closed``."""
         ...
 
 
@@ -103,7 +103,7 @@ class Runtime:
         return self.ledger.total().snapshot(self.gauged())
 
     def gauged(self) -> Counter[str]:
-        """What the parts say that hold something now."""
+        """The sum of the gauges of all parts."""
         total: Counter[str] = Counter()
         if not self.closed:
             for gauges in tuple(self.gauges):
@@ -115,8 +115,8 @@ class Runtime:
         try:
             return cast("T", self._shared[key])
         except KeyError:
-            made = self._shared[key] = make()
-            return made
+            part = self._shared[key] = make()
+            return part
 
     def peek(self, key: Hashable) -> Any | None:
         """The shared object under ``key`` if it was made already."""
@@ -134,7 +134,7 @@ class Runtime:
         try:
             started = self.loop.run_in_executor(self._executor, call, *arguments)
         except RuntimeError:
-            # The interpreter is shutting down and starts no thread any more, while others of its threads still read.
+            # The interpreter is shutting down and starts no more threads, while other threads still read.
             return call(*arguments)
         return await started
 
@@ -197,12 +197,12 @@ class RuntimeFamily:
         self._past = Counters()
         self._ended: list[Ledger] = []
         self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
-        # Forgotten without closing: what is live ends when the last operator and reader are gone.
+        # A family that is dropped without closing: its runtimes end when the last operator and reader are gone.
         self._finalizer = weakref.finalize(self, _end_all, self._runtimes)
         self._finalizer.atexit = False
 
     def current(self) -> Runtime:
-        """The runtime of the running loop, made anew where there is none or the last one was closed."""
+        """The runtime of the running loop, made if there is none or the last one was closed."""
         if self._generation != _generation:
             _kept_after_fork.append((self._runtimes, self._lock))
             self._finalizer.detach()
@@ -216,10 +216,10 @@ class RuntimeFamily:
             return runtime
 
     def _retire(self) -> None:
-        """Forget the runtimes that ended, but not what they counted, nor what their readers still may."""
-        for loop in [one for one, its in self._runtimes.items() if its.closed]:
+        """Forget the runtimes that ended, but keep their counts, and the ledgers of readers that are still open."""
+        for loop in [loop for loop, runtime in self._runtimes.items() if runtime.closed]:
             self._ended.append(self._runtimes.pop(loop).ledger)
-        for ledger in [one for one in self._ended if one.is_settled()]:
+        for ledger in [ledger for ledger in self._ended if ledger.is_settled()]:
             self._ended.remove(ledger)
             self._past.merge(ledger.total())
 

@@ -1,8 +1,8 @@
 """How counts are kept: for each reader, for each runtime, and summed so that nothing is counted twice.
 
-What is done for a reader is counted in the reader's **account**, by whichever part does it: a fetch runs in the name of
-the account that asked for it, services and layers below it included. Everything else counts for the runtime itself. A
-**ledger** has all counts of a runtime, those of readers that are closed or gone too, so its sum never goes back.
+Work for a reader is counted in the reader's **account**: a fetch runs in the name of the account that started it, and
+so do the services and layers below it. Everything else counts for the runtime itself. A **ledger** has all counts of a
+runtime, those of closed and collected readers included, so its sum never decreases.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ class Statistics(dict[str, int]):
     """
 
     def described(self) -> str:
-        """What is not zero, on one line."""
+        """The counts that are not zero, on one line."""
         return " ".join(f"{name}={count}" for name, count in self.items() if count)
 
 
 class Timing:
-    """How long things of one kind took that ended well, in microseconds."""
+    """The durations of one kind of successful work, in microseconds."""
 
-    __slots__ = ("least", "most", "samples", "total")
+    __slots__ = ("longest", "samples", "shortest", "total")
 
     def __init__(self) -> None:
         self.samples = 0
         self.total = 0
-        self.least = 0
-        self.most = 0
+        self.shortest = 0
+        self.longest = 0
 
     def add(self, taken: int) -> None:
-        """One more."""
-        if not self.samples or taken < self.least:
-            self.least = taken
-        if taken > self.most:
-            self.most = taken
+        """Add a duration."""
+        if not self.samples or taken < self.shortest:
+            self.shortest = taken
+        if taken > self.longest:
+            self.longest = taken
         self.samples += 1
         self.total += taken
 
     def merge(self, other: Timing) -> None:
         """Count what ``other`` has, as if it had been measured here."""
         if other.samples:
-            self.least = min(self.least, other.least) if self.samples else other.least
-            self.most = max(self.most, other.most)
+            self.shortest = min(self.shortest, other.shortest) if self.samples else other.shortest
+            self.longest = max(self.longest, other.longest)
             self.samples += other.samples
             self.total += other.total
 
 
 class Counters(dict[str, int]):
-    """Counts that grow. What was never counted is 0; an unknown name is a ``KeyError``: the vocabulary stays one.
+    """Counts that grow. A name that was never counted is 0; a name outside of the vocabulary is a ``KeyError``.
 
     ``hits`` and ``hit_bytes`` are reads served from memory at once, which are too many to look a name up for each.
     """
@@ -89,7 +89,7 @@ class Counters(dict[str, int]):
         return 0
 
     def succeeded(self, name: str, seconds: float) -> None:
-        """Something of this name ended well after so long."""
+        """Count a success of this name and its duration."""
         try:
             timing = self.timings[name]
         except KeyError:
@@ -97,7 +97,7 @@ class Counters(dict[str, int]):
         timing.add(int(seconds * 1e6 + 0.5))
 
     def failed(self, name: str) -> None:
-        """Something of this name ended in an error."""
+        """Count a failure of this name."""
         self[f"{name}.failures"] += 1
 
     def merge(self, other: Counters) -> None:
@@ -120,9 +120,9 @@ class Counters(dict[str, int]):
         for name in DURATIONS:
             timing = self.timings.get(name) or Timing()
             found[f"{name}.failures"] = self[f"{name}.failures"]
-            found[f"{name}.min"] = timing.least
+            found[f"{name}.min"] = timing.shortest
             found[f"{name}.mean"] = timing.total // (timing.samples or 1)
-            found[f"{name}.max"] = timing.most
+            found[f"{name}.max"] = timing.longest
         found.update({name: gauges.get(name, 0) for name in GAUGES})
         return found
 
@@ -130,10 +130,10 @@ class Counters(dict[str, int]):
 class Timer:
     """Counts something and measures how long it takes.
 
-    An error is a failure of it and has no time; to be broken off, by cancelling or closing, is neither. What comes
-    after the first end does not count. ``sum_name`` is a counter that gets the microseconds however it ends.
+    An error is a failure and has no duration; a cancellation or ``Closed`` is neither. Only the first end counts.
+    ``sum_name`` is a counter to which the microseconds are added however it ends.
 
-    Where it is done for every request, half the time is saved by hand: ``counters[name] += 1`` when it begins, and
+    Code that runs for every request saves half the time by hand: ``counters[name] += 1`` when it begins, and
     ``counters.succeeded(name, seconds)`` or ``counters.failed(name)`` when it ends.
     """
 
@@ -148,7 +148,7 @@ class Timer:
         self._started = 0.0
 
     def begin(self) -> Timer:
-        """It begins."""
+        """Count the beginning and start the clock."""
         self._counters[self._name] += 1
         self._running = True
         self._started = self._now()
@@ -163,12 +163,12 @@ class Timer:
         self.end(error)
 
     def failed(self) -> None:
-        """It ended in a failure that is not raised."""
+        """Count a failure that is not raised."""
         self._running = False
         self._counters.failed(self._name)
 
     def end(self, error: BaseException | None) -> None:
-        """It ended, in ``error`` or well."""
+        """Count the end: a success, or a failure by ``error``."""
         if not self._running:
             return
         self._running = False
@@ -182,10 +182,10 @@ class Timer:
 
 
 class Account:
-    """The name in which something is counted: one for each reader, held by it and by the fetches made for it.
+    """The counters of one reader, held by it and by the fetches made for it.
 
-    Its counts go to the past of its ledger when the last of these is gone. A reader that was not ``closed`` by then
-    was forgotten.
+    Its counts move to the past of its ledger when the last of these is gone. A reader that was not ``closed`` by then
+    was leaked.
     """
 
     __slots__ = ("__weakref__", "closed", "counters", "gone", "reference")
@@ -199,7 +199,7 @@ class Account:
     def __del__(self) -> None:
         if not self.closed:
             self.counters["stream_leaks"] += 1
-        self.gone.append(self.counters)  # And no more: this may run on any thread, in the middle of anything.
+        self.gone.append(self.counters)  # Nothing else: this may run on any thread, at any point.
 
 
 _current: ContextVar[Account | None] = ContextVar("aioprefetch_account", default=None)
@@ -222,12 +222,12 @@ class Ledger:
 
     @property
     def current(self) -> Counters:
-        """Where the running task counts: in the account it works for, if that is one of this ledger."""
+        """The counters of the running task: those of its account, if that is one of this ledger."""
         account = _current.get()
         return account.counters if account is not None and account.gone is self._gone else self.own
 
     def of(self, account: Account | None) -> Counters:
-        """Where something counts that was done for ``account``, if anybody asked for it who is still there."""
+        """The counters of ``account``, or of the runtime where the account is gone."""
         return self.own if account is None else account.counters
 
     def open(self, counters: Counters) -> Account:
@@ -247,7 +247,7 @@ class Ledger:
         return total
 
     def is_settled(self) -> bool:
-        """Whether nobody is left who could count anything more."""
+        """Whether no account is open that could count more."""
         with self._lock:
             self._settle()
             return not self._open

@@ -1,7 +1,7 @@
-"""The one task of a runtime that owns all its background work, so that nothing outlives it and nothing is lost.
+"""The task of a runtime that owns all its background work, so that no work outlives the runtime.
 
-Readers never enter a task group: they hand work over. A piece of work reports to its own waiters; if an exception
-still gets out of it, that is a bug: it is logged and the others go on.
+Readers never enter a task group: they spawn work here. Work reports failures to its own waiters; an exception that
+still escapes is a bug: it is logged, and other work goes on.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from aioprefetch.runtime.statistics import count_for
 
 Closer = Callable[[], Awaitable[None]]
 
-# Closing waits for no network answer; a resource that hangs all the same is cut off.
+# Closing waits for no response; a resource that hangs all the same is cut off.
 CLOSE_SECONDS_MAX = 10.0
 
-# A loop holds its tasks weakly: one that waits for a future of its own would vanish with its operator, unclosed.
+# A loop holds its tasks weakly: a supervisor that waits for its own future would be collected with its operator,
+# without closing it.
 _running: set[asyncio.Task[None]] = set()
 
 
 class Work:
-    """A piece of background work that may be cancelled, before it starts too.
+    """A piece of background work that may be cancelled, also before it starts.
 
-    ``on_end`` is called once it is over, however that came about. A coroutine that is cancelled before its first step
-    never runs, not even its ``finally``: what must be given back in any case is given back there.
+    ``on_end`` is called once, however the work ends. A coroutine that is cancelled before its first step never runs,
+    not even its ``finally``: resources that must always be given back are given back in ``on_end``.
     """
 
     __slots__ = ("_cancelled", "_on_end", "_task", "_work")
@@ -39,7 +40,7 @@ class Work:
         self._on_end = on_end
 
     def cancel(self) -> None:
-        """Stop it as soon as it waits for something; without effect when it has ended."""
+        """Stop it at its next suspension; without effect when it has ended."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -89,14 +90,14 @@ class Supervisor:
         return handle
 
     def on_close(self, closer: Closer) -> None:
-        """Call and await ``closer`` when the supervisor ends, after all work has ended."""
+        """Await ``closer()`` when the supervisor ends, after all work has ended."""
         self._ensure_started()
         self._closers.append(closer)
 
     def end(self) -> None:
         """Cancel all work and close the resources in the background. Must be called on the loop's thread."""
         ended, self.closed = self.closed, True
-        # Neither twice, which would cut the closers off, nor before the first step, which would skip them.
+        # A second cancellation would interrupt the closers, and one before the first step would skip them.
         if not ended and self._main is not None and self._begun:
             self._main.cancel()
 
@@ -157,7 +158,7 @@ class Supervisor:
 
 
 async def _guarded(work: Coroutine[object, object, None], name: str) -> None:
-    count_for(None)  # And not for the reader in whose name it was started: who works for one says so.
+    count_for(None)  # Not for the reader in whose task it was spawned: work for a reader calls count_for itself.
     try:
         await work
     except Exception:

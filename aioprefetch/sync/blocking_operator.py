@@ -108,7 +108,7 @@ class BlockingOperator:
         return self._run("read", path, lambda op: op.read(path, **options))
 
     def view(self, path: str, **options: Any) -> memoryview:
-        """The same as a read-only ``memoryview``, without a copy."""
+        """As ``read``, as a read-only ``memoryview`` without a copy."""
         return self._run("view", path, lambda op: op.view(path, **options))
 
     def read_into(self, path: str, offset: int, buffer: WriteableBuffer) -> int:
@@ -120,7 +120,7 @@ class BlockingOperator:
         return self._run("read_ranges", path, lambda op: op.read_ranges(path, ranges, **options))
 
     def view_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[memoryview]:
-        """The same as views."""
+        """As ``read_ranges``, as views."""
         return self._run("view_ranges", path, lambda op: op.view_ranges(path, ranges, **options))
 
     def read_at(self, path: str, offset: int, size: int | None) -> bytes:
@@ -214,7 +214,7 @@ class BlockingOperator:
         if self._generation != fork_generation():
             with process_lock():
                 if self._generation != fork_generation():
-                    leak_in_child(self._readers)  # its readers and its lock belong to the parent
+                    leak_in_child(self._readers)  # the readers and their lock belong to the parent
                     self._start()
         return self._readers
 
@@ -223,7 +223,7 @@ class BlockingOperator:
         return self._thread.run(call(self._operator))
 
     def _change(self, operation: str, path: str, call: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
-        """Run what changes ``path``, and let the next ``read_at`` see it. Also after a failure: it may have worked."""
+        """Run a change of ``path`` that the next ``read_at`` sees: after a failure too, since it may have worked."""
         try:
             return self._run(operation, path, call)
         finally:
@@ -235,7 +235,7 @@ def _rebuild(operator: Operator, readers_max: int) -> BlockingOperator:
 
 
 class OpenReader:
-    """A reader, and how many threads wait for a read of it; closed when it was dropped and nobody does."""
+    """A reader, and how many threads wait for a read of it; closed when it is dropped and no thread waits."""
 
     __slots__ = ("dropped", "reader", "users")
 
@@ -261,11 +261,11 @@ class OpenReaders:
     def peek(self, path: str, offset: int, size: int | None) -> bytes | None:
         """The bytes if all of them are resident, on the caller's thread."""
         with self._lock:  # so that the reader is not closed meanwhile
-            found = self._open.get(path)
-            if found is None:
+            entry = self._open.get(path)
+            if entry is None:
                 return None
             self._open.move_to_end(path)
-            return found.reader._peek(offset, size)
+            return entry.reader._peek(offset, size)
 
     def read_at(self, path: str, offset: int, size: int | None) -> bytes:
         """Read through the path's reader, opened if there is none."""
@@ -296,18 +296,18 @@ class OpenReaders:
             if entry is not None:
                 entry.users += 1
                 return entry
-        made = OpenReader(self._operator.reader(path))
+        opened = OpenReader(self._operator.reader(path))
         with self._lock:
-            entry = self._open.setdefault(path, made)  # another thread may have been faster
+            entry = self._open.setdefault(path, opened)  # another thread may have been faster
             entry.users += 1
             self._open.move_to_end(path)
-            surplus = [made] if entry is not made else []
+            surplus = [opened] if entry is not opened else []
             while len(self._open) > self._readers_max:
                 _, evicted = self._open.popitem(last=False)
                 if self._retire(evicted):
                     surplus.append(evicted)
-        for one in surplus:
-            self._close(one)
+        for reader in surplus:
+            self._close(reader)
         return entry
 
     def _give_back(self, entry: OpenReader) -> None:
@@ -319,7 +319,7 @@ class OpenReaders:
 
     @staticmethod
     def _retire(entry: OpenReader) -> bool:
-        """Mark as dropped; whether nobody uses it, so that the caller closes it."""
+        """Mark as dropped; returns whether it is idle, so that the caller closes it."""
         entry.dropped = True
         return not entry.users
 
@@ -328,13 +328,13 @@ class OpenReaders:
 
 
 class AsyncListing(Protocol):
-    """What ``Operator.list`` returns."""
+    """The listing of ``Operator.list``."""
 
     def __anext__(self) -> Awaitable[Entry]:
         """The next entry."""
 
     async def aclose(self) -> None:
-        """Give up what has not been delivered."""
+        """End the listing."""
 
 
 class BlockingListing:
@@ -371,14 +371,14 @@ class BlockingListing:
             self._thread.finish(self._listing.aclose, timeout_seconds=0)
 
     def close(self) -> None:
-        """End the iteration and give up what has not been delivered. May be called twice."""
+        """End the iteration and drop the entries that are ready. May be called twice."""
         self._ready.clear()
         if not self._ended:
             self._ended = True
             self._thread.finish(self._listing.aclose, timeout_seconds=PART_CLOSE_SECONDS_MAX)
 
     async def _fill(self) -> None:
-        """The next batch. What came before an error is delivered before the error is raised."""
+        """The next batch. Entries before an error are delivered before the error is raised."""
         loop = asyncio.get_running_loop()
         enough = loop.time() + BATCH_SECONDS_MAX
         while len(self._ready) < BATCH_ENTRIES_MAX:

@@ -81,7 +81,7 @@ class SyncFile(io.RawIOBase):
         warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
         self._end(wait=False)
 
-    # What is known of the object
+    # Facts of the object
 
     @property
     def size(self) -> int:
@@ -132,12 +132,12 @@ class SyncFile(io.RawIOBase):
         """``size`` bytes from ``offset`` (``None``: to the end); fewer at the end of the object only.
 
         Raises ``InvalidRange`` for a negative offset or size, ``ObjectChanged`` when the object was overwritten since
-        the first read, and what the store answers.
+        the first read, and the errors of the store.
         """
         return self._read(*self._range(offset, size))
 
     def view_at(self, offset: int, size: int | None) -> memoryview:
-        """The same as a read-only ``memoryview``.
+        """As ``read_at``, as a read-only ``memoryview``.
 
         Without a copy where the bytes lie in one block, are at least an eighth of it, and views hold no more than half
         of ``memory_bytes``. Then the block stays in memory, and accounted, until the last slice of the view is gone.
@@ -329,7 +329,7 @@ class SyncFile(io.RawIOBase):
     async def _find_size(self, *, by_tail: bool) -> int:
         reader = self._live("size")
         if by_tail:
-            reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which whoever asks reads next
+            reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which is usually read next
         return await reader.ensure_size()
 
     def _base(self, whence: int) -> int:

@@ -30,8 +30,8 @@ ITEMS_IN_A_ROW_MAX = 64
 class Pump(Generic[T]):
     """Items that are ready, between the loop thread that makes them and one thread that takes them.
 
-    Once it is started it ends by itself, by ``cancel``, or with the loop. What it holds is guarded by one lock, which
-    nobody keeps while he waits.
+    Once it is started it ends by itself, by ``cancel``, or with the loop. Its items are guarded by one lock,
+    which no thread holds while it waits.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Pump(Generic[T]):
         task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """Drop what is ready, cancel the task and let it close its source."""
+        """Drop the ready items, cancel the task and let it close its source."""
         self._cancelled = True
         with self._changed:
             self._ready.clear()
@@ -155,7 +155,7 @@ class Pump(Generic[T]):
             self._changed.notify()
 
     def _has_room(self) -> bool:
-        """Whether one more item may be made. When nothing is held, any may."""
+        """Whether one more item may be made. An empty window takes any item."""
         count = len(self._ready)
         return not count or (
             count < self._items_max
@@ -193,8 +193,8 @@ class Pump(Generic[T]):
 class BlockingIterator(Iterator[T], Generic[T]):
     """The items of an asynchronous iterable, for one thread at a time. See :func:`iterate`.
 
-    Leave it early with ``close`` or ``with``, or by forgetting it: the source is cancelled and closed, and what was
-    ready is dropped.
+    Leave it early with ``close`` or ``with``, or drop it: the source is cancelled and closed, and the ready items are
+    dropped.
     """
 
     def __init__(self, pump: Pump[T], timeout_seconds: float | None) -> None:

@@ -22,11 +22,11 @@ from aioprefetch.runtime.events import logger
 
 T = TypeVar("T")
 
-# A wait looks up so often, to see whether the loop it waits for still runs: it may have been left behind by a fork.
+# A wait checks at this interval whether the loop still runs: a fork may have left it behind.
 WAIT_SLICE_SECONDS = 0.5
 # How long a cancelled call may take to unwind before its caller goes on without it.
 CANCEL_SECONDS_MAX = 5.0
-# How long the end of the process may wait for open connections and tasks, and when its patience with tasks ends.
+# How long the end of the process waits for the loop, and for its tasks.
 EXIT_SECONDS_MAX = 2.0
 EXIT_TASK_SECONDS_MAX = 0.5
 
@@ -34,7 +34,7 @@ EXIT_TASK_SECONDS_MAX = 0.5
 class Call(Generic[T]):
     """A coroutine, started and cancelled on the loop's thread, waited for on the caller's.
 
-    ``is_left`` is the caller's: nothing is to be cancelled any more, since it was, or its result was taken.
+    ``is_left`` belongs to the caller: the call was cancelled or its result was taken, so it is not cancelled again.
     """
 
     __slots__ = ("_coroutine", "_done", "_error", "_finished", "_result", "_task", "is_left")
@@ -54,14 +54,14 @@ class Call(Generic[T]):
         self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """On the loop's thread: stop. One that was not started never is."""
+        """On the loop's thread: stop. A call that was not started never starts."""
         if self._task is not None:
             self._task.cancel()
         elif not self._finished:
             self.abandon(asyncio.CancelledError())
 
     def abandon(self, error: BaseException) -> None:
-        """On the loop's thread, where it never started or the loop is gone: tell the waiter, if it still waits."""
+        """On the loop's thread, where it never started or the loop is gone: end the wait with ``error``."""
         if not self._finished:
             if self._task is None:
                 self._coroutine.close()
@@ -70,14 +70,14 @@ class Call(Generic[T]):
             self._done.release()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Whether it ended within the time given."""
+        """Whether it ended within ``timeout_seconds``."""
         if self._done.acquire(timeout=min(timeout_seconds, threading.TIMEOUT_MAX)):
             self._done.release()
             return True
         return False
 
     def result(self) -> T:
-        """What the coroutine returned or raised. Only once, since the error is dropped to break a reference cycle."""
+        """The result or error of the coroutine. Only once: the error is dropped to break a reference cycle."""
         self.is_left = True
         error, self._error = self._error, None
         if error is not None:
@@ -121,7 +121,7 @@ class LoopThread:
         return threading.get_ident() == self._thread.ident
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
-        """See :func:`run`."""
+        """Run a coroutine on this thread and wait for it, as the function ``run`` does."""
         if self.is_current:
             coroutine.close()
             raise WrongLoop(
@@ -150,7 +150,7 @@ class LoopThread:
             raise Closed("the loop of aioprefetch.sync has ended", operation="run") from error
 
     def check_alive(self) -> None:
-        """``Closed`` if whoever waits for this thread would wait for ever: it has ended, or is in another process."""
+        """``Closed`` if a wait for this thread would never end: it has ended, or is in another process."""
         if not self.is_alive:
             raise Closed("the loop of aioprefetch.sync has ended, or stayed behind at a fork", operation="run")
 
@@ -160,7 +160,7 @@ class LoopThread:
         task.add_done_callback(self._background.discard)
 
     def finish(self, make: Callable[[], Coroutine[Any, Any, None]], *, timeout_seconds: float) -> None:
-        """Close something: run what ``make`` returns, and wait for it no longer than given.
+        """Run the coroutine of ``make``, which closes something, and wait for it at most ``timeout_seconds``.
 
         From any thread, this one and destructors included (with 0 it never waits). Failures are logged, not raised.
         """
@@ -189,7 +189,7 @@ class LoopThread:
             self.loop.call_soon_threadsafe(start)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Cancel all tasks, close the loop and wait for it as long as given."""
+        """Cancel all tasks, close the loop and wait for it at most ``timeout_seconds``."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_seconds)
@@ -202,7 +202,7 @@ class LoopThread:
             raise
 
     def _wait(self, call: Call[Any], timeout_seconds: float | None) -> bool:
-        """Whether it ended within the time given. In slices, and each of them lets signals through."""
+        """Whether it ended in time. The wait has slices, between which signals are handled."""
         if timeout_seconds is not None and timeout_seconds <= WAIT_SLICE_SECONDS:
             return call.wait(timeout_seconds)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -250,7 +250,7 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # A coroutine raised it: its caller gets it, and everybody else's go on.
+                # A coroutine raised it: its caller gets it, and the other coroutines go on.
                 continue
             return
 
@@ -266,7 +266,7 @@ class LoopThread:
 
 
 class _Process:
-    """The loop thread of this process; what a fork left behind is kept, so that no destructor of it ever runs."""
+    """The loop thread of this process. A child keeps the objects of its parent, so that no destructor of them runs."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -294,7 +294,7 @@ class _Process:
         self.thread = None
 
     def leak_in_child(self, *parents: object) -> None:
-        """Keep what belongs to the parent process out of the garbage collector's reach."""
+        """Keep objects of the parent process out of the garbage collector's reach."""
         self.kept_after_fork.extend(parents)
 
     def end(self) -> None:
@@ -320,7 +320,7 @@ def process_lock() -> threading.RLock:
 
 
 def leak_in_child(*parents: object) -> None:
-    """In a forked child: keep objects of the parent's loop for ever, so that their destructors do not run here."""
+    """In a forked child: keep objects of the parent's loop for ever, so that their destructors never run here."""
     _process.leak_in_child(*parents)
 
 

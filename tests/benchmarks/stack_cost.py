@@ -138,7 +138,7 @@ def rows_of(runtime: Runtime, operator: ap.Operator, unwatched: ap.Operator) -> 
     store, sink = NullService().build(runtime), FixedSink()
     rows: dict[str, Row] = {"the store alone": lambda: store.read(REQUEST, sink), "with a CollectSink": through(store)}
     accessor = store
-    for layer in default_stack(NullService()):
+    for layer in default_stack(NullService(), attempts_max=4, retry_seconds=60.0):
         accessor = layer.wrap(accessor, runtime)
         rows[f"+ {type(layer).__name__}"] = through(accessor)
     rows["Operator.view"] = lambda: operator.view("k", offset=0, size=READ_BYTES)

@@ -1,6 +1,7 @@
 """What the tidy tests read: the source files and the imports in them."""
 
 import ast
+import gc
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,10 +35,26 @@ def python_files(folder: Path) -> list[Path]:
 
 @cache
 def parse(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(path.read_text("utf-8"), str(path))
+    """The syntax tree of a file, without the collector: it takes twice as long as the parser, and finds nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(path.read_text("utf-8"), str(path))
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
+@cache
+def statements(path: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree that are not expressions: most are, and none of them holds a statement."""
+    found: list[ast.AST] = [parse(path)]
+    for node in found:
+        found.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+    return found
+
+
+@cache
 def project_files() -> list[Path]:
     """Files that are or would be tracked by git; everything but hidden folders where there is no git."""
     listing = subprocess.run(
@@ -59,6 +76,7 @@ def imports_of(path: Path) -> list[Import]:
     return [found for found in all_imports_of(path) if not found.for_typing]
 
 
+@cache
 def all_imports_of(path: Path) -> list[Import]:
     """The modules a file imports, under TYPE_CHECKING too."""
     return list(_walk(parse(path), path, in_function=False, for_typing=False))
@@ -76,8 +94,8 @@ def _walk(node: ast.AST, path: Path, *, in_function: bool, for_typing: bool) -> 
                 yield Import(
                     module=module, path=path, line=child.lineno, in_function=in_function, for_typing=for_typing
                 )
-        else:
-            inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif not isinstance(child, ast.expr):
+            inside = in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from _walk(child, path, in_function=inside, for_typing=for_typing)
 
 

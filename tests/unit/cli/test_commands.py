@@ -78,7 +78,7 @@ def test_ls_of_nothing_says_so_and_fails(path: str, folder: Path, capsys: pytest
         (["cat", "file:///nowhere/at/all"], "NotFound"),
         (["stat", "file:///nowhere/at/all"], "NotFound"),
         (["cat", "no-url"], "not a URL"),
-        (["cat", "gopher://host/x"], "gopher://host"),
+        (["cat", "gopher://host/x"], "unknown scheme 'gopher'"),
         (["ls", "s3://"], "bucket"),
         (["cat", "file:///tmp/x", "--region", "eu-west-1"], "unknown option 'region'"),
     ],
