@@ -175,9 +175,9 @@ class WindowsDecoder:
         parts = self._parts(rows)
         for window, first, last in parts[:1] if self._ends_with_window else parts:
             row_bytes = max(sum(source.row_bytes() for source in window.sources), 1 / 64)
-            most = int(left / row_bytes)
-            fitting += min(most, last - first)
-            if most < last - first:
+            rows_max = int(left / row_bytes)
+            fitting += min(rows_max, last - first)
+            if rows_max < last - first:
                 break
             left -= row_bytes * (last - first)
         return max(1, fitting)

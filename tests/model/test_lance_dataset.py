@@ -216,15 +216,15 @@ async def test_deletion_files_are_read_side_by_side(tmp_path: Path, monkeypatch:
     path = tmp_path / "ds.lance"
     peer = lance.write_dataset(pa.table({"id": range(400)}), str(path), max_rows_per_file=10)
     peer.delete("id % 10 = 3")
-    everybody, waiting = asyncio.Event(), 0
+    all_waiting, waiting = asyncio.Event(), 0
 
     async def read(operator: Operator, fragment: Fragment) -> Any:
         nonlocal waiting
         waiting += 1
         if waiting == _DELETION_READS:
-            everybody.set()
+            all_waiting.set()
         assert waiting <= _DELETION_READS
-        await everybody.wait()
+        await all_waiting.wait()
         waiting -= 1
         return await read_deletions(operator, fragment)
 
