@@ -56,7 +56,7 @@ async def test_many_cuts_of_one_body_cost_one_request_each(truncate: bool) -> No
         assert [offset for offset, _ in stack.ranges()] == [MIB * index for index in range(9)]
 
 
-async def test_progress_starts_the_time_anew() -> None:
+async def test_progress_resets_the_time() -> None:
     """Three attempts of 40 seconds each: together beyond total_seconds, but each brought a MiB."""
     slow_cut = Injection(at=MIB, times=None, delay_seconds=40.0, error=Unavailable)
     async with open_stack(RetryLayer(), plan=[slow_cut], data=pattern(3 * MIB + 5)) as stack:

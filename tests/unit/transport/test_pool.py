@@ -112,7 +112,7 @@ async def test_a_busy_connection_of_another_host_makes_room_when_it_is_done() ->
 
 
 @pytest.mark.parametrize("same_host", [True, False])
-async def test_who_reads_in_a_loop_does_not_overtake_who_waits(same_host: bool) -> None:
+async def test_reads_in_a_loop_do_not_overtake_waiting_ones(same_host: bool) -> None:
     async def loop() -> None:
         while True:
             await get(client, one.target())
@@ -152,7 +152,7 @@ async def test_first_come_first_served() -> None:
         check(client, idle=1)
 
 
-async def test_waiting_ends_somewhen() -> None:
+async def test_waiting_for_a_connection_has_a_timeout() -> None:
     gate = Gate()
     async with (
         RawServer(gate) as server,
