@@ -1,7 +1,7 @@
 """A virtual clock for asyncio: hours of timeouts and back-off run in milliseconds, in a repeatable order.
 
 The loop here never sleeps. When nothing is ready it moves its clock to the next timer; when there is no next
-timer either, nobody will ever wake up, and it raises :class:`Deadlock` instead of hanging the test run.
+timer either, no task can ever wake up, and it raises :class:`Deadlock` instead of hanging the test run.
 
 With a seed, the order in which ready tasks take their next step is drawn from that seed, so races can be searched
 and replayed. Plain callbacks keep their order: ``call_soon`` is documented as first in, first out, and protocols
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 SECONDS_MAX_DEFAULT = 7 * 24 * 3600.0
-"""A week: longer than any timeout of ours, so only a periodic timer that nobody stops gets there."""
+"""A week: longer than any timeout of ours, so only a periodic timer that is never stopped reaches it."""
 
 
 class Deadlock(RuntimeError):

@@ -1,13 +1,13 @@
-"""A layer that misbehaves by plan, for tests of what stands around it: retries, limits, readers, caches.
+"""A layer that misbehaves by plan, for tests of the layers around it and of readers.
 
-A plan is data: a tuple of :class:`Injection`, each saying which calls it concerns, at which point of the call, and what
-happens there. It prints, compares, pickles, and a property test can draw and shrink it::
+A plan is data: a tuple of :class:`Injection`, each with the calls that it concerns, the point within a call, and the
+fault at that point. It prints, compares and pickles, and a property test can draw and shrink it::
 
     plan = (Injection(operation="read", occurrence=0, at=65536, error=Unavailable),)
     op = ap.Operator.bare(ap.services.Memory("m")).layer(FaultLayer(plan)).layer(RetryLayer())
 
-Put it next to the service, inside of the layers that are tested. Unlike the memory service alone, every call gives way
-to other tasks, and a body comes in small chunks, so that cancellations and races find places to hit.
+Put it next to the service, inside of the layers that are tested. Unlike the memory service alone, every call lets other
+tasks run, and a body comes in small chunks, so that cancellations and races find points to hit.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Point = Literal["call", "head", "reply"] | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """One thing that goes wrong.
+    """One fault.
 
     Which calls: ``operation`` and ``path`` (``None``: any); of the calls that fit, the one numbered ``occurrence`` from
-    0 (``None``: from the first on), and ``times`` of them (``None``: all further ones).
+    0 (``None``: from the first on), and ``times`` of them (``None``: all later ones).
 
     When: ``at="call"`` before anything was sent, ``"head"`` after the response's head (of a read), ``"reply"`` after a
-    control operation has taken effect, or an integer: after so many bytes of this response's body.
+    control operation has taken effect, or an integer: after that number of bytes of the body.
 
-    What: a pause of ``delay_seconds``; then, if ``hang``, nothing ever again; or ``error`` is raised, with
+    What: a pause of ``delay_seconds``; then, with ``hang``, an endless wait; or ``error`` is raised, with
     ``retry_after_seconds``; or, if ``truncate``, the body ends there as if it were whole.
 
     The head of a read can be wrong by itself: ``etag``, ``total`` and ``last_modified`` replace what it says (``etag``
@@ -65,11 +65,11 @@ class Injection:
     start_delta_bytes: int = 0
 
     def fits(self, request: Request) -> bool:
-        """Whether the call is one of those that are counted."""
+        """Whether the injection counts the call."""
         return self.operation in (None, request.operation) and self.path in (None, request.path)
 
     def falsify(self, head: ReadHead) -> ReadHead:
-        """The head as the injection has it."""
+        """The head with the changes of the injection."""
         return replace(
             head,
             etag=head.etag if self.etag is None else self.etag or None,
@@ -82,13 +82,13 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class FaultLayer(Layer):
-    """The recipe: a plan, and the size of the chunks in which bodies come. Each accessor counts calls of its own."""
+    """The recipe: a plan, and the size of the chunks of bodies. Each live layer counts its own calls."""
 
     plan: tuple[Injection, ...] = ()
     chunk_bytes: int = 64 << 10
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> FaultAccessor:
-        """The live layer, which has not seen any call yet."""
+        """The live layer, whose counts start at zero."""
         return FaultAccessor(self, inner)
 
 
@@ -153,7 +153,7 @@ class FaultAccessor(WrappedAccessor):
             position += len(chunk)
 
     async def strike(self, chosen: tuple[Injection, ...], at: Point, request: Request) -> bool:
-        """What the plan has for this point of a call; ``True``: the body ends here."""
+        """Carry out the plan for this point of a call; ``True`` if the body is truncated here."""
         truncate = False
         for injection in chosen:
             if injection.at != at:
@@ -173,7 +173,7 @@ class FaultAccessor(WrappedAccessor):
         return truncate
 
     def _choose(self, request: Request) -> tuple[Injection, ...]:
-        """The injections for this call, which is counted herewith."""
+        """Count the call; returns its injections."""
         self.requests.append(request)
         chosen = []
         for index, injection in enumerate(self._layer.plan):

@@ -160,7 +160,7 @@ class FaultServer:
         assert seen == ranges, f"expected {ranges}, got {seen}"
 
     async def wait_for_requests(self, number: int, *, timeout_seconds: float = 5.0) -> None:
-        """Wait until so many requests have arrived in all.
+        """Wait until ``number`` requests have arrived in total.
 
         Raises:
             TimeoutError: fewer came within `timeout_seconds`.
@@ -169,7 +169,7 @@ class FaultServer:
             await self._arrival.wait_for(lambda: len(self.requests) >= number)
 
     async def wait_until_idle(self, *, connections_max: int = 0, timeout_seconds: float = 5.0) -> None:
-        """Wait until no connection is open, or no more than so many.
+        """Wait until at most ``connections_max`` connections are open.
 
         Raises:
             TimeoutError: a client still holds more after `timeout_seconds`.
@@ -202,7 +202,7 @@ class FaultServer:
         self._connections += 1
         self._tasks[task] = connection
         # drain() then means: the kernel has it. Under TLS a limit of 0 would pause the writing of what is all written,
-        # and for good; and it means that all is encrypted, of which the transport below keeps up to 64 KiB.
+        # and stay paused; and it means that all is encrypted, of which the transport below keeps up to 64 KiB.
         writer.transport.set_write_buffer_limits(*((0,) if self._tls is None else (1, 0)))
         try:
             while await self._serve_one(connection):
@@ -211,7 +211,7 @@ class FaultServer:
         except (_Cut, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         except asyncio.CancelledError:
-            writer.transport.abort()  # the server stops: nobody waits for a graceful end
+            writer.transport.abort()  # the server stops without a graceful end
         finally:
             writer.close()
             # Cancelled here means that the server stops while this connection is ending by itself: all is done. A

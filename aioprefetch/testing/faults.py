@@ -56,10 +56,10 @@ class Fault:
         raw_body: sent as it stands after the head, however the head frames it. raw: instead of head and body.
     The wire, where counts are bytes of the body:
         delay_head_seconds: pause before the head. hang_before_head: never send it (until `release`).
-        hang_after_bytes, close_after_bytes (FIN), reset_after_bytes (RST): what happens after so many bytes.
+        hang_after_bytes, close_after_bytes (FIN), reset_after_bytes (RST): the fault after that many bytes.
         drop: close the connection before the head (FIN). reset_before_head: the same with RST.
         close_after_reply: close it after the whole reply, without having said so.
-        drip_bytes, drip_delay_seconds: send the body in pieces of so many bytes with a pause after each.
+        drip_bytes, drip_delay_seconds: send the body in pieces of ``drip_bytes`` with a pause after each.
     """
 
     status: int | None = None

@@ -1,6 +1,6 @@
 """How long callbacks hold an event loop, in CPU time of the loop's thread, and whose code it was.
 
-A loop that decodes, parses or imports serves nobody meanwhile: no timeout fires, no other task runs. Tools that look
+A loop that decodes, parses or imports runs nothing else: no timeout fires, no other task runs. Tools that look
 for blocking calls do not see this, since the thread is busy. CPU time is measured, not wall time, so that a busy
 machine does not change the result. Left out are collections of garbage, which belong to the process, and time in the
 kernel, which grows with the load of the machine where memory is given out or taken back.
@@ -136,9 +136,9 @@ def stack_of(frame: FrameType | None) -> Stack:
 
 
 def entered(frame: FrameType | None, package: str) -> FrameType | None:
-    """The call by which the package holds the loop, if it does: it was awaited by somebody else or called by the loop.
+    """The call by which the package holds the loop, if it does: it was awaited by other code or called by the loop.
 
-    A plain function of the package that somebody else calls on a loop is that caller's to answer for.
+    A plain function of the package that other code calls on a loop is the responsibility of that caller.
     """
     call: FrameType | None = None
     while frame is not None:

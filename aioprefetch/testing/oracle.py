@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 PAGE_BYTES = 1 << 16
-# So many bytes are looked up when a wrong byte is asked where it comes from; fewer would occur by chance.
+# The length of the excerpt by which the origin of a wrong byte is searched; a shorter one would match by chance.
 WITNESS_BYTES = 8
 VERSIONS_SEARCHED = 3
 

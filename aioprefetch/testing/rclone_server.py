@@ -240,7 +240,7 @@ class CountingRelay:
     def _run(self, name: str, call: Callable[..., None], *arguments: socket.socket) -> None:
         def run() -> None:
             try:
-                with contextlib.suppress(OSError):  # Somebody has hung up.
+                with contextlib.suppress(OSError):  # One side has closed the connection.
                     call(*arguments)
             finally:
                 with self._lock:

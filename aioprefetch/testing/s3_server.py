@@ -125,7 +125,7 @@ class CountingS3Server:
 
     def create_bucket(self, name: str) -> None:
         """Make a bucket; leaves no trace in the record."""
-        # moto looks at the scope of a signature and not at the signature, so that of nobody will do.
+        # moto checks the scope of a signature but not the signature, so an invalid one is enough.
         scope = f"{self.access_key_id}/20260101/{self.region}/s3/aws4_request"
         signature = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=none"
         host = self.endpoint_url.removeprefix("http://")

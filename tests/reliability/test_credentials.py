@@ -123,7 +123,7 @@ async def test_new_keys_that_are_refused_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @checks("reliability:S52")
-async def test_an_endpoint_that_hangs_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_that_hangs_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that needs new credentials waits as long as its caller allows; bodies that arrive go on arriving."""
     async with renewing(monkeypatch, seconds=SOON_SECONDS) as store:
         store.server.objects["credentials"] = keys_of(1, seconds=SOON_SECONDS)

@@ -96,7 +96,7 @@ async def test_the_region_of_the_bucket_is_named(serve_s3: Serve, status: int) -
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @checks("reliability:S48")
-async def test_places_that_nobody_goes_to(serve: Serve, place: str | None) -> None:
+async def test_redirects_that_are_not_followed(serve: Serve, place: str | None) -> None:
     async with serve(always(Fault(status=302, location=place))) as scripted:
         await scripted.fail(RedirectRefused, requests=1)
 

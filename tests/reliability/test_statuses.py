@@ -130,7 +130,7 @@ async def test_a_request_that_the_store_gave_up_on_is_sent_again(serve: Serve) -
 
 
 @checks("reliability:S24")
-async def test_a_416_for_a_range_inside_is_told_as_it_is(serve: Serve) -> None:
+async def test_a_416_for_a_range_inside_is_reported_unchanged(serve: Serve) -> None:
     """The range is not asked for again, and the size that the store tells is in the error."""
     fault = Fault(status=416, code="InvalidRange", headers={"Content-Range": f"bytes */{OFFSET}"})
     async with serve(always(fault)) as scripted:
@@ -187,7 +187,7 @@ async def test_a_404_is_a_response(serve: Serve) -> None:
 
 
 @checks("reliability:S49")
-async def test_a_signature_out_of_time_is_made_anew(serve_s3: Serve) -> None:
+async def test_an_expired_signature_is_made_again(serve_s3: Serve) -> None:
     """It may have waited in a queue: one request more, with a signature of its own."""
     async with serve_s3(once(Fault(status=403, code="RequestTimeTooSkewed"))) as scripted:
         await scripted.read()
@@ -195,7 +195,7 @@ async def test_a_signature_out_of_time_is_made_anew(serve_s3: Serve) -> None:
 
 
 @checks("reliability:S49")
-async def test_a_wrong_clock_is_told_with_the_right_time(serve_s3: Serve) -> None:
+async def test_a_wrong_clock_is_reported_with_the_right_time(serve_s3: Serve) -> None:
     date = {"Date": "Fri, 02 Jan 2026 03:04:05 GMT"}
     async with serve_s3(always(Fault(status=403, code="RequestTimeTooSkewed", headers=date))) as scripted:
         error = await scripted.fail(ClockSkew)
@@ -216,7 +216,7 @@ async def test_a_refusal_is_not_asked_for_again(serve: Serve, code: str) -> None
 
 
 @checks("reliability:S51")
-async def test_expired_keys_that_nobody_renews(serve_s3: Serve) -> None:
+async def test_expired_keys_that_are_not_renewed(serve_s3: Serve) -> None:
     """Renewed ones are tested with the other credentials."""
     async with serve_s3(always(Fault(status=400, code="ExpiredToken"))) as scripted:
         error = await scripted.fail(CredentialsExpired)

@@ -55,7 +55,7 @@ async def test_a_response_that_does_not_begin_is_asked_for_again(serve: Serve) -
 
 
 @checks("reliability:S35")
-async def test_answers_that_never_begin(serve: Serve) -> None:
+async def test_responses_that_never_begin(serve: Serve) -> None:
     """Each attempt has its own limit, and they are counted."""
     async with serve(always(Fault(hang_before_head=True)), **QUICK) as scripted, asyncio.timeout(PATIENCE_SECONDS):
         error = await scripted.fail(TimedOut, requests=ATTEMPTS)

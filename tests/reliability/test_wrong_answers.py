@@ -239,7 +239,7 @@ BOMB = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "ha">{ENTITIES}]><Error><
 
 @pytest.mark.parametrize("kind", ["text/xml", "application/octet-stream"])
 @checks("reliability:S60")
-async def test_an_endless_error_is_told_by_its_status(serve: Serve, kind: str) -> None:
+async def test_an_endless_error_is_reported_by_its_status(serve: Serve, kind: str) -> None:
     """The text of an error is read up to a measure; the rest is never received."""
     body = bytes(100 << 20)
     async with serve() as scripted:
@@ -258,7 +258,7 @@ async def test_an_endless_error_is_told_by_its_status(serve: Serve, kind: str) -
 
 
 @checks("reliability:S60")
-async def test_an_error_that_would_explode_is_told_by_its_status(serve: Serve) -> None:
+async def test_an_error_that_would_inflate_is_reported_by_its_status(serve: Serve) -> None:
     async with serve(always(Fault(status=500, body=BOMB))) as scripted, asyncio.timeout(5):
         error = await scripted.fail(Unavailable, requests=ATTEMPTS)
         assert 500 in error.context.values()

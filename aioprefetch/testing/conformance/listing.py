@@ -131,7 +131,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L1")
     @needs("list")
     async def test_list_left_early(self, operator: Operator) -> None:
-        """It is an object with `aclose`, leaves nothing behind, and the next one starts anew."""
+        """It is an object with `aclose`, leaves nothing behind, and the next one starts at the beginning."""
         await self._plant()
         async with operator.list("", recursive=False) as entries:
             async for _ in entries:

@@ -58,16 +58,16 @@ class GateLayer(Layer):
         return _Gate(inner, self)
 
     def open(self) -> None:
-        """Let through what waits, and all that comes."""
+        """Let all reads through, those that wait and later ones."""
         self._open.set()
 
     async def wait_for_arrivals(self, number: int) -> None:
-        """Wait until so many reads have come in all."""
+        """Wait until ``number`` reads have come in total."""
         async with asyncio.timeout(30), self._change:
             await self._change.wait_for(lambda: self.arrived >= number)
 
     async def wait_for_cancellations(self, number: int) -> None:
-        """Wait until so many of the reads held back have been broken off."""
+        """Wait until ``number`` of the reads that are held back were cancelled."""
         async with asyncio.timeout(30), self._change:
             await self._change.wait_for(lambda: self.cancelled >= number)
 

@@ -121,7 +121,7 @@ class ReadChecks(ConformanceSuite):
                 await operator.read("k", offset=offset, size=size)
 
     @checks("opendal:R12", "opendal:R23")
-    async def test_read_ranges_that_cannot_be_meant(self, operator: Operator) -> None:
+    async def test_read_invalid_ranges(self, operator: Operator) -> None:
         """Negative numbers, floats, bools and a suffix with an offset are refused before any request."""
         log = RecordingLayer()
         watched = operator.layer(log)

@@ -109,7 +109,7 @@ class ReadRangesChecks(ConformanceSuite):
         assert log.requests == []
 
     @checks("opendal:R12", "s3a:V06", "s3a:V07", "s3a:V09")
-    async def test_ranges_that_cannot_be_meant(self, operator: Operator) -> None:
+    async def test_invalid_ranges(self, operator: Operator) -> None:
         """Reversed and negative ones, None, single numbers: refused before any request."""
         log = RecordingLayer()
         watched = operator.layer(log)

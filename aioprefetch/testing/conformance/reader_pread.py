@@ -55,7 +55,7 @@ class PositionedReadChecks(ConformanceSuite):
             await asyncio.gather(read_through(), *map(read_somewhere, range(20)))
 
     @checks("s3a:P04", "s3a:P06")
-    async def test_pread_of_what_cannot_be_meant(self, operator: Operator) -> None:
+    async def test_pread_invalid_arguments(self, operator: Operator) -> None:
         """Negative or non-integer offsets and sizes are refused, and the reader goes on."""
         await self.put_directly("k", content(100))
         log = RecordingLayer()

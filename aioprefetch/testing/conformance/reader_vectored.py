@@ -49,7 +49,7 @@ class VectoredChecks(ConformanceSuite):
         await self._compare(operator, [(start, min(SIZE, start + chance.randrange(3000))) for start in starts])
 
     @checks("s3a:V06", "s3a:V07", "s3a:V09", "opendal:R12")
-    async def test_vectored_ranges_that_cannot_be_meant(self, operator: Operator) -> None:
+    async def test_vectored_invalid_ranges(self, operator: Operator) -> None:
         """Refused by the call, before any request."""
         log = RecordingLayer()
         async with operator.layer(log).reader("k") as reader:

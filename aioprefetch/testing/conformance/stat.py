@@ -40,7 +40,7 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S3", "opendal:S5")
     @needs("stat", "stat_directory")
     async def test_stat_of_a_parent_is_a_directory(self, operator: Operator) -> None:
-        """Every parent of an object is a directory, whether or not somebody made it."""
+        """Every parent of an object is a directory, whether or not it was created."""
         await self.put_directly("one/two/file", b"x")
         for path in ("one/", "one/two/"):
             found = await operator.stat(path)

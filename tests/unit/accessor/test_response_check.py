@@ -86,7 +86,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_answer_is_taken(name: str) -> None:
+def test_a_right_response_is_accepted(name: str) -> None:
     request, response, (start, size, total) = RIGHT[name]
     head = check_reply(request, response)
     assert (head.start, head.size, head.total) == (start, size, total)
@@ -113,7 +113,7 @@ def test_another_version_is_refused(etag: str | None) -> None:
 
 
 @pytest.mark.parametrize("if_match", [None, "*", "new"])
-def test_the_same_version_is_taken(if_match: str | None) -> None:
+def test_the_same_version_is_accepted(if_match: str | None) -> None:
     response = part("bytes 5-14/100", 10, etag="new", version="v7", content_type="text/plain")
     head = check_reply(ask(5, 10, if_match=if_match), response)
     assert (head.etag, head.version, head.content_type) == ("new", "v7", "text/plain")
@@ -154,7 +154,7 @@ small = st.integers(0, 30)
 
 
 @given(small, st.none() | st.integers(1, 30), st.none() | st.integers(1, 30), st.integers(1, 30), small, small)
-def test_no_response_with_other_bytes_is_ever_taken(
+def test_no_response_with_other_bytes_is_accepted(
     offset: int, size: int | None, suffix: int | None, total: int, first: int, length: int
 ) -> None:
     """Whatever 206 a server invents: what is taken is what slicing the object would give."""
@@ -179,7 +179,7 @@ TOTALS = st.integers(0, 40).map(str) | st.sampled_from(
 @given(
     small, st.integers(0, 12), small, small, TOTALS, st.none() | small, st.sampled_from([200, 206, 203]), st.booleans()
 )
-def test_the_short_way_takes_nothing_that_the_long_one_refuses(
+def test_the_fast_path_accepts_only_what_the_full_check_accepts(
     offset: int, size: int, first: int, last: int, total: str, length: int | None, status: int, exact: bool
 ) -> None:
     """Answers of exactly the range that was asked for are checked at once; nothing else about them may differ."""

@@ -130,7 +130,7 @@ def test_fills_the_callers_buffer() -> None:
         assert bytes(view) == b"abcde\0\0\0"
 
 
-def test_an_empty_answer_needs_no_memory() -> None:
+def test_an_empty_response_needs_no_memory() -> None:
     sink = CollectSink()
     sink.begin(head(0, 0, total=0))
     assert sink.complete

@@ -42,7 +42,7 @@ class Poor(WrappedAccessor):
         super().__init__(inner)
         self._capability = capability
         self.asked: list[Request] = []
-        self.hide_total = False
+        self.hide_total = self.refuses_empty = False
 
     @property
     def capability(self) -> Capability:
@@ -61,6 +61,9 @@ class Poor(WrappedAccessor):
         if isinstance(request, DeleteRequest):
             assert len(request.paths) <= can.delete_paths_max
         try:
+            refuses = self.refuses_empty and isinstance(request, ReadRequest)
+            if refuses and not (await self.inner.stat(StatRequest(path=request.path))).size:
+                raise RangeNotSatisfied("416", total=0, operation="read", path=request.path)
             return await forward(request)
         except RangeNotSatisfied as error:
             if self.hide_total:
@@ -111,9 +114,14 @@ async def test_what_a_service_can_do_is_left_to_it() -> None:
 @pytest.mark.parametrize("hide_total", [False, True])
 @pytest.mark.parametrize("fields", [{}, {"offset": 5, "size": 3}, {"suffix": 4}, {"size": 2}])
 async def test_every_range_of_an_empty_object_is_the_empty_one(fields: dict[str, int], hide_total: bool) -> None:
-    accessor, poor, _ = build(k=b"")
+    accessor, poor, memory = build(k=b"")
     poor.hide_total = hide_total
     assert await read(accessor, **fields) == b""
+    poor.refuses_empty = True
+    assert await read(accessor, **fields) == b""
+    assert await read(accessor, **fields, if_match=memory.store.objects["k"].metadata.etag) == b""
+    with pytest.raises(ConditionNotMatch):
+        await read(accessor, **fields, if_match="other")
 
 
 @pytest.mark.parametrize("hide_total", [False, True])
@@ -150,7 +158,7 @@ async def test_a_body_has_exactly_the_bytes_of_its_head() -> None:
 
 @pytest.mark.parametrize("if_match", ["*", "etag"])
 async def test_if_match_is_compared_where_the_service_cannot(if_match: str) -> None:
-    accessor, poor, memory = build(k=b"0123456789", empty=b"")
+    accessor, poor, memory = build(k=b"0123456789")
     etag = if_match if if_match == "*" else memory.store.objects["k"].metadata.etag
     assert await read(accessor, if_match=etag, offset=4) == b"456789"
     assert all(request.if_match is None for request in poor.asked if isinstance(request, ReadRequest))
@@ -159,9 +167,6 @@ async def test_if_match_is_compared_where_the_service_cannot(if_match: str) -> N
         await accessor.read(ReadRequest(path="k", if_match="other"), sink)
     assert caught.value.context["etag"] == memory.store.objects["k"].metadata.etag
     assert (sink.head, sink.received) == (None, 0)
-    poor.hide_total = True
-    with pytest.raises(ConditionNotMatch):
-        await accessor.read(ReadRequest(path="empty", if_match="other"), CollectSink())
 
 
 async def test_an_object_that_changes_after_the_stat_of_a_suffix_is_refused() -> None:
@@ -208,6 +213,13 @@ async def test_a_copy_reads_one_part_at_a_time() -> None:
         assert memory.store.objects["t"].data == data
         reads = [request for request in poor.asked if isinstance(request, ReadRequest)]
         assert [(part.offset, part.size) for part in reads] == [(at, 4) for at in range(0, len(data) or 1, 4)]
+
+
+async def test_the_parts_of_a_copy_are_pinned_to_the_first() -> None:
+    _, poor, memory = build(dataclasses.replace(POOR, read_if_match=True), k=b"0123456789")
+    await CompleteAccessor(poor, copy_part_bytes=4).copy(CopyRequest(path="k", target="t"))
+    etag = memory.store.objects["k"].metadata.etag
+    assert [one.if_match for one in poor.asked if isinstance(one, ReadRequest)] == [None, etag, etag]
 
 
 @pytest.mark.parametrize("capability", [POOR, dataclasses.replace(POOR, read_if_match=True)])

@@ -81,7 +81,7 @@ async def test_a_queue_that_stands_still_is_given_up() -> None:
         assert await stack.fetch() == DATA
 
 
-async def test_the_deadline_bounds_the_wait_for_good() -> None:
+async def test_a_wait_for_a_slot_ends_at_the_deadline_permanently() -> None:
     async with open_stack(ConcurrentLimitLayer(1), RetryLayer(), data=DATA) as stack:
         take_slots(slots_of(stack), 1)
         with pytest.raises(TimedOut, match="no slot before the caller's deadline") as caught:

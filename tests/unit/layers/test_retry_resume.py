@@ -13,6 +13,7 @@ from aioprefetch.layers.timeout import TimeoutLayer
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import ReadRequest
+from tests.profile import chosen
 from tests.unit.layers.layer_stack import KIB, MIB, Stack, open_stack, pattern, was_cancelled
 
 pytestmark = pytest.mark.virtual
@@ -21,6 +22,7 @@ CHUNK = 64 * KIB
 SIZE = 8 * CHUNK + 100
 DATA = pattern(SIZE)
 NO_ETAG = Injection(times=None, etag="")
+CUTS = chosen(quick=[0, 1, CHUNK, SIZE - 1], full=[*range(0, SIZE, CHUNK), 1, CHUNK - 1, SIZE - 1])
 
 
 def replace_at_retry(stack: Stack, data: bytes | None) -> None:
@@ -35,7 +37,9 @@ def replace_at_retry(stack: Stack, data: bytes | None) -> None:
     stack.runtime.events.subscribe(change)
 
 
-@pytest.mark.parametrize("cut", [*range(0, SIZE, CHUNK), 1, CHUNK - 1, SIZE - 1])
+@pytest.mark.parametrize(
+    "cut", chosen(quick=[0, 1, CHUNK, SIZE - 1], full=[*range(0, SIZE, CHUNK), 1, CHUNK - 1, SIZE - 1])
+)
 async def test_a_body_cut_anywhere_is_resumed_at_that_byte(cut: int) -> None:
     async with open_stack(RetryLayer(), plan=[Injection(at=cut, error=Unavailable)], data=DATA) as stack:
         assert await stack.fetch() == DATA
@@ -56,7 +60,7 @@ async def test_many_cuts_of_one_body_cost_one_request_each(truncate: bool) -> No
         assert [offset for offset, _ in stack.ranges()] == [MIB * index for index in range(9)]
 
 
-async def test_progress_starts_the_time_anew() -> None:
+async def test_progress_resets_the_time() -> None:
     """Three attempts of 40 seconds each: together beyond total_seconds, but each brought a MiB."""
     slow_cut = Injection(at=MIB, times=None, delay_seconds=40.0, error=Unavailable)
     async with open_stack(RetryLayer(), plan=[slow_cut], data=pattern(3 * MIB + 5)) as stack:
@@ -78,14 +82,15 @@ async def test_a_hostile_server_causes_a_bounded_number_of_requests(step: int) -
 
 
 @pytest.mark.parametrize("at", ["call", "head", 0, 1, CHUNK, 3 * CHUNK + 7])
-@pytest.mark.parametrize("occurrence", range(3))
-async def test_the_nth_call_failing_costs_one_more_call(at: Any, occurrence: int) -> None:
+async def test_the_nth_call_failing_costs_one_more_call(at: Any) -> None:
     """Three block reads; whichever call fails, wherever, the bytes are exact and one request is added."""
-    plan = [Injection(occurrence=occurrence, at=at, error=Unavailable)]
-    async with open_stack(RetryLayer(), plan=plan, data=pattern(3 * SIZE)) as stack:
-        parts = [await stack.fetch(offset=index * SIZE, size=SIZE) for index in range(3)]
-        assert b"".join(parts) == pattern(3 * SIZE)
-        assert len(stack.faults.requests) == 4
+    data = pattern(3 * SIZE)
+    for occurrence in range(3):
+        plan = [Injection(occurrence=occurrence, at=at, error=Unavailable)]
+        async with open_stack(RetryLayer(), plan=plan, data=data) as stack:
+            parts = [await stack.fetch(offset=index * SIZE, size=SIZE) for index in range(3)]
+            assert b"".join(parts) == data, f"call {occurrence}"
+            assert len(stack.faults.requests) == 4, f"call {occurrence}"
 
 
 @pytest.mark.parametrize("occurrence", range(4))

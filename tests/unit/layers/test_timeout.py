@@ -70,7 +70,7 @@ async def test_a_control_operation_ends_after_timeout_seconds(operation: str) ->
 
 
 @pytest.mark.parametrize("operation", sorted(CONTROL))
-async def test_a_deadline_ends_a_control_operation_for_good(operation: str) -> None:
+async def test_a_deadline_ends_a_control_operation_permanently(operation: str) -> None:
     async with open_stack(TimeoutLayer(), RetryLayer(), plan=[Injection(hang=True, times=None)], data=DATA) as stack:
         with pytest.raises(TimedOut, match="deadline") as caught:
             await CONTROL[operation](stack.accessor, 5.0)
@@ -123,7 +123,7 @@ async def test_the_limit_counts_from_the_last_byte(pause: float) -> None:
 
 @pytest.mark.parametrize("at", ["call", CHUNK])
 @pytest.mark.parametrize("stall_seconds", [None, 20.0])
-async def test_a_deadline_ends_a_read_for_good(at: Any, stall_seconds: float | None) -> None:
+async def test_a_deadline_ends_a_read_permanently(at: Any, stall_seconds: float | None) -> None:
     layers = (TimeoutLayer(stall_seconds=stall_seconds), RetryLayer())
     async with open_stack(*layers, plan=[Injection(at=at, hang=True, times=None)], data=DATA) as stack:
         with pytest.raises(TimedOut, match="deadline") as caught:

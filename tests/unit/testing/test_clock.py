@@ -66,7 +66,7 @@ def test_waiting_for_nothing_is_a_deadlock_that_names_the_waiter() -> None:
         run_virtual(waits_for_ever)
 
 
-def test_a_timer_that_nobody_stops_is_a_deadlock() -> None:
+def test_a_timer_that_is_never_stopped_is_a_deadlock() -> None:
     """A heartbeat keeps the loop busy, so virtual time itself is bounded."""
 
     async def scenario() -> None:

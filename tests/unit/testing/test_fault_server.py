@@ -114,7 +114,7 @@ async def test_head_empty_missing_and_odd_keys() -> None:
 
 
 @pytest.mark.parametrize("after_bytes", [0, 1, 100, 1023])
-async def test_fin_and_reset_come_after_exactly_so_many_bytes(after_bytes: int) -> None:
+async def test_fin_and_reset_come_after_exactly_that_number_of_bytes(after_bytes: int) -> None:
     """FIN shows as an early end, RST as an error."""
     async with faulty(Fault(close_after_bytes=after_bytes)) as (server, client):
         await client.ask("GET", "/bucket/key")

@@ -84,7 +84,7 @@ def run(tmp_path: Path, *options: str, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_skips_fail_where_they_are_told_to(tmp_path: Path) -> None:
+def test_skips_fail_where_the_environment_says_so(tmp_path: Path) -> None:
     """One test or a whole module; those that are pinned do not, nor what is expected to fail."""
     found = run(tmp_path, "skips", "module", AIOPREFETCH_NO_SKIPS="1")
     assert "1 failed, 1 skipped, 1 xfailed, 1 error" in found

@@ -206,7 +206,7 @@ async def test_bytes_on_an_idle_connection_close_it() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", SMALL, LARGE], ids=len)
-async def test_bytes_after_a_body_belong_to_nobody(body: bytes) -> None:
+async def test_bytes_after_a_body_close_the_connection(body: bytes) -> None:
     """They come in one piece with it, or are in the kernel by the time its last byte is taken."""
     async with RawServer(answering(reply(body) + reply(b"smuggled"))) as server, client_of() as client:
         for number in range(5):

@@ -146,7 +146,7 @@ def test_a_chunked_body_longer_than_its_memory_is_refused(mode: str) -> None:
     assert not wire.connection.is_usable
 
 
-def test_bytes_that_nobody_asked_for_close() -> None:
+def test_unrequested_bytes_close() -> None:
     wire = Wire()
     wire.feed(reply(b"hello"))
     assert wire.lost == 1
@@ -225,7 +225,7 @@ def test_a_drip_is_a_stall_and_a_pause_is_none(chunked: bool) -> None:
     assert wire.transport.closed
 
 
-def test_nobody_waits_for_an_idle_connection() -> None:
+def test_an_idle_connection_has_no_timeout() -> None:
     wire = Wire()
     done = wire.connection.send(b"GET", Taker())
     wire.feed(reply(b"hello"))
@@ -234,7 +234,7 @@ def test_nobody_waits_for_an_idle_connection() -> None:
     assert wire.connection.is_usable
 
 
-def test_a_request_after_a_paused_answer_is_received() -> None:
+def test_a_request_after_a_paused_response_is_received() -> None:
     """A receiver paused the connection at its last byte: the next response does not wait for that."""
     wire, taker = Wire(), Taker()
 

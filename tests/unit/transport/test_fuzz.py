@@ -1,4 +1,4 @@
-"""Ten thousand connections with good and damaged answers: exact bytes, or one of our errors and a closed connection."""
+"""Thousands of connections, good and damaged responses: exact bytes, or an error of ours and a closed connection."""
 
 import asyncio
 import random
@@ -9,13 +9,14 @@ import pytest
 
 from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
 from aioprefetch.transport.response_head import parse_head
+from tests.profile import chosen
 from tests.unit.transport.generated import Sent, draw_response, mutate, split
 from tests.unit.transport.model import Refused, read_head, read_receiver
 from tests.unit.transport.wire import Memory, Taker, Wire
 
-CASES = 10_000
-BLOCKS = 10
-HEADS = 20_000
+CASES = chosen(quick=2_000, full=10_000)
+BLOCKS = CASES // 1_000
+HEADS = chosen(quick=4_000, full=20_000)
 RESPONSES_MAX = 3
 
 

@@ -160,7 +160,7 @@ async def test_no_address_ever_answers(names: Names) -> None:
     assert names.asked == ["deaf.example"] * 2
 
 
-async def test_a_name_is_forgotten_when_nobody_listens_there(names: Names) -> None:
+async def test_a_name_is_resolved_again_after_a_refused_connection(names: Names) -> None:
     """The server has moved: the next attempt finds it."""
     async with serving(always_ok) as port, client() as http:
         target = target_of(f"http://moved.example:{port}/k")
@@ -174,7 +174,7 @@ async def test_a_name_is_forgotten_when_nobody_listens_there(names: Names) -> No
 @pytest.mark.parametrize(
     "failure", [socket.gaierror(socket.EAI_NONAME, "x"), socket.gaierror(socket.EAI_AGAIN, "x"), []]
 )
-async def test_a_name_that_nobody_knows(names: Names, failure: Any) -> None:
+async def test_an_unknown_name(names: Names, failure: Any) -> None:
     """It may be known a moment later."""
     async with serving(always_ok) as port, client() as http:
         target = target_of(f"http://new.example:{port}/k")

@@ -46,16 +46,16 @@ def test_a_pause_is_no_stall(framed: Any) -> None:
         wire.loop.now = now
         wire.connection.look(now, options)
 
-    for seconds in (1000.0, 2000.0):
+    for seconds in (10_000.0, 20_000.0):
         assert taker.is_paused
         look(seconds)
         assert not done.done()
         taker.resume()
         wire.receive()
     assert not taker.is_paused
-    look(2007.0)
+    look(20_007.0)
     assert not done.done()
-    for seconds in (2008.0, 2016.0):  # Within the first window some bytes came.
+    for seconds in (20_008.0, 20_016.0):  # Within the first window some bytes came.
         look(seconds)
     assert isinstance(done.exception(), Stalled)
 

@@ -112,7 +112,7 @@ async def test_a_busy_connection_of_another_host_makes_room_when_it_is_done() ->
 
 
 @pytest.mark.parametrize("same_host", [True, False])
-async def test_who_reads_in_a_loop_does_not_overtake_who_waits(same_host: bool) -> None:
+async def test_reads_in_a_loop_do_not_overtake_waiting_ones(same_host: bool) -> None:
     async def loop() -> None:
         while True:
             await get(client, one.target())
@@ -152,7 +152,7 @@ async def test_first_come_first_served() -> None:
         check(client, idle=1)
 
 
-async def test_waiting_ends_somewhen() -> None:
+async def test_waiting_for_a_connection_has_a_timeout() -> None:
     gate = Gate()
     async with (
         RawServer(gate) as server,
@@ -259,18 +259,18 @@ async def test_closing_in_the_middle_of_everything() -> None:
             await get(client, server.target())
 
 
-@pytest.mark.parametrize("turns", range(16))
-async def test_closing_while_connections_are_made(turns: int) -> None:
-    """At whichever moment: everybody gets a response or `Closed`, and no connection outlives it."""
-    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
-        asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await client._runtime.aclose()
-        for result in await asyncio.gather(*asked, return_exceptions=True):
-            assert result == SMALL or isinstance(result, Closed), repr(result)
-        check(client, idle=0)
-        await eventually(lambda: server.open == 0)
+async def test_closing_while_connections_are_made() -> None:
+    """After any number of turns: each request gets its response or `Closed`, and no connection is left."""
+    for turns in range(16):
+        async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
+            requests = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await client._runtime.aclose()
+            for result in await asyncio.gather(*requests, return_exceptions=True):
+                assert result == SMALL or isinstance(result, Closed), f"after {turns} turns: {result!r}"
+            check(client, idle=0)
+            await eventually(lambda: server.open == 0)
 
 
 @pytest.mark.parametrize("is_reset", [False, True])

@@ -238,7 +238,7 @@ async def test_a_tunnel_that_is_cancelled_closes_its_socket() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_nobody_listens_where_the_proxy_should_be(scheme: str) -> None:
+async def test_a_proxy_that_refuses_connections(scheme: str) -> None:
     async with serving(ScriptedProxy().serve) as port:
         pass
     async with client() as http:

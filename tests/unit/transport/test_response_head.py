@@ -252,7 +252,7 @@ def test_what_follows_the_head_is_no_part_of_it() -> None:
 
 
 @pytest.mark.parametrize("lines", [b"", b"Connection: upgrade\r\nUpgrade: h2c\r\n"])
-def test_nobody_asked_for_another_protocol(lines: bytes) -> None:
+def test_another_protocol_is_refused(lines: bytes) -> None:
     data = head_of(lines, status=b"101 Switching Protocols")
     if lines:
         with pytest.raises(ProtocolError, match="another protocol"):

@@ -101,6 +101,6 @@ def test_without_a_least_rate_one_byte_is_enough() -> None:
 
 
 @given(first=st.floats(0.01, 1000), stall=st.floats(0.01, 1000), idle=st.floats(0.01, 1000))
-def test_somebody_looks_often_enough(first: float, stall: float, idle: float) -> None:
+def test_connections_are_checked_often_enough(first: float, stall: float, idle: float) -> None:
     options = ClientOptions(first_byte_timeout_seconds=first, stall_timeout_seconds=stall, idle_seconds_max=idle)
     assert 0 < options.look_seconds <= min(first, stall, idle) / 4

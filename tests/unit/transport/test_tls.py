@@ -150,7 +150,7 @@ async def test_a_name_is_checked_as_a_name(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("host", "sent"), [("localhost", "localhost"), ("localhost.", "localhost"), ("127.0.0.1", None)]
 )
-async def test_the_server_is_told_which_name_is_meant(
+async def test_the_server_gets_the_name_by_sni(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, host: str, sent: str | None
 ) -> None:
     """By SNI; an address is no name, and the dot at the end is none of the certificate's."""
