@@ -124,7 +124,7 @@ class ObjectReads:
 
     def exported(self, offset: int, size: int) -> memoryview | None:
         """A view for the caller of ``size`` bytes that ``resident`` has found, ``None`` if they are gone again."""
-        file = self.file
+        file = self.pinned.file
         segment = None if file is None or not size else file.at(offset)
         if file is None or segment is None:
             return None if size else memoryview(b"")
@@ -529,7 +529,7 @@ class ObjectReads:
 
         ``start`` is where the read began.
         """
-        file = self.file
+        file = self.pinned.file
         if file is None:
             return
         abandoned, ahead = decision.abandoned, decision.ahead
@@ -556,7 +556,7 @@ class ObjectReads:
 
     def _last_end(self, position: int) -> int:
         """How far a run that stood at ``position`` has come since, by reads that were hits."""
-        file = self.file
+        file = self.pinned.file
         return position if file is None else file.end_of_hits(position, is_random=self.windows.is_random)
 
     # --- state --------------------------------------------------------------------------------------------------
