@@ -153,7 +153,7 @@ def test_long_programs() -> None:
 @checks("s3a:P02")
 @pytest.mark.parametrize(
     ("policy", "reads"),
-    chosen(quick=[("sequential", 150), ("adaptive", 50)], full=[("sequential", 1000), ("adaptive", 200)]),
+    chosen(quick=[("sequential", 80), ("adaptive", 30)], full=[("sequential", 1000), ("adaptive", 200)]),
 )
 def test_a_hundred_tasks_read_at_random(policy: str, reads: int) -> None:
     """Hundreds of reads each, on one reader with memory for a part of the object, in whole blocks or exact ranges."""
