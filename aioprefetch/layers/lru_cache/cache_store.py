@@ -391,15 +391,18 @@ class CacheStore:
 
     def forget(self, names: list[str]) -> None:
         """Forget the entries of these names, and delete their files in the background, whichever process wrote them."""
-        for name in names:
-            self.index.discard(name)
-            self._probes.pop(name, None)
+        self._discard(names)
         self._delete_later(names)
 
     async def invalidate(self, names: list[str]) -> None:
         """Forget these entries; their files are gone when this returns, unless the cache fails."""
-        self.forget(names)
-        await self._sweep()
+        self._discard(names)
+        await self._delete(names)
+
+    def _discard(self, names: list[str]) -> None:
+        for name in names:
+            self.index.discard(name)
+            self._probes.pop(name, None)
 
     # --- writing ------------------------------------------------------------------------------------------------
 

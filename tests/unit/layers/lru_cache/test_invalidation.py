@@ -187,6 +187,24 @@ async def test_a_large_object_that_becomes_small_by_a_write_is_cached(bed: Bed) 
     assert len(bed.files) == 1
 
 
+async def test_an_entry_that_cannot_be_deleted_is_not_found_again(bed: Bed) -> None:
+    """Its file is still there under the name at which entries of other processes are looked up."""
+    bed.put("k", OLD)
+    stack = bed.stack(revalidate_seconds=None)
+    await read_settled(stack, "k")
+
+    def fail(name: str) -> None:
+        if name in ("delete", "open_write"):
+            raise Unavailable("not now")
+
+    bed.cache.before = fail
+    await write(stack)
+    await settle()
+    assert len(bed.files) == 1
+    assert await read_settled(stack, "k") == NEW
+    assert await read(stack, "k") == NEW
+
+
 async def test_deletions_that_failed_are_made_up_for(bed: Bed) -> None:
     bed.put("k", OLD)
     stack = bed.stack(revalidate_seconds=None)

@@ -1,13 +1,13 @@
 """The index: rebuilt after a restart, bounded in bytes, in the order of use."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from aioprefetch.errors import ConditionNotMatch
+from aioprefetch.errors import ConditionNotMatch, Unavailable
 from aioprefetch.values import ListRequest, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
 
@@ -253,6 +253,29 @@ async def test_a_write_of_one_process_drops_the_entry_of_another(bed: Bed, other
     await settle()
     assert bed.files == {}
     assert await read_settled(theirs, "k") == b"new"
+    assert await read(ours, "k") == b"new"
+
+
+async def test_an_entry_that_is_looked_up_while_it_is_invalidated_is_not_served(bed: Bed, other: Bed) -> None:
+    """Not even where its file cannot be deleted."""
+    ours, theirs = bed.stack(revalidate_seconds=None), other.stack(revalidate_seconds=None)
+    bed.put("first", DATA)
+    await read_settled(ours, "first")
+    bed.put("k", DATA)
+    await read_settled(theirs, "k")
+    gate = Gate("chunk")
+
+    def before(name: str) -> Awaitable[None] | None:
+        if name == "delete":
+            raise Unavailable("not now")
+        return gate(name)
+
+    bed.cache.before = before
+    task = asyncio.create_task(read(ours, "k"))
+    await gate.reached.wait()
+    await ours.write(WriteRequest(path="k"), b"new")
+    gate.opened.set()
+    assert await task == b"new"
     assert await read(ours, "k") == b"new"
 
 
