@@ -34,7 +34,7 @@ SPARK_SECONDS_MAX = 300  # Sessions start slowly, and both cores may be busy.
 # What a package is imported as, where that is not its name.
 IMPORTED_AS = {"pylance": "lance"}
 
-# What a run needs, and the example that runs another one.
+# The arguments of a run, and the example that runs another one.
 ARGUMENTS = {"spark_demo": ("--server", "moto", "--objects", chosen(quick="9", full="24"))}
 RUN_BY = {"spark_pipeline": "spark_demo"}
 
@@ -67,9 +67,9 @@ def needs(path: Path) -> list[str]:
     """The packages in an example's header, extras left out."""
     header = HEADER.match(path.read_text("utf-8"))
     assert header is not None, f"{path.name} has no header"
-    fields = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
-    assert fields["requires-python"] == ">=3.11"
-    packages = [re.split(r"[\[<>=]", one)[0] for one in fields["dependencies"]]
+    metadata = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
+    assert metadata["requires-python"] == ">=3.11"
+    packages = [re.split(r"[\[<>=]", one)[0] for one in metadata["dependencies"]]
     return [IMPORTED_AS.get(one, one) for one in packages]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 IN_PROC = "/proc/self/fd"
-needs_proc = pytest.mark.skipif(not os.path.isdir(IN_PROC), reason="descriptors are told in /proc")
+needs_proc = pytest.mark.skipif(not os.path.isdir(IN_PROC), reason="descriptors are listed in /proc")
 
 
 def descriptors_below(root: Path) -> list[str]:

@@ -34,7 +34,7 @@ class Call:
     ended: bool = False
 
     def deliver(self, count: int) -> None:
-        """Let so many bytes through (0: the head alone)."""
+        """Let this many bytes through (0: the head alone)."""
         self.steps.put_nowait(count)
 
     def fail(self, error: BaseException) -> None:
@@ -147,7 +147,7 @@ class Bench:
         return self.gate.calls
 
     def reader(self, **options: Any) -> RangeReader:
-        """A reader of "k" that fills whole blocks, unless told otherwise."""
+        """A reader of "k" that fills whole blocks, unless the options say otherwise."""
         return self.operator.reader("k", **{"policy": "sequential", **options})
 
     async def opened(self, **options: Any) -> RangeReader:

@@ -46,9 +46,9 @@ try:
 except ap.MissingDependency as error:
     print(error.message)
 """
-    told = program(source)
-    assert told.startswith(f"aioprefetch.{name} needs {missing}")
-    assert f"pip install 'aioprefetch[{room}]'" in told
+    message = program(source)
+    assert message.startswith(f"aioprefetch.{name} needs {missing}")
+    assert f"pip install 'aioprefetch[{room}]'" in message
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

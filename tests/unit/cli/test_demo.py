@@ -190,7 +190,7 @@ def test_missing_keys_and_refused_credentials_are_said(
 ) -> None:
     assert main([command, f"s3://{bucket}/missing", *s3_arguments]) == 2
     assert "NotFound" in capsys.readouterr().err
-    private = put(s3_server, bucket, "private", b"not for everybody")
+    private = put(s3_server, bucket, "private", b"not public")
     monkeypatch.delenv("AIOPREFETCH_ACCESS_KEY_ID")
     monkeypatch.delenv("AIOPREFETCH_SECRET_ACCESS_KEY")
     assert main([command, private, "--anonymous", *s3_arguments]) == 2

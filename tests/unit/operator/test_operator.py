@@ -170,7 +170,7 @@ async def test_a_path_is_checked_at_every_call(op: Operator) -> None:
             await op.view(Text("k/"), size=1)
 
 
-async def test_a_path_object_is_told_what_to_give(op: Operator) -> None:
+async def test_a_path_object_is_refused_with_what_to_give(op: Operator) -> None:
     path: Any = PurePosixPath("d") / "k"
     for call in (op.read, op.stat):
         with pytest.raises(InvalidType, match=r"not PurePosixPath: .*as_posix\(\)"):
@@ -448,7 +448,7 @@ async def test_derived_operators_share_a_runtime(op: Operator) -> None:
     assert derived.statistics == op.statistics
 
 
-async def test_used_after_closing_it_starts_anew(op: Operator) -> None:
+async def test_used_after_closing_it_starts_a_new_runtime(op: Operator) -> None:
     async with op as same:
         assert same is op
         runtime = op.runtime()

@@ -171,7 +171,7 @@ async def test_a_cancelled_wait_gives_its_place_back() -> None:
         await task
     budget.release(held.size_bytes)
     await settle()
-    assert first.granted  # It was still in the queue: whoever cancelled the wait gives it back.
+    assert first.granted  # It was still in the queue: the owner of the cancelled wait gives it back.
     budget.cancel(first)
     await second.wait()
     assert budget.used_bytes == 10
@@ -281,17 +281,17 @@ async def test_room_is_what_is_left_after_reclaiming() -> None:
     assert budget.room(1, "prefetch") == -15
 
 
-async def test_a_grant_is_told_once_whenever_it_comes() -> None:
+async def test_a_grant_is_reported_once() -> None:
     budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
-    told: list[str] = []
-    at_once = budget.request(60, "prefetch", on_grant=lambda: told.append("at once"))
-    later = budget.request(60, "prefetch", on_grant=lambda: told.append("later"))
-    never = budget.request(60, "prefetch", on_grant=lambda: told.append("never"))
-    assert told == ["at once"]
+    granted_tickets: list[str] = []
+    at_once = budget.request(60, "prefetch", on_grant=lambda: granted_tickets.append("at once"))
+    later = budget.request(60, "prefetch", on_grant=lambda: granted_tickets.append("later"))
+    never = budget.request(60, "prefetch", on_grant=lambda: granted_tickets.append("never"))
+    assert granted_tickets == ["at once"]
     budget.cancel(at_once)
     budget.cancel(never)
     await settle()
-    assert told == ["at once", "later"]
+    assert granted_tickets == ["at once", "later"]
     budget.cancel(later)
     assert budget.used_bytes == 0
 

@@ -1,4 +1,4 @@
-"""The supervisor: no work is lost, no resource stays open, whoever ends it and whenever."""
+"""The supervisor: no work is lost, and no resource stays open, however it ends."""
 
 import asyncio
 import logging

@@ -314,15 +314,15 @@ def test_a_file_that_was_never_opened_does_not_warn(operator: Operator) -> None:
     gc.collect()
 
 
-def test_progress_is_told_on_the_callers_thread(blocking: BlockingOperator) -> None:
-    told: list[tuple[int, threading.Thread]] = []
+def test_progress_is_reported_on_the_callers_thread(blocking: BlockingOperator) -> None:
+    reported: list[tuple[int, threading.Thread]] = []
     blocking.write("lines", LINES)
-    with blocking.open("lines", on_progress=lambda n: told.append((n, threading.current_thread()))) as file:
+    with blocking.open("lines", on_progress=lambda n: reported.append((n, threading.current_thread()))) as file:
         while file.read(10_000):
             pass
         file.read_at(0, 5)
-    assert sum(count for count, _ in told) == len(LINES) + 5
-    assert {thread for _, thread in told} == {threading.current_thread()}
+    assert sum(count for count, _ in reported) == len(LINES) + 5
+    assert {thread for _, thread in reported} == {threading.current_thread()}
 
 
 def test_eight_threads_at_once(file: SyncFile) -> None:

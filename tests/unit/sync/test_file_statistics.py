@@ -13,7 +13,7 @@ BLOCK_BYTES = 4 << 10
 
 
 def into(file: SyncFile, size: int) -> int:
-    """``readinto``, as a read of so many bytes."""
+    """``readinto``, as a read of as many bytes."""
     return file.readinto(bytearray(size))
 
 

@@ -113,7 +113,7 @@ def test_items_of_one_size_never_exceed_the_window() -> None:
         assert (source.made - taken) * 10 <= 35
 
 
-def test_sizes_are_those_of_buffers_unless_told() -> None:
+def test_sizes_are_those_of_buffers_without_size_of() -> None:
     async def buffers() -> AsyncIterator[object]:
         yield b"four"
         yield memoryview(b"seven!!")
@@ -276,7 +276,7 @@ def test_a_timeout_cancels_the_source() -> None:
     assert list(items) == []
 
 
-def test_a_failing_cleanup_is_told_and_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_cleanup_is_logged_and_does_not_raise(caplog: pytest.LogCaptureFixture) -> None:
     async def clumsy() -> AsyncIterator[int]:
         try:
             yield 1

@@ -124,7 +124,7 @@ async def _(scene: Scene) -> None:
 
 @clause(62, "Y")
 async def _(scene: Scene) -> None:
-    """Whoever seeks to the start of the split makes the first request there."""
+    """After a seek to the start of the split the first request begins there."""
     reader = await scene.open(split_start=7 * BLOCK + 5, split_end=8 * BLOCK)
     assert reader.tell() == 0
     reader.seek(7 * BLOCK + 5)

@@ -16,7 +16,7 @@ async def _(scene: Scene) -> None:
 
 @clause(17, "M")
 async def _(scene: Scene) -> None:
-    """What is no number counts as unset, told once; a long that came as a double is such a text."""
+    """A value that is not a number counts as unset and is logged once; so does a long given as a double."""
     for text in ("five", "1.0E3", "4096.0", "4_096", "0x10", "12 34", "--1", "9223372036854775808"):
         for _ in range(3):
             reader = await scene.open(length=text)

@@ -128,7 +128,7 @@ async def test_it_is_used_by_async_with() -> None:
 
 
 @pytest.mark.parametrize("use", ["await", "async with"])
-async def test_a_directory_is_told_when_it_is_used(use: str) -> None:
+async def test_a_directory_is_reported_when_it_is_used(use: str) -> None:
     """By whichever way, under the name of the verb that was called."""
     async with bench(1000) as b:
         listed = SimpleNamespace(path="k", is_directory=True)
@@ -153,7 +153,7 @@ async def test_a_forgotten_await_says_so() -> None:
 
 
 async def test_what_is_shown_of_a_builder_and_its_reader() -> None:
-    """The path and the known keys, by which one is told from another; no value of a key that nobody knows."""
+    """The path and the known keys, which tell builders apart; no value of an unknown key."""
     async with bench(1000) as b:
         builder = b.operator.open_file("k").opt(k.READ_POLICY, "random").must_long(k.LENGTH, 500)
         builder.opt("fs.s3a.secret.key", "hunter2")

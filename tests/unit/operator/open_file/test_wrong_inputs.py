@@ -1,4 +1,4 @@
-"""What cannot be meant is refused at build(), with an error that names key and value and shows no secret."""
+"""Invalid values are refused at build(), with an error that names key and value and shows no secret."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -29,9 +29,9 @@ def test_blocks_of_no_size_and_no_blocks(builder: OpenFileBuilder, key: str, val
     (builder.must if must else builder.opt)(key, value)
     with pytest.raises(ConfigInvalid, match="at least 1") as caught:
         builder.build()
-    told = str(caught.value)
-    assert f"{key}={str(value).strip()!r}" in told
-    assert k.PREFETCH_ENABLED in told
+    messages = str(caught.value)
+    assert f"{key}={str(value).strip()!r}" in messages
+    assert k.PREFETCH_ENABLED in messages
     assert (caught.value.operation, caught.value.path) == ("open_file", "dir/k")
 
 
@@ -40,10 +40,10 @@ def test_a_block_that_does_not_fit_into_memory(builder: OpenFileBuilder) -> None
     builder.must(k.PREFETCH_BLOCK_SIZE, "2M").opt("fs.s3a.secret.key", "hunter2")
     with pytest.raises(ConfigInvalid) as caught:
         builder.build()
-    told = str(caught.value)
-    assert f"{k.PREFETCH_BLOCK_SIZE}='2M'" in told
-    assert f"memory_bytes={MEMORY_BYTES}" in told
-    assert "hunter2" not in told
+    messages = str(caught.value)
+    assert f"{k.PREFETCH_BLOCK_SIZE}='2M'" in messages
+    assert f"memory_bytes={MEMORY_BYTES}" in messages
+    assert "hunter2" not in messages
     assert caught.value.operation == "open_file"
     builder.opt(k.PREFETCH_BLOCK_SIZE, "1M").build()
 
@@ -59,7 +59,7 @@ def test_a_block_that_does_not_fit_into_memory(builder: OpenFileBuilder) -> None
     ],
 )
 def test_a_key_that_must_not_be_set(builder: OpenFileBuilder, key: str, kind: type[Error]) -> None:
-    """The key is named; its value is not, since nobody knows what it is."""
+    """The key is named; its value is not, since it may be secret."""
     with pytest.raises(kind) as caught:
         builder.must(key, "hunter2").build()
     assert repr(str(key)) in str(caught.value)
@@ -75,12 +75,12 @@ def test_a_key_that_must_not_be_set(builder: OpenFileBuilder, key: str, kind: ty
         ("fs.s3a.prefetch.blocksize", k.PREFETCH_BLOCK_SIZE),
     ],
 )
-def test_a_misspelt_key_is_told_the_nearest_first(builder: OpenFileBuilder, given: str, meant: str) -> None:
+def test_a_misspelt_key_names_the_nearest_first(builder: OpenFileBuilder, given: str, meant: str) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         builder.must(given, 1).build()
-    told = str(caught.value)
-    assert f"did you mean {meant!r}?" in told
-    assert told.index(meant) < told.index("use one of")
+    messages = str(caught.value)
+    assert f"did you mean {meant!r}?" in messages
+    assert messages.index(meant) < messages.index("use one of")
 
 
 def test_a_key_like_no_other_is_not_guessed_at(builder: OpenFileBuilder) -> None:
@@ -92,7 +92,7 @@ def test_a_key_like_no_other_is_not_guessed_at(builder: OpenFileBuilder) -> None
 @pytest.mark.parametrize("again", ["opt", "must"])
 @pytest.mark.parametrize("key", ["fs.example.unknown", "fs.s3a.select.sql", k.PREFETCH_BLOCK_SIZE])
 def test_none_forgets_a_key(builder: OpenFileBuilder, key: str, again: str) -> None:
-    """As if it had never been set, whoever set it; what comes later counts again."""
+    """As if it had never been set, by opt or must; later calls count again."""
     builder.must(key, "0")
     getattr(builder, again)(key, None).build()
     builder.propagate({f"mapreduce.job.input.file.must.{key}": "0"})
@@ -115,7 +115,7 @@ def test_what_is_passed_over_is_noted_once(builder: OpenFileBuilder, caplog: pyt
 
 
 def test_nothing_is_noted_for_who_does_not_look(builder: OpenFileBuilder, caplog: pytest.LogCaptureFixture) -> None:
-    """And who looks later is told then."""
+    """A logger that is enabled later gets the message then."""
     caplog.set_level("INFO", "aioprefetch")
     builder.opt("fs.example.looked.at.later", 1).build()
     assert caplog.records == []
@@ -131,7 +131,7 @@ def test_a_forged_key_stays_on_its_line(builder: OpenFileBuilder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "told"),
+    ("status", "kind", "messages"),
     [
         (Metadata(path="dir/other", size=5), ConfigInvalid, ["'dir/other'", "'dir/k'"]),
         ("dir/k", InvalidType, ["path", "str"]),
@@ -144,12 +144,12 @@ def test_a_forged_key_stays_on_its_line(builder: OpenFileBuilder) -> None:
     ],
 )
 def test_a_status_that_cannot_be_of_the_object(
-    builder: OpenFileBuilder, status: object, kind: type[Error], told: list[str]
+    builder: OpenFileBuilder, status: object, kind: type[Error], messages: list[str]
 ) -> None:
     builder.with_status(status)
     with pytest.raises(kind) as caught:
         builder.build()
-    assert all(word in str(caught.value) for word in told)
+    assert all(word in str(caught.value) for word in messages)
     assert (caught.value.operation, caught.value.path) == ("open_file", "dir/k")
 
 
