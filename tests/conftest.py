@@ -121,7 +121,7 @@ def _hypothesis_test(item: pytest.Item) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say how a failing schedule is replayed, and fail a skip that nobody expects."""
+    """Say how a failing schedule is replayed, and fail a skip that is not expected."""
     report = yield
     seed: int | None = item.config.getoption("--virtual-seed")
     if report.failed and seed is not None and item.get_closest_marker("virtual") is not None:

@@ -4,9 +4,9 @@ There are two limits for two kinds of waits. A control operation (``stat``, ``li
 ``timeout_seconds`` for its response. A read has ``stall_seconds`` **without progress**: until the head and then from
 byte to byte, however long the whole body takes. In addition, the ``deadline`` of a request bounds all of its waits.
 
-A wait ends by a cancellation of its task, which is told from a cancellation by the caller as ``asyncio.timeout`` does
-it (``Task.cancel`` and ``Task.uncancel``). A read has no timer of its own: one timer watches all reads of an accessor,
-because they have the same limit and so expire in the order in which they began.
+A wait ends by a cancellation of its task, which is distinguished from a cancellation by the caller in the way of
+``asyncio.timeout`` (``Task.cancel`` and ``Task.uncancel``). A read has no timer of its own: one timer watches all reads
+of an accessor, because they have the same limit and so expire in the order in which they began.
 
 Retry belongs outside of this layer, so that each attempt has its own limit. Inside of it, the first attempt that hangs
 would use up the time of all attempts::

@@ -54,7 +54,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Several requests, summed up. ``in_flight`` is the most GETs at once, ``full_at`` when they first were so many."""
+    """Several requests, summed up.
+
+    ``in_flight`` is the largest number of GETs at once, ``full_at`` the time when that number was first reached.
+    """
 
     gets: int
     others: int

@@ -41,7 +41,7 @@ def touched(batch: pa.RecordBatch) -> float:
 
 
 def summed(format_name: str, batch_rows: int) -> Contestant:
-    """Scan with batches of so many rows, and touch each as it comes."""
+    """Scan with batches of ``batch_rows`` rows, and touch each batch as it comes."""
 
     async def run(target: Target) -> Sample:
         warm_pyarrow()
@@ -70,7 +70,7 @@ def scan_of(format_name: str) -> Any:
 
 
 def check(format_name: str, rows: int, total: float) -> None:
-    """Compare the sum with what may be expected of so many rows; AssertionError where it is far off.
+    """Compare the sum with the one expected of ``rows`` rows; AssertionError where it is far off.
 
     Doubles are evenly spread between 0 and 1. In the Lance file ids are the most by far, and their sum is known.
     """

@@ -1,4 +1,4 @@
-"""A certificate authority for one run: what the simulator shows over TLS, and what its clients are told to trust."""
+"""A certificate authority for one run: what the simulator shows over TLS, and what its clients trust."""
 
 from __future__ import annotations
 

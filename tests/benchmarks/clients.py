@@ -24,7 +24,7 @@ CONNECTIONS = 10
 
 
 def aioprefetch_options(target: Target) -> dict[str, Any]:
-    """What our service of S3 is told."""
+    """The options of our service of S3."""
     return {
         "endpoint_url": target.endpoint_url,
         "region": REGION,
@@ -36,7 +36,7 @@ def aioprefetch_options(target: Target) -> dict[str, Any]:
 
 
 def aioprefetch_recipe(target: Target, **options: Any) -> ap.Operator:
-    """Our operator, with default options unless told otherwise."""
+    """Our operator, with default options where ``options`` has no other."""
     import aioprefetch as ap
 
     return ap.Operator.from_uri(f"s3://{target.bucket}", **aioprefetch_options(target), **options)
@@ -83,7 +83,7 @@ def check_transport(statistics: Mapping[str, float]) -> None:
 
 
 def obstore_options(target: Target) -> dict[str, Any]:
-    """What obstore's store, and the file system on it, are told."""
+    """The options of obstore's store and of the file system on it."""
     trusted = {"root_certificate": Path(target.ca_bundle).read_text()} if target.ca_bundle else {}
     return {
         "endpoint": target.endpoint_url,
@@ -103,7 +103,7 @@ def obstore_store(target: Target) -> S3Store:
 
 
 def opendal_options(target: Target) -> dict[str, str]:
-    """What OpenDAL's service of S3 is told."""
+    """The options of OpenDAL's service of S3."""
     return {
         "bucket": target.bucket,
         "endpoint": target.endpoint_url,
@@ -123,7 +123,7 @@ def opendal_operator(target: Target) -> opendal.AsyncOperator:
 
 
 def s3fs_filesystem(target: Target, *, asynchronous: bool = False, connections: int = CONNECTIONS) -> Any:
-    """s3fs, driven as everyone drives it: synchronously, over fsspec's own loop thread, unless told otherwise."""
+    """s3fs, driven as everyone drives it: synchronously, over fsspec's own loop thread, unless ``asynchronous``."""
     import s3fs
 
     return s3fs.S3FileSystem(
@@ -137,7 +137,7 @@ def s3fs_filesystem(target: Target, *, asynchronous: bool = False, connections: 
 
 
 def botocore_options(target: Target) -> dict[str, Any]:
-    """What boto3 and aiobotocore are told, apart from their own kind of configuration."""
+    """The options of boto3 and aiobotocore, apart from their own kind of configuration."""
     return {
         "endpoint_url": target.endpoint_url,
         "region_name": REGION,

@@ -1,8 +1,8 @@
 """The floor: ranged GETs by a bare ``asyncio.BufferedProtocol`` over connections that are open already.
 
-It does what nobody can leave out, and nothing else: write the request, receive into the caller's memory, find the end
-of the head, read status and length. No pool limits, no timeouts, no retries, no chunked bodies, no version: this is a
-yardstick, not a client.
+It does what no client can leave out, and nothing else: write the request, receive into the caller's memory, find the
+end of the head, read status and length. No pool limits, no timeouts, no retries, no chunked bodies, no version: this
+is a yardstick, not a client.
 """
 
 from __future__ import annotations

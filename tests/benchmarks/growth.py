@@ -1,7 +1,7 @@
 """The jobs ``growth-*``: the strategies of the window beside each other, one job for each pattern of reading.
 
-``wasted`` is what the server sent and nobody read, counted at the server; requests that were cancelled count as far as
-they had got.
+``wasted`` is the bytes that the server sent and no reader used, counted at the server; requests that were cancelled
+count as far as they had got.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "prefetch off": {"prefetch_enabled": False},
 }
 RUN_BYTES = 3 * MIB
-# A run for so many bytes of the object.
+# The object has a run for each 10 MiB.
 RUN_EVERY_BYTES = 10 * MIB
 STEP_BYTES = 256 << 10
 RANDOM_BYTES = 4096
@@ -85,7 +85,7 @@ async def mixed(read_at: ReadAt, size_bytes: int) -> int:
         for start in places:
             await read_at(start, RANDOM_BYTES)
 
-    # Neither run ends in the middle of the object: what is ahead of an end that nobody could know is not waste.
+    # Neither run ends in the middle of the object: what is ahead of an end that no reader could know is not waste.
     async with asyncio.TaskGroup() as group:
         group.create_task(in_order(2 * part, 5 * part))
         group.create_task(in_order(5 * part, size_bytes))

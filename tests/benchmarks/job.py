@@ -39,10 +39,10 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a contestant is told: where the object is, how long, and whether each byte shall be compared.
+    """What a contestant is given: where the object is, how long, and whether each byte shall be compared.
 
     ``scratch`` is an empty directory for this sample alone. It goes away when the contestant's process has ended, so
-    that a thread which still writes there disturbs nobody. ``ca_bundle`` is the certificate to trust, empty without
+    that a thread which still writes there disturbs no other. ``ca_bundle`` is the certificate to trust, empty without
     TLS; ``server_pid`` the process that serves; ``prefix`` is before every key.
     """
 
@@ -121,7 +121,7 @@ def nothing_derived(sample: Sample, requests: Sequence[Request], conditions: Con
 class Job:
     """What is measured. Without ``conditions`` there is no store.
 
-    ``write`` makes the object in a file, of about the size it is told. ``derive`` makes numbers of a sample and of the
+    ``write`` makes the object in a file, of about the size passed. ``derive`` makes numbers of a sample and of the
     requests that the server saw meanwhile; ``remark`` says in a sentence or two what the medians mean. The first
     contestant is the base of the ratios, and ``comparisons`` are ratios against others. ``quick_contestants`` are those
     that go in quick mode, None for all; without any the job is left out there. ``links`` are further keys of the
@@ -243,7 +243,7 @@ def _run_rounds(result: Result, names: Sequence[str], rounds: int, one_sample: C
             except ContestantFailed as failure:
                 result.failures[name] = str(failure)
                 result.samples.pop(name, None)
-        # Whoever goes first after a pause of the machine, or after a heavy neighbour, is not always the same.
+        # Each contestant is sometimes the first after a pause of the machine, or after a heavy neighbour.
         names = names[::-1]
 
 
@@ -261,7 +261,7 @@ def _sample_with_traffic(job: Job, name: str, simulator: Simulator, target: Targ
 
 
 def environment_of(runner: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a contestant: that of whoever runs this, without settings of stores and proxies."""
+    """The environment of a contestant: that of the user, without settings of stores and proxies."""
     kept = {
         key: value
         for key, value in runner.items()
@@ -273,8 +273,8 @@ def environment_of(runner: Mapping[str, str]) -> dict[str, str]:
 def sample(job: str, name: str, target: Target) -> Sample:
     """Run a contestant once, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="aioprefetch-bench-") as scratch:
-        told = json.dumps(asdict(replace(target, scratch=scratch)))
-        command = [sys.executable, "-m", "tests.benchmarks.sample", job, name, told]
+        passed = json.dumps(asdict(replace(target, scratch=scratch)))
+        command = [sys.executable, "-m", "tests.benchmarks.sample", job, name, passed]
         try:
             done = subprocess.run(
                 command,

@@ -70,7 +70,7 @@ def chosen(names: Sequence[str]) -> list[Job]:
     A name is that of a group, of a job, or the beginning of some jobs' names; the first that there is.
 
     Raises:
-        UnknownJob: a name is none of these.
+        UnknownJob: no job has such a name.
     """
     wanted = [name for listed in names for name in listed.split(",") if name]
     groups = {group.name: [job.name for job in group.jobs] for group in GROUPS}

@@ -74,7 +74,7 @@ def scan(what: What, check: Check) -> Contestant:
 
 
 def pylance_options(target: Target) -> dict[str, str]:
-    """What pylance's store is told."""
+    """The options of pylance's store."""
     return {
         "endpoint": target.endpoint_url,
         "region": REGION,

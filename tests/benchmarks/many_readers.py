@@ -211,7 +211,7 @@ def pyarrow_opener(readers: int) -> Callable[[Target], OpenFile]:
 
 
 def memory_job(readers: int) -> Job:
-    """So many readers at once."""
+    """The job with ``readers`` readers at once."""
     return Job(
         name=f"memory-{readers}",
         title="one reader" if readers == 1 else f"{readers} readers at once, each through an object of its own",

@@ -35,7 +35,7 @@ def ready_nginx() -> str | None:
 def as_root() -> list[str] | None:
     """What to put before a command that only root may run; None when there is no way to be root.
 
-    sudo is used when it needs no password, or when somebody is there to type one.
+    sudo is used when it needs no password, or when a user is at the terminal to type one.
     """
     if os.geteuid() == 0:
         return []

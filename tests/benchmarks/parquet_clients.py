@@ -190,7 +190,7 @@ def obstore_file(read_file: ReadFile = whole_table) -> Client:
 
 
 def polars_options(target: Target) -> dict[str, str]:
-    """What polars' store is told."""
+    """The options of polars' store."""
     return {
         "aws_endpoint_url": target.endpoint_url,
         "aws_region": REGION,

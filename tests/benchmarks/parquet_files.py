@@ -18,7 +18,7 @@ ROW_GROUPS = 10
 # Of the file whose chunks are small beside a round trip.
 MANY_ROW_GROUPS = 50
 VALUE_BYTES = 8
-# The demo's file has 50 row groups in about so many bytes.
+# The demo's file has 50 row groups of about 16 kB.
 DEMO_GROUPS = 50
 DEMO_GROUP_BYTES = 16_000
 

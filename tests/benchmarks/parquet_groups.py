@@ -1,7 +1,8 @@
 """The jobs ``parquet-groups-*``: 3 of 12 columns out of 50 row groups, where requests are many and small.
 
-Side by side, the chunks of a row group are one range. Apart, three other chunks lie between two of them: whoever
-reads over these gaps has one request for a row group and three times the bytes, whoever does not has three requests.
+Side by side, the chunks of a row group are one range. Apart, three other chunks lie between two of them: a reader
+that bridges these gaps sends one request for a row group and takes three times the bytes, a reader that does not sends
+three requests.
 """
 
 from __future__ import annotations

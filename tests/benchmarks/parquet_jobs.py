@@ -93,7 +93,7 @@ def same_columns(table: pa.Table, target: Target) -> None:
 POLARS = ("polars scan_parquet", "polars read_parquet")
 PYARROW = ("pyarrow S3FileSystem",)
 PYARROW_DEMO = ("pyarrow S3FileSystem, read_table", "pyarrow S3FileSystem")
-# Without a delay nobody can win much: what is wanted is not to be much slower than a library without Python.
+# Without a delay no library can win much: what is wanted is not to be much slower than a library without Python.
 WANTED_WITHOUT_DELAY = 1.2
 
 

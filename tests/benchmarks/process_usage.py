@@ -34,8 +34,8 @@ class Meter:
     """Starts at once; ``stop`` gives the numbers. ``server_pid``: a process to take the time of as well."""
 
     def __init__(self, server_pid: int = 0) -> None:
-        # Imports leave 150,000 objects that the collector has not been through. Whoever makes the next few thousand
-        # would pay for them: 0.1 s, here or there by chance.
+        # Imports leave 150,000 objects that the collector has not been through. The code that makes the next few
+        # thousand would pay for them: 0.1 s, here or there by chance.
         gc.collect()
         self._server_pid = server_pid
         CLEAR_REFERENCES.write_text("5")  # 5 sets the high-water mark back to what is resident now

@@ -1,7 +1,7 @@
 """How each library gets a range of an object, fastest: asynchronously where it can, else in as many threads.
 
 A client is a context; what it gives reads the bytes ``[start, end)`` of a key. Imports are inside: one library a
-process. Whatever limits connections is set to the number of requests in flight, as whoever wants so many does.
+process. Whatever limits connections is set to the number of requests in flight, as a user who wants that number does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Of a key, from a start to an end.
 Get = Callable[[str, int, int], "Awaitable[ReadableBuffer]"]
 BlockingGet = Callable[[str, int, int], "ReadableBuffer"]
-# Told where, how many requests there are at once, and how long a range is.
+# Made of the target, the number of requests at once, and the length of a range.
 Client = Callable[[Target, int, int], AbstractAsyncContextManager[Get]]
 BlockingClient = Callable[[Target, int, int], AbstractContextManager[BlockingGet]]
 
@@ -69,7 +69,7 @@ def reading_into(operator: ap.Operator, in_flight: int, range_bytes: int) -> Get
 
     async def get(key: str, start: int, end: int) -> memoryview:
         buffer = buffers.pop()
-        # Whoever asked looks at it before anything else runs.
+        # The caller looks at it before anything else runs.
         length = await operator.read_into(key, start, buffer[: end - start])
         buffers.append(buffer)
         return buffer[:length]

@@ -1,4 +1,4 @@
-"""The jobs ``ranges-*``: so many ranges of one size at once, without delay and limit, by us and by every peer.
+"""The jobs ``ranges-*``: a number of ranges of one size at once, without delay and limit, by us and by every peer.
 
 ``tls-*`` are the same over TLS. What is left on loopback is the time of the client, and of the server on the other
 core: ``nginx busy`` says what share of the time it took.
@@ -83,7 +83,7 @@ def contestants(shape: Shape) -> dict[str, Contestant]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What is wanted of us beside obstore: so many times the ranges a second at least, so much of the CPU at most."""
+    """What is wanted of us beside obstore: the ratio of ranges a second at least, that of CPU time at most."""
 
     least_rate: float
     most_cpu: float
@@ -123,7 +123,7 @@ def range_job(name: str, shape: Shape, conditions: Conditions, chosen: Mapping[s
 
 
 def tls_contestants(shape: Shape) -> dict[str, Contestant]:
-    """Those who can be told whom to trust without a setting of the whole process."""
+    """The contestants that can be given a certificate to trust without a setting of the whole process."""
     everyone = contestants(shape)
     return {name: everyone[name] for name in (OBSTORE, VIEW, READ, INTO, FLOOR, "aiohttp", "aiobotocore")}
 

@@ -1,4 +1,4 @@
-"""Ranges all over an object, so many at once: how a contestant is timed, and what is made of the numbers.
+"""Ranges all over an object, a fixed number at once: how a contestant is timed, and what is made of the numbers.
 
 As many workers as there are requests in flight take the next range from one list. Every sample first opens as many
 connections with reads of the small object, then reads ranges of the object's second key and compares every byte, and
@@ -27,7 +27,7 @@ from tests.benchmarks.simulator import Conditions
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# A quick sample sends one of so many requests, as does a contestant that would otherwise take most of the time.
+# A quick sample sends one request of this number, as does a contestant that would otherwise take most of the time.
 QUICK_DIVISOR = 10
 SLOW_DIVISOR = 8
 CHECKED_BYTES = 32 << 20

@@ -1,7 +1,7 @@
 """The job ``ranges``: no delay, no limit of bandwidth; eight ranges of 8 MiB at once, and the sequential stream.
 
 What is left is the CPU time of a client per byte. The eight ranges of a batch are far apart, because obstore makes one
-request of ranges that touch. The stream has nothing told to it but the next 1 MiB.
+request of ranges that touch. The stream announces nothing but the next 1 MiB.
 """
 
 from __future__ import annotations

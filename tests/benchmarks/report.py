@@ -22,7 +22,7 @@ def is_ours(name: str) -> bool:
 
 
 def is_peer(name: str) -> bool:
-    """Whether a contestant is a library with its defaults: neither ours, nor a floor, nor told what to do."""
+    """Whether a contestant is a library with its defaults: neither ours, nor a floor, nor tuned by hand."""
     return not is_ours(name) and not any(mark in name for mark in NO_PEERS)
 
 
@@ -44,7 +44,7 @@ class Standing:
 
 
 def standing(record: Record, number: str) -> Standing | None:
-    """How contestants stand in a number, round by round; None where nobody of ours or no peer has it."""
+    """How contestants stand in a number, round by round; None where none of ours or no peer has it."""
     samples = {name: numbers[number] for name, numbers in record["samples"].items() if all(numbers.get(number, [None]))}
     medians = {name: statistics.median(values) for name, values in samples.items()}
     peers = [name for name in medians if is_peer(name)]

@@ -1,7 +1,7 @@
 """The jobs ``scan-memory-*``: a consumer that takes 100 ms for each batch, of a file ten times our budget.
 
-Whoever reads as fast as the store gives holds the file; whoever waits for the consumer does not. The consumer stops
-after so many batches as are several times the budget: by then the peak has been flat for seconds.
+A library that reads as fast as the store gives holds the file; a library that waits for the consumer does not. The
+consumer stops after batches of several times the budget: by then the peak has been flat for seconds.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SlowConsumer:
             self._values.append(value.as_py() if hasattr(value, "as_py") else value)
         self._row += rows
         self.batches += 1
-        # As many rows as so many batches of ours have, whatever a library makes of the size of a batch.
+        # Rows are counted, in batches of ours: libraries differ in the size that they give a batch.
         return self._row < self._left * self._of.batch_rows
 
     def check(self) -> None:

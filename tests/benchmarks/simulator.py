@@ -163,7 +163,7 @@ class Simulator:
     def take_requests(self) -> list[Request]:
         """What was asked since the last call, when the last connection has gone: end the client first."""
         self._wait_until_idle()
-        # nginx keeps a part of its log in memory, and writes it when it is told to open the file anew. The log is
+        # nginx keeps a part of its log in memory, and writes it when it is asked to open the file again. The log is
         # complete when this request, the last one, is in it.
         mark = f"/mark/{next(self._marks)}"
         with DIRECTLY.open(f"{self._control_url}{mark}", timeout=WAIT_SECONDS):

@@ -57,7 +57,7 @@ class Connection:
 
 
 def gets(connections: int, size_bytes: int, times: int) -> Contestant:
-    """So many connections, each with so many GETs, one after another."""
+    """A number of connections, each with ``times`` GETs, one after another."""
 
     def work(target: Target, seconds: list[float]) -> None:
         connection = Connection(target, max(size_bytes, 4096))

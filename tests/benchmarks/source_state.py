@@ -112,7 +112,7 @@ async def look(directory: Path, files: int) -> dict[str, float]:
         found["find_100_scattered_seconds"] = time.perf_counter() - started
         head = state.head
         assert head is not None
-        # One change in each range of keys: everything is written anew.
+        # One change in each range of keys: everything is written again.
         changed = tuple(FetchItem(file_of(store.entry(number))) for number in range(0, files, 50_000))
         record = Record(head.seq + 1, state.writer, head.cursor, changed, files=head.files, bytes=head.bytes)
         await state.append(record)

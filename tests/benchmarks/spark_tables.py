@@ -99,7 +99,7 @@ def ours(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def ours_one_column(spark: SparkSession, directory: str) -> DataFrame:
-    """The batch source, told which column."""
+    """The batch source, with the column in its options."""
     from aioprefetch.spark import read
 
     return read(spark, f"file://{directory}/*.parquet", columns=["value"]).agg({"value": "sum"})

@@ -134,7 +134,7 @@ async def obstore_window(target: Target) -> Stream:
 
 
 def after_the_ramp(sample: Sample, requests: Sequence[Request], conditions: Conditions) -> Numbers:
-    """The throughput from when most requests were in flight to the last byte, against what so many can carry.
+    """The throughput from when most requests were in flight to the last byte, against what that number can carry.
 
     n requests of B bytes at once carry n·B / (L + B/bandwidth): each takes the delay L and its own transfer. n and B
     are what the server saw: the most at once, and the mean size of those that started after the ramp. The steady

@@ -227,7 +227,7 @@ PEERS: dict[str, Callable[[Target], Stream]] = {
     "aiobotocore body": aiobotocore_body,
     "aiohttp body": aiohttp_body,
 }
-# Told by hand how many requests of which size to send, which is what our reader finds by itself.
+# Tuned by hand: the number and the size of requests, which our reader finds by itself.
 TUNED_PEERS: dict[str, Callable[[Target], Stream]] = {
     "opendal 8 × 8 MiB (tuned)": opendal_file(chunk=BLOCK_BYTES, concurrent=8),
     "s3fs adaptive 8 (tuned)": s3fs_file("adaptive", concurrency=8),

@@ -130,7 +130,7 @@ def test_a_contestant_without_an_end_is_a_failure(monkeypatch: pytest.MonkeyPatc
         sample("checksums", "hashlib.sha256", Target())
 
 
-def test_no_setting_of_whoever_runs_this_reaches_a_contestant() -> None:
+def test_settings_of_the_user_reach_no_contestant() -> None:
     unwanted = ("AWS_PROFILE", "AIOPREFETCH_CONCURRENCY", "http_proxy", "HTTPS_PROXY", "All_Proxy", "no_proxy")
     assert environment_of({"PATH": "/bin", **dict.fromkeys(unwanted, "x")}) == {
         "PATH": "/bin",

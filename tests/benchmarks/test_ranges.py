@@ -79,7 +79,7 @@ def with_another_page(data: bytes, page: int) -> bytes:
     return bytes(changed)
 
 
-async def test_workers_read_each_place_once_so_many_at_a_time() -> None:
+async def test_workers_read_each_place_once_with_in_flight_reads_at_a_time() -> None:
     asked: list[int] = []
     now = most = 0
 
@@ -151,7 +151,7 @@ def test_comparisons_are_made_round_by_round() -> None:
         title="t",
         contestants={"us": nothing, "them": nothing},
         columns=(ratio.column("× ours"), difference.column("beyond ours")),
-        comparisons=(ratio, difference, Comparison(number="cpu", base="nobody")),
+        comparisons=(ratio, difference, Comparison(number="cpu", base="absent")),
     )
     result = Result(job=job, quick=False)
     result.samples["us"] = [{"cpu": cpu} for cpu in (1.0, 10.0, 0.0)]
@@ -246,7 +246,7 @@ async def test_the_floor_over_tls(encrypted: Simulator) -> None:
     await floor_reads(encrypted, [1, PAGE_BYTES, 7900, 64 << 10, MIB])
 
 
-async def test_nobody_else_trusts_the_certificate(encrypted: Simulator) -> None:
+async def test_no_other_client_trusts_the_certificate(encrypted: Simulator) -> None:
     host, _, port = encrypted.endpoint_url.removeprefix("https://").partition(":")
     with pytest.raises(ssl.SSLCertVerificationError):
         await asyncio.open_connection(host, int(port), ssl=True)
@@ -269,7 +269,7 @@ def response_of(simulator: Simulator) -> tuple[bytes, bytes]:
     return head, body
 
 
-def test_so_many_bodies_are_cut_as_the_key_says(plain: Simulator) -> None:
+def test_the_key_gives_the_share_of_bodies_that_are_cut(plain: Simulator) -> None:
     plain.take_requests()
     responses = [response_of(plain) for _ in range(12)]
     assert [len(body) < 65536 for _, body in responses] == [False, False, False, True] * 3

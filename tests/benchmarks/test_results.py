@@ -343,7 +343,7 @@ def test_without_a_way_to_be_root_the_message_says_what_to_install(monkeypatch: 
 
 
 @pytest.mark.parametrize(("responses", "terminal", "found"), [(0, False, True), (1, True, True), (1, False, False)])
-def test_sudo_is_used_when_it_or_somebody_answers(
+def test_sudo_is_used_without_a_password_or_at_a_terminal(
     monkeypatch: pytest.MonkeyPatch, responses: int, terminal: bool, found: bool
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)

@@ -36,7 +36,7 @@ class Slot:
         return self.view[self._filled :]
 
     def advance(self, count: int) -> None:
-        """So much was received there."""
+        """Count bytes that were received there."""
         self._filled += count
 
     def feed(self, chunk: memoryview) -> int:
@@ -72,7 +72,7 @@ async def transport(target: Target, in_flight: int, range_bytes: int) -> AsyncIt
         slot = free.pop() if free else Slot(end - start)
         await client.fetch(asked, b"Range: bytes=%d-%d\r\n" % (start, end - 1), slot)
         free.append(slot)
-        # Whoever asked looks at it before anything else runs.
+        # The caller looks at it before anything else runs.
         return slot.view
 
     try:

@@ -68,7 +68,7 @@ def test_the_document_lists_what_does_not_apply() -> None:
 
 
 def test_an_id_that_does_not_exist_is_refused() -> None:
-    """A slip in a decorator is an error, not a line that nobody checks."""
+    """A slip in a decorator is an error, not a line that no test checks."""
     for wrong in ("opendal:R99", "R1", "s3a:V20"):
         with pytest.raises(ValueError, match=wrong):
             checks(wrong)

@@ -13,7 +13,7 @@ from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.conformance.stacks import EachStack, MotoBucket, get_file, put_file
 from tests.conformance.test_s3_moto import OnMoto
 
-SECRET = "a-secret-key-of-nobody"
+SECRET = "a-secret-key-for-tests"
 LACKS = frozenset({"double_slash_keys"})
 
 

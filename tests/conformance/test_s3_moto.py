@@ -12,7 +12,7 @@ from aioprefetch.testing.conformance.suite import RequestCounts
 from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.conformance.stacks import EachStack, MotoBucket
 
-SECRET = "a-secret-key-of-nobody"
+SECRET = "a-secret-key-for-tests"
 
 
 @pytest.fixture(scope="session")

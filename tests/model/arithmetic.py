@@ -22,7 +22,7 @@ Read = tuple[int, int]
 class Distance:
     """How far away the store is: seconds until the first byte, bytes per second and connection, on the loop's clock.
 
-    Bodies come in pieces of ``piece_bytes``, so that whoever waits for some bytes is woken when these have come.
+    Bodies come in pieces of ``piece_bytes``, so that a waiter for some bytes is woken when these have come.
     """
 
     first_byte_seconds: float

@@ -89,7 +89,7 @@ async def test_sequential_reads() -> None:
         assert operator.statistics["stream_read_prefetch_operations"] == 4
 
 
-async def test_the_window_holds_as_many_blocks_as_it_is_told() -> None:
+async def test_the_window_holds_as_many_blocks_as_are_configured() -> None:
     """The same in a larger object: as many blocks as ``fs.s3a.prefetch.block.count`` lie ahead, here three."""
     service = Arithmetic(400 * MIB)
     async with Operator(service, prefetch_blocks=3) as operator, s3a(operator) as reader:

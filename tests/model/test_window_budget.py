@@ -1,4 +1,4 @@
-"""What windows cost: bytes of random reads beside plain ranged GETs, and bytes fetched for runs that nobody read."""
+"""What windows cost: bytes of random reads beside plain ranged GETs, and bytes fetched for runs and never read."""
 
 import asyncio
 import random

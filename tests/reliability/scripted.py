@@ -75,7 +75,7 @@ class Scripted:
         size: int | None = LENGTH,
         **options: Any,
     ) -> Error:
-        """A read that must fail with exactly this kind, after so many requests; the error."""
+        """The error of a read, which must be exactly of this kind and come after this number of requests."""
         before = len(self.server.requests)
         with pytest.raises(Error) as caught:
             await self.operator.read("k", offset=offset, size=size, **options)

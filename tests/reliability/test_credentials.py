@@ -1,4 +1,4 @@
-"""Credentials that end, in the middle of reads and while nobody gives new ones; signatures that are made in time."""
+"""Credentials that end in the middle of reads and while no endpoint gives new ones; signatures made in time."""
 
 import asyncio
 import datetime as dt
@@ -29,10 +29,10 @@ BOUND_SECONDS = 0.3
 
 
 def keys_of(number: int, *, seconds: int = 3600) -> bytes:
-    """The response of a credential endpoint: the keys of a generation, which end in so many seconds."""
+    """The response of a credential endpoint: the keys of a generation, which end after ``seconds``."""
     end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
-    told = {"AccessKeyId": f"key{number}", "SecretAccessKey": "secret", "Token": f"token{number}"}
-    return json.dumps({**told, "Expiration": end.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode()
+    keys = {"AccessKeyId": f"key{number}", "SecretAccessKey": "secret", "Token": f"token{number}"}
+    return json.dumps({**keys, "Expiration": end.strftime("%Y-%m-%dT%H:%M:%SZ")}).encode()
 
 
 def signed_with(number: int) -> Callable[[ReceivedRequest], bool]:
@@ -112,7 +112,7 @@ async def test_many_reads_ask_for_new_keys_once(monkeypatch: pytest.MonkeyPatch)
 
 @checks("reliability:S51")
 async def test_new_keys_that_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for once, and then it is told."""
+    """Keys are asked for once, and then the refusal is raised."""
     async with renewing(monkeypatch) as store:
         store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
         with pytest.raises(CredentialsExpired) as caught:

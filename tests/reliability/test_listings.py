@@ -14,7 +14,7 @@ from tests.reliability.scripted import Scripted, Serve
 
 
 def list_page(*keys: str, token: str | None = None, truncated: bool | None = None) -> bytes:
-    """A page of ListObjectsV2, truncated where it names a next one unless it is told otherwise."""
+    """A page of ListObjectsV2, truncated where it names a next one, unless ``truncated`` is passed."""
     contents = "".join(
         f"<Contents><Key>{escape(key)}</Key><Size>1</Size><ETag>&quot;e&quot;</ETag>"
         "<LastModified>2026-01-02T03:04:05.000Z</LastModified></Contents>"

@@ -53,7 +53,7 @@ async def test_threads_of_the_loop_that_are_all_taken(serve: Serve) -> None:
 
 
 async def test_a_listener_that_raises(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """It is told of once, and no read notices, nor another listener."""
+    """The error is logged once, and no read notices, nor another listener."""
     heard: list[str] = []
 
     def fail(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Objects that change, vanish or cannot be told apart while they are read: never bytes of two versions."""
+"""Objects that change, vanish or cannot be distinguished while they are read: never bytes of two versions."""
 
 from collections.abc import Callable
 
@@ -62,8 +62,8 @@ async def test_another_total_in_the_middle_of_a_read(serve: Serve) -> None:
 
 @pytest.mark.parametrize("size", [SIZE + 1, 1 << 40])
 @checks("reliability:S63")
-async def test_a_head_that_tells_too_large_a_size(serve: Serve, size: int) -> None:
-    """A size that a reader is told may be too small, and never too large; nothing is allocated for it."""
+async def test_a_head_with_too_large_a_size(serve: Serve, size: int) -> None:
+    """A size that is passed to a reader may be too small, and never too large; nothing is allocated for it."""
     lie = Rule(fault=Fault(headers={"Content-Length": str(size)}), times=None, method="HEAD")
     async with serve(lie) as scripted:
         meta = await scripted.operator.stat("k")
@@ -108,7 +108,7 @@ async def test_an_object_that_vanishes_between_two_blocks(serve: Serve) -> None:
 @pytest.mark.parametrize("status", [404, 412])
 @checks("opendal:R32", "reliability:S27", "reliability:S29")
 async def test_the_rest_of_a_body_is_gone(serve: Serve, status: int) -> None:
-    """Deleted or overwritten: told once, and not asked for again."""
+    """Deleted or overwritten: reported once, and not asked for again."""
     async with serve(once(Fault(close_after_bytes=CUT))) as scripted:
         old = scripted.data
 
@@ -151,8 +151,8 @@ async def test_an_object_overwritten_between_two_blocks(serve: Serve, ignore: bo
             with pytest.raises(ObjectChanged):
                 await reader.read_at(SIZE - 10, 10)
             assert scripted.server.count("GET") == 2
-            async with scripted.operator.reader("k", prefetch_enabled=False) as anew:
-                assert_same_bytes(await anew.read_at(0, SIZE), NEW)
+            async with scripted.operator.reader("k", prefetch_enabled=False) as second:
+                assert_same_bytes(await second.read_at(0, SIZE), NEW)
             await reader.reopen()
             assert_same_bytes(await reader.read_at(0, SIZE), NEW)
 

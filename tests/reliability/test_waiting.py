@@ -157,7 +157,7 @@ async def test_a_refused_connection_is_tried_again(kind: Service) -> None:
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """An address at which nobody ever answers: the queue of its socket is full."""
+    """An address at which no server ever responds: the queue of its socket is full."""
     with closing(socket.socket()) as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)

@@ -1,4 +1,4 @@
-"""Answers that would pass for right ones: other bytes, other lengths, pages of somebody else, heads that are none."""
+"""Responses that would pass for right ones: other bytes, other lengths, pages of another server, invalid heads."""
 
 import asyncio
 import gzip
@@ -16,7 +16,7 @@ from tests.reliability.scripted import ATTEMPTS, LENGTH, OFFSET, PAGE, SIZE, Ser
 PROTOCOL_TRIES = 2
 ERROR_DOCUMENT = b'<?xml version="1.0"?><Error><Code>InternalError</Code><Message>We are sorry</Message></Error>'
 LAST = OFFSET + LENGTH - 1
-# Socket buffers of both sides take some megabytes on loopback before a sender notices that nobody reads.
+# Socket buffers of both sides take some megabytes on loopback before a sender notices that its peer does not read.
 UNREAD_BYTES_MAX = 16 << 20
 
 

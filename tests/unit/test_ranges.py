@@ -20,6 +20,7 @@ from aioprefetch.ranges import (
     resolve_range,
     subtract,
 )
+from aioprefetch.testing.conformance.ids import checks
 
 KIB = 1024
 ranges_in_60 = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -68,8 +69,9 @@ def test_coalesce_without_gap_is_the_union(ranges: list[Range]) -> None:
     assert positions((piece.start, piece.end) for piece in merged) == positions(ranges)
 
 
-def test_v22_five_ranges_become_three_requests() -> None:
-    """V22: 5 incoming, 3 combined, 5944 bytes discarded, 1424 bytes wanted."""
+@checks("s3a:V22")
+def test_five_ranges_become_three_requests() -> None:
+    """5 incoming, 3 combined, 5944 bytes discarded, 1424 bytes wanted."""
     ranges = [(2 * KIB - 101, 2 * KIB - 1)] + [(k * KIB, k * KIB + 100) for k in (8, 10, 14)]
     ranges.append((40 * KIB, 41 * KIB))
     merged = coalesce(ranges, gap_bytes=4 * KIB, request_bytes_max=1 << 20)
@@ -78,14 +80,16 @@ def test_v22_five_ranges_become_three_requests() -> None:
     assert sum(piece.size for piece in merged) - 1424 == 5944
 
 
-def test_v23_neighbours_become_one() -> None:
-    """V23: two neighbours are one request and discard nothing."""
+@checks("s3a:V23")
+def test_neighbours_become_one() -> None:
+    """Two neighbours are one request and discard nothing."""
     (piece,) = coalesce([(100, 600), (600, 1100)], gap_bytes=4 * KIB, request_bytes_max=1 << 20)
     assert (piece.start, piece.end, piece.members) == (100, 1100, (0, 1))
 
 
-def test_v24_a_gap_of_exactly_the_limit_is_bridged() -> None:
-    """V24 at our rule (gap_bytes or less apart)."""
+@checks("s3a:V24")
+def test_a_gap_of_exactly_the_limit_is_bridged() -> None:
+    """Our rule bridges ranges that are ``gap_bytes`` or less apart."""
     assert len(coalesce([(0, 100), (4196, 4200)], gap_bytes=4096, request_bytes_max=1 << 20)) == 1
     assert len(coalesce([(0, 100), (4197, 4200)], gap_bytes=4096, request_bytes_max=1 << 20)) == 2
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aioprefetch.testing.conformance.ids import checks
 from tests.profile import chosen
 from tests.spark.crash.file_sets import SHAPES
 from tests.spark.crash.harness import Row, crash
@@ -30,11 +31,12 @@ IS_WHOLE = os.environ.get("AIOPREFETCH_SPARK_CRASH") == "all"
 ROWS = ALL if IS_WHOLE else chosen(quick=DEFAULT[:1], full=DEFAULT)
 
 
+@checks("source:R2")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_r2_killed_anywhere_each_row_arrives_once(row: Row, tmp_path: Path) -> None:
+def test_killed_anywhere_each_row_arrives_once(row: Row, tmp_path: Path) -> None:
     """The multiset of rows in the sink is that of the rows in the files."""
     outcome = crash(row, tmp_path, restarts=2 if IS_WHOLE else 1)
     assert outcome.lost == []

@@ -46,7 +46,7 @@ async def test_its_bytes_come_back_with_the_last_slice_in_any_thread(size: int) 
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
-async def test_a_segment_knows_whether_somebody_views_it(size: int) -> None:
+async def test_a_segment_knows_whether_it_is_viewed(size: int) -> None:
     segment = Segment(0, size, new_buffer(size, await charged(size)), prefetched=False)
     segment.filled = size
     seen = [segment.is_viewed]

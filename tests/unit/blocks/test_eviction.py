@@ -180,15 +180,15 @@ async def test_a_file_whose_last_part_was_evicted_is_forgotten() -> None:
         assert (store.files, store._newest) == ({}, {})
 
 
-async def test_an_evicted_part_of_a_block_counts_and_is_told() -> None:
+async def test_an_evicted_part_of_a_block_counts_and_is_published() -> None:
     async with bench(memory_bytes=16 * BLOCK) as b, b.reader(policy="random") as reader:
         await reader.read_at(0, 16 * KIB)
         reader.will_need([(32 * KIB, BLOCK)])
         await settle()
-        told: list[Event] = []
-        b.runtime.events.subscribe(told.append)
+        published: list[Event] = []
+        b.runtime.events.subscribe(published.append)
         BlockStore.of(b.runtime).reclaim(1, "demand")
-        assert told == [Event("block.evicted", "k", {"start": 0, "end": 16 * KIB, "unused": False})]
+        assert published == [Event("block.evicted", "k", {"start": 0, "end": 16 * KIB, "unused": False})]
         assert reader.statistics["stream_evict_blocks_from_cache"] == 1
         assert await reader.read_at(32 * KIB, 32 * KIB) == b.data[32 * KIB : BLOCK]
 

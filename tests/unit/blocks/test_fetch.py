@@ -81,7 +81,7 @@ async def test_the_request_ends_with_its_last_waiter() -> None:
         await reader.aclose()
 
 
-async def test_the_request_goes_on_once_it_has_served_somebody() -> None:
+async def test_the_request_goes_on_once_it_has_served_a_read() -> None:
     """What is left of the block is read ahead for the next one."""
     async with bench() as b:
         reader = await b.opened()
@@ -103,7 +103,7 @@ async def test_the_request_goes_on_once_it_has_served_somebody() -> None:
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("rounds", range(8))
 async def test_who_comes_right_after_the_last_one_left_is_served(rounds: int, late: bool) -> None:
-    """A request that is being broken off belongs to nobody: the next reader starts another."""
+    """A request that is being broken off serves no reader: the next reader starts another."""
     async with bench() as b:
         reader = await b.opened()
         first = asyncio.create_task(reader.read_at(BLOCK, 10))
@@ -161,7 +161,7 @@ async def test_what_arrived_before_a_failure_is_kept_and_never_asked_for_again()
 
 
 async def test_a_waiting_prefetch_is_promoted_past_the_limit() -> None:
-    """Prefetch never overdraws and waits; as soon as somebody awaits it, it may."""
+    """Prefetch never overdraws and waits; as soon as a reader awaits it, it may."""
     async with bench(memory_bytes=2 * BLOCK) as b:
         reader = await b.opened()
         blocked = asyncio.create_task(reader.read_at(BLOCK, 10))
@@ -195,7 +195,7 @@ async def test_a_failed_prefetch_does_not_fail_the_read_that_awaits_it() -> None
         await reader.aclose()
 
 
-async def test_a_prefetch_that_nobody_awaits_fails_silently() -> None:
+async def test_a_prefetch_without_waiters_fails_silently() -> None:
     async with bench() as b:
         reader = await b.opened()
         reader.will_need([(BLOCK, 2 * BLOCK)])
@@ -239,7 +239,7 @@ async def test_closing_one_reader_does_not_disturb_the_other_on_the_same_fetch()
 
 
 async def test_closing_the_last_reader_leaves_a_request_to_who_waits_for_it() -> None:
-    """Somebody who waits without a cursor in the file, as a reader does whose request is shared while it opens."""
+    """A waiter without a cursor in the file, as a reader does whose request is shared while it opens."""
     async with bench() as b:
         reader = await b.opened()
         file = file_of(reader)

@@ -78,7 +78,7 @@ async def test_never_while_a_slice_of_it_lives(mapped: list[int]) -> None:
 
 
 @pytest.mark.parametrize("holder", [bytearray, memoryview, list], ids=lambda one: one.__name__)
-async def test_whoever_exports_its_bytes_keeps_it(holder: type, mapped: list[int]) -> None:
+async def test_an_object_that_exports_its_bytes_keeps_it(holder: type, mapped: list[int]) -> None:
     """A copy holds nothing; a view of a view, and what keeps it in a container, does."""
     budget = a_budget()
     view = charged(budget)
@@ -154,7 +154,7 @@ async def test_a_promise_that_gets_other_memory_costs_the_idle_one(mapped: list[
 
 
 class Owner:
-    """Somebody with tickets and buffers, who does what he is told."""
+    """An owner of tickets and buffers, which does what the test calls."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget
@@ -212,7 +212,7 @@ def test_idle_memory_never_takes_room_from_anybody(script: list[tuple[str, int]]
 # --- lent ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_lent_is_charged_to_nobody_and_comes_back(mapped: list[int]) -> None:
+async def test_what_is_lent_is_not_charged_and_comes_back(mapped: list[int]) -> None:
     budget = a_budget()
     for size in (3 * MIB, 4 * MIB, 4 * MIB - 1):
         view = lend_buffer(size, budget)
@@ -308,7 +308,7 @@ async def test_a_partly_filled_block_shows_only_what_came(mapped: list[int]) -> 
         await reader.aclose()
 
 
-async def test_who_writes_late_into_memory_that_was_offered_harms_nobody(mapped: list[int]) -> None:
+async def test_a_late_write_into_memory_that_was_offered_harms_no_reader(mapped: list[int]) -> None:
     """A connection that is being broken off may still write: its slice keeps the memory from all others."""
     async with bench(2 * SIZE, memory_bytes=16 * SIZE, block_bytes=SIZE) as b:
         await filled(b, b"\xaa")
@@ -364,7 +364,7 @@ sizes = st.sampled_from([1, 1000, SIZE // 2, SIZE, SIZE + 7])
 
 
 class ViewHolder:
-    """Somebody who keeps views, and knows what each of them must show for ever."""
+    """A reader that keeps views, and knows the bytes that each of them must always show."""
 
     def __init__(self, b: Bench) -> None:
         self.bench = b

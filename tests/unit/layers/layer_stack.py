@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def pattern(size: int) -> bytes:
-    """Bytes in which every position can be told from its neighbours."""
+    """Bytes in which every position differs from its neighbours."""
     return b"".join(index.to_bytes(4, "big") for index in range((size + 3) // 4))[:size]
 
 
@@ -98,7 +98,7 @@ async def settle() -> None:
 
 
 def take_slots(slots: SlotQueue, count: int) -> None:
-    """Requests of somebody else that hold so many slots until ``slots.release("demand")`` for each."""
+    """Other requests that hold ``count`` slots until ``slots.release("demand")`` for each."""
     for _ in range(count):
         assert slots.try_acquire("demand")
 

@@ -52,7 +52,7 @@ async def test_a_body_cut_anywhere_is_resumed_at_that_byte(cut: int) -> None:
 
 @pytest.mark.parametrize("truncate", [False, True])
 async def test_many_cuts_of_one_body_cost_one_request_each(truncate: bool) -> None:
-    """A cut after every MiB: each starts the count anew, so 8 cuts do not end it."""
+    """A cut after every MiB: each starts the count again, so 8 cuts do not end it."""
     data = pattern(8 * MIB + 5)
     cut = Injection(at=MIB, times=None, truncate=truncate, error=None if truncate else Unavailable)
     async with open_stack(RetryLayer(attempts_max=2, tokens=28), plan=[cut], data=data) as stack:

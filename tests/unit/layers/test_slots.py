@@ -30,14 +30,14 @@ class Holder:
 
 @dataclass
 class Model:
-    """A list of everybody; the rules are searched for anew each time."""
+    """A list of all holders, which is searched again for each decision."""
 
     limit_max: int
     limit: int
     holders: list[Holder] = field(default_factory=list)
     seconds: float = 0.0
     halvings: list[float] = field(default_factory=list)
-    # Since the limit changed last, or somebody was refused.
+    # Since the limit changed last, or a request was refused.
     round_of_responses: int = 0
 
     def of(self, state: str, lane: Lane | None = None) -> list[Holder]:
@@ -45,7 +45,7 @@ class Model:
         return sorted(found, key=lambda one: one.turn)
 
     def settle(self) -> None:
-        """Give slots to whoever is next until there is nobody, or no slot."""
+        """Give slots to the next holder until no holder waits, or there is no slot."""
         while len(self.of("holding")) < self.limit:
             prefetch_fits = len(self.of("holding", "prefetch")) < max(1, self.limit - 1)
             ready = self.of("waiting", "demand") or (self.of("waiting", "prefetch") if prefetch_fits else [])
@@ -165,7 +165,7 @@ def test_refusals_halve_once_a_second_down_to_one() -> None:
 
 
 def test_each_full_round_of_responses_brings_one_slot_back() -> None:
-    """The last one is told of, and nothing grows beyond what there is."""
+    """The return of the last slot is reported, and the limit never exceeds its maximum."""
     queue = SlotQueue(8)
     assert queue.refused(0.0)
     responses = []

@@ -120,13 +120,13 @@ def answer_all(b: Bench) -> None:
 
 
 async def turns(number: int) -> None:
-    """So many turns of the loop and no more."""
+    """Wait for ``number`` turns of the loop and no more."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
 def fetch_tasks() -> list[str]:
-    """The requests that are still running, whoever wants them."""
+    """The requests that are still running, for any reader."""
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("aioprefetch fetch")]
 
 
@@ -155,7 +155,7 @@ class Watch:
     granted: list[Ticket] = field(default_factory=list)
 
     def assert_first_in_first_out(self) -> None:
-        """Nobody who waits for memory is overtaken in the demand lane."""
+        """No waiter for memory is overtaken in the demand lane."""
         left = set(map(id, self.granted))
         assert self.granted == [ticket for ticket in self.entered if id(ticket) in left]
 

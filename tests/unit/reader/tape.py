@@ -59,7 +59,7 @@ class Tape:
         return [self.read(start + n * size, start + (n + 1) * size, **options) for n in range(reads)]  # type: ignore[arg-type]
 
     def hit(self, position: int, end: int) -> None:
-        """Whoever stood at a position has read on to an end within what is resident, and nobody was told."""
+        """A run at ``position`` has been read on to ``end`` from resident bytes, without a call to the loop."""
         self.hits[position] = end
 
 

@@ -21,7 +21,7 @@ BLOCK = 64 * KIB
 
 
 @pytest.mark.parametrize("clone", [False, True])
-async def test_a_declared_size_is_nobody_elses(clone: bool) -> None:
+async def test_a_declared_size_belongs_to_one_reader_and_its_clones(clone: bool) -> None:
     async with bench(200) as b:
         etag = (await b.operator.stat("k")).etag
         async with b.reader(size=100, etag=etag) as short:

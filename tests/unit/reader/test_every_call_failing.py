@@ -1,6 +1,6 @@
 """Every request fails once, whichever it is, at its call, after its head and in its body; io.BytesIO is the oracle.
 
-A fetch ahead that fails is nobody's business. A read that fails is repeated by its caller, as callers do, and then
+A fetch ahead that fails is reported to no caller. A read that fails is repeated by its caller, as callers do, and then
 gives the right bytes; nothing is left behind, and the cursor is where it was.
 """
 

@@ -29,7 +29,7 @@ def live(b: Bench) -> list[int]:
 
 
 async def streaming(b: Bench, reader: RangeReader, *, at: int = 0) -> ChunkIterator:
-    """A stream that has delivered its first chunk, with eight requests of a block before it that nobody answers."""
+    """A stream that has delivered its first chunk, with eight requests of a block before it that get no response."""
     b.gate.open = False
     before = len(b.calls)
     reader.seek(at)
@@ -147,7 +147,7 @@ async def test_what_another_reader_waits_for_goes_on() -> None:
         await clone.aclose()
 
 
-async def test_a_stream_that_was_left_by_a_seek_leaves_nobody_else_alone() -> None:
+async def test_a_stream_that_was_left_by_a_seek_ends_no_other_stream() -> None:
     """The cursor streams elsewhere by now: closing the first stream late breaks off nothing of the second."""
     async with stream_bench() as (b, reader):
         first = await streaming(b, reader)

@@ -58,7 +58,7 @@ async def response(b: Bench, progress: Progress, dice: random.Random | None) -> 
 def test_two_hundred_readers_in_little_memory(
     seed: int, in_order: bool, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each gets its block after a bounded number of responses, and nobody is overtaken in the queue for memory."""
+    """Each gets its block after a bounded number of responses, and no reader is overtaken in the queue for memory."""
     watch, progress = watch_grants(monkeypatch), Progress()
 
     async def run() -> None:

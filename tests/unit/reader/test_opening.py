@@ -32,7 +32,7 @@ async def test_unknown_size_costs_one_get_and_no_head() -> None:
 
 
 async def test_a_hundred_tasks_on_an_unopened_reader() -> None:
-    """Each block is fetched once, the first one included; nobody asks for the size."""
+    """Each block is fetched once, the first one included; no task asks for the size."""
     async with bench(2 * MIB - 1000) as b, b.reader() as reader:
         offsets = [n * 20_963 for n in range(100)]
         found = await asyncio.gather(*(reader.read_at(offset, 500) for offset in offsets))

@@ -151,11 +151,11 @@ async def test_responses_of_another_version_reach_no_block() -> None:
         await assert_all_given_back(b)
 
 
-# --- memory that somebody still writes to ---------------------------------------------------------------------------
+# --- memory that is still written to --------------------------------------------------------------------------------
 
 
 class Undead(Layer):
-    """Reads deliver half of their body and stop. Whoever breaks them off, they keep the memory, and write to it."""
+    """Reads deliver half of their body and stop. When they are broken off, they keep the memory, and write to it."""
 
     def __init__(self) -> None:
         self.active = False
@@ -190,11 +190,11 @@ class _Undead(WrappedAccessor):
         finally:
             # Before those who wait for it have heard that it is over.
             asyncio.get_running_loop().call_soon(self._layer.write)
-        raise AssertionError("nobody answers this")
+        raise AssertionError("no response comes")
 
 
 async def test_memory_of_a_broken_off_request_is_used_for_nothing_else() -> None:
-    """Views of what had arrived, the rest fetched anew, other blocks under pressure: no byte of them ever changes."""
+    """Views of what had arrived, the rest fetched again, other blocks under pressure: no byte of them ever changes."""
     undead = Undead()
     async with ahead_bench(layers=[undead], memory_bytes=64 * BLOCK) as b:
         reader = b.reader(prefetch_growth="step")
@@ -227,7 +227,7 @@ async def test_memory_of_a_broken_off_request_is_used_for_nothing_else() -> None
 
 
 async def test_what_arrives_after_the_operator_was_closed_goes_nowhere() -> None:
-    """Somebody has pinned what the request brings, and has not heard yet that it will bring nothing more."""
+    """A reader has pinned what the request brings, and does not know yet that it will bring nothing more."""
     undead = Undead()
     async with ahead_bench(layers=[undead], prefetch_blocks=0) as b:
         reader = b.reader()

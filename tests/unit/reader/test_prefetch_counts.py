@@ -20,8 +20,8 @@ PREFETCHED = ("prefetch_bytes_used", "prefetch_bytes_wasted", "prefetch_lead", "
 SECOND = 1_000_000
 
 
-def told(statistics: Statistics, names: Iterable[str] = PREFETCHED) -> list[int]:
-    """Some of the counts."""
+def counts_of(statistics: Statistics, names: Iterable[str] = PREFETCHED) -> list[int]:
+    """The named counts, in order."""
     return [statistics[name] for name in names]
 
 
@@ -31,7 +31,7 @@ def spread(statistics: Statistics, name: str) -> tuple[int, ...]:
 
 
 async def ahead_of(b: Bench, blocks: int = 3) -> RangeReader:
-    """A reader that has read block 0 and has so many blocks ahead of it in memory."""
+    """A reader that has read block 0 and has ``blocks`` blocks ahead of it in memory."""
     reader, _ = await fetching_ahead(b, blocks=blocks)
     answer_all(b)
     await settle()
@@ -42,18 +42,18 @@ async def ahead_of(b: Bench, blocks: int = 3) -> RangeReader:
 
 
 async def test_what_is_read_of_was_of_use() -> None:
-    """Any byte of a block counts all of it, once; in the name of the reader that fetched it, whoever reads."""
+    """Any byte of a block counts all of it, once; for the reader that fetched it, also when another reads."""
     async with bench(block_bytes=BLOCK, prefetch_blocks=3) as b:
         async with await ahead_of(b) as reader:
-            assert told(reader.statistics) == [0, 0, 0, 0]
+            assert counts_of(reader.statistics) == [0, 0, 0, 0]
             for _ in range(2):
                 await reader.read_at(BLOCK + 5, 1)
             async with reader.clone() as other:
                 await other.read_at(2 * BLOCK, 10)
-                assert told(other.statistics) == [0, 0, 0, 0]
-            assert told(reader.statistics) == [2 * BLOCK, 0, 2, 0]
-        assert told(reader.statistics) == [2 * BLOCK, BLOCK, 2, 0]
-        assert told(b.operator.statistics) == [2 * BLOCK, BLOCK, 2, 0]
+                assert counts_of(other.statistics) == [0, 0, 0, 0]
+            assert counts_of(reader.statistics) == [2 * BLOCK, 0, 2, 0]
+        assert counts_of(reader.statistics) == [2 * BLOCK, BLOCK, 2, 0]
+        assert counts_of(b.operator.statistics) == [2 * BLOCK, BLOCK, 2, 0]
 
 
 async def evict(b: Bench, reader: RangeReader) -> None:
@@ -85,16 +85,16 @@ async def end(b: Bench, reader: RangeReader) -> None:
 
 
 @pytest.mark.parametrize("way", [evict, unbuffer, close, reopen, end], ids=lambda way: way.__name__)
-async def test_what_nobody_read_was_wasted(way: Callable[[Bench, RangeReader], Awaitable[None]]) -> None:
-    """However it came to that, and once; what was read of is not touched by it."""
+async def test_bytes_that_no_reader_read_were_wasted(way: Callable[[Bench, RangeReader], Awaitable[None]]) -> None:
+    """They are counted once, in each way of dropping them; blocks that were read are not counted."""
     async with bench(block_bytes=BLOCK, prefetch_blocks=3) as b:
         reader = await ahead_of(b)
         await reader.read_at(BLOCK, 1)
         await way(b, reader)
-        assert told(reader.statistics)[:3] == [BLOCK, 2 * BLOCK, 1]
+        assert counts_of(reader.statistics)[:3] == [BLOCK, 2 * BLOCK, 1]
         await reader.aclose()
         await b.operator.aclose()
-        assert told(reader.statistics)[:3] == told(b.operator.statistics)[:3] == [BLOCK, 2 * BLOCK, 1]
+        assert counts_of(reader.statistics)[:3] == counts_of(b.operator.statistics)[:3] == [BLOCK, 2 * BLOCK, 1]
 
 
 async def test_what_was_wasted_for_its_reader_is_not_used_later() -> None:
@@ -103,11 +103,11 @@ async def test_what_was_wasted_for_its_reader_is_not_used_later() -> None:
         reader = await ahead_of(b)
         async with reader.clone() as other:
             await reader.aclose()
-            assert told(reader.statistics) == [0, 3 * BLOCK, 0, 0]
+            assert counts_of(reader.statistics) == [0, 3 * BLOCK, 0, 0]
             await other.read_at(BLOCK, 10)
             BlockStore.of(b.runtime).reclaim(8 << 20, "demand")
             assert other.statistics["hits_memory"] == 1
-        assert told(b.operator.statistics)[:2] == [0, 3 * BLOCK]
+        assert counts_of(b.operator.statistics)[:2] == [0, 3 * BLOCK]
 
 
 @pytest.mark.parametrize("read_bytes", [0, 10])
@@ -122,7 +122,7 @@ async def test_what_was_broken_off_counts_as_far_as_it_came(read_bytes: int) -> 
         await reader.aclose()
         await settle()
         used, wasted = (1000, 0) if read_bytes else (0, 1000)
-        assert told(reader.statistics) == [used, BLOCK + wasted, bool(read_bytes), 2]
+        assert counts_of(reader.statistics) == [used, BLOCK + wasted, bool(read_bytes), 2]
         assert reader.statistics["stream_read_bytes_discarded_in_abort"] == 2 * BLOCK - 1000
 
 
@@ -136,7 +136,7 @@ async def test_a_prefetch_that_another_reader_awaits_outlives_its_own() -> None:
             await reader.aclose()
             answer_all(b)
             await reading
-            assert told(reader.statistics) == [BLOCK, 0, 1, 2]
+            assert counts_of(reader.statistics) == [BLOCK, 0, 1, 2]
             assert other.statistics["stream_read_block_joins"] == 1
 
 
@@ -255,7 +255,7 @@ async def test_waits_for_memory_and_for_slots_are_measured() -> None:
     limit = ConcurrentLimitLayer(1)
     async with bench(block_bytes=BLOCK, memory_bytes=4 * BLOCK, layers=[limit]) as b:
         reader = await b.opened()
-        assert told(reader.statistics, ["memory_waits", "action_executor_acquired"]) == [0, 0]
+        assert counts_of(reader.statistics, ["memory_waits", "action_executor_acquired"]) == [0, 0]
         reads = [asyncio.create_task(reader.read_at(index * BLOCK, 5)) for index in range(1, 7)]
         call = await b.next_call()
         await settle()
@@ -280,9 +280,9 @@ async def test_a_read_counts_for_the_slowest_tier_it_needed(tmp_path: Path) -> N
         await reader.unbuffer()
         edge = next(n for n in range(2, 12) if key_in(b, reader, n).name not in tier_of(b).cache) * DISK_BLOCK
         names = ("hits_memory", "hits_disk", "hits_network")
-        before = told(reader.statistics, names)
+        before = counts_of(reader.statistics, names)
         for start, size in ((0, 10), (5, 10), (DISK_BLOCK, 10), (edge - 5, 10)):
             await reader.read_at(start, size)
-        after = told(reader.statistics, names)
+        after = counts_of(reader.statistics, names)
         assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
         assert reader.statistics["stream_read_block_disk_hits"] >= 2

@@ -101,7 +101,7 @@ async def test_an_awaited_prefetch_is_promoted_in_the_queue_for_memory() -> None
 
 
 async def test_an_awaited_prefetch_is_promoted_in_the_queue_for_slots() -> None:
-    """Both slots are taken, three wait: the prefetch that somebody awaits overtakes the one that nobody does."""
+    """Both slots are taken, three wait: the prefetch that a reader awaits overtakes the one that none does."""
     async with ahead_bench(prefetch_blocks=0, layers=[ConcurrentLimitLayer(2)]) as b:
         reader = await b.opened()
         hint(reader, 10, 11, 12)

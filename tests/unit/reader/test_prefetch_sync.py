@@ -1,4 +1,4 @@
-"""Files of ap.sync look ahead too, although their hits are served on the caller's thread and nobody tells the loop."""
+"""Files of ap.sync look ahead too, although their hits are served on the caller's thread, without the loop."""
 
 import io
 from collections.abc import Callable, Iterator
@@ -129,7 +129,7 @@ def test_hits_never_go_to_the_loop_thread(file: SyncFile, crossings: Crossings) 
 
 
 def test_a_closed_file_leaves_no_request_behind(operator: Operator, log: RecordingLayer) -> None:
-    """Hits told the loop about the window, and the file was closed before the loop came to it."""
+    """Hits reported the window to the loop, and the file was closed before the loop came to it."""
     for _ in range(20):
         file = SyncFile(operator, "k")
         file.read(BLOCK)

@@ -168,7 +168,7 @@ def test_options_of_the_wrong_type_are_refused_at_once(option: dict[str, Any]) -
 
 
 async def test_events_tell_which_bytes_were_fetched_and_evicted(operator: Operator) -> None:
-    """Readers and blocks publish with their path, so that somebody can draw what was read."""
+    """Readers and blocks publish with their path, so that a listener can draw what was read."""
     seen: list[tuple[str, str, dict[str, Any]]] = []
     bus = operator.runtime().events
     bus.subscribe(lambda event: seen.append((event.name, event.path, dict(event.facts))))

@@ -15,7 +15,7 @@ from tests.unit.gates import KIB, Bench, bench, in_case, settle
 BLOCK = 4 * KIB
 SIZE = 100_000
 POLICIES = ["adaptive", "random", "parquet", "sequential"]
-SECONDS_MAX = 1.0  # Nothing here waits for time: more than this means that somebody waited for a budget in vain.
+SECONDS_MAX = 1.0  # Nothing here waits for time: more than this means that a reader waited for a budget in vain.
 
 
 def faults(dice: random.Random) -> FaultLayer:
@@ -60,7 +60,7 @@ async def work(reader: RangeReader, seed: int, data: bytes) -> None:
 
 
 async def nothing_left(b: Bench) -> None:
-    """All memory is given back once nobody reads and everything was dropped."""
+    """All memory is given back once no task reads and everything was dropped."""
     await settle()
     async with b.reader() as last:
         await last.read_at(0, 1)

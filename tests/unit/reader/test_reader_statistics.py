@@ -24,8 +24,8 @@ BLOCK = 64 * KIB
 COUNTED = [*COUNTERS, *(f"{name}.failures" for name in DURATIONS)]
 
 
-def told(statistics: Statistics, names: Iterable[str]) -> dict[str, int]:
-    """Some of the counts, without those that are 0."""
+def counts_of(statistics: Statistics, names: Iterable[str]) -> dict[str, int]:
+    """The named counts, without those that are 0."""
     return {name: statistics[name] for name in names if statistics[name]}
 
 
@@ -79,13 +79,13 @@ def the_operator_counts_what_its_readers_count(seed: int) -> None:
                 await settle(dice.randrange(40))
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert told(b.operator.statistics, COUNTED) == summed(readers)
+            assert counts_of(b.operator.statistics, COUNTED) == summed(readers)
             for reader in readers:
                 await reader.aclose()
             await b.operator.aclose()
             total = b.operator.statistics
-            assert told(total, COUNTED) == summed(readers)
-            assert told(total, GAUGES) == {}
+            assert counts_of(total, COUNTED) == summed(readers)
+            assert counts_of(total, GAUGES) == {}
             assert total["stream_read_opened"] == total["stream_read_closed"] >= 3
             for name in DURATIONS:
                 assert total[f"{name}.max"] == max(reader.statistics[f"{name}.max"] for reader in readers)
@@ -155,7 +155,7 @@ async def test_a_read_that_fails_is_one_exception(way: str) -> None:
         async with b.reader() as reader:
             with pytest.raises(NotFound):
                 await READS[way](reader, 0, 12)
-            found = told(reader.statistics, COUNTED)
+            found = counts_of(reader.statistics, COUNTED)
     assert (found["stream_read_exceptions"], found["action_file_opened.failures"]) == (1, 1)
     assert "stream_read_operations" not in found
 
@@ -170,7 +170,7 @@ async def test_seeks_say_how_far() -> None:
         reader.seek(10)
         reader.seek(10)
         reader.seek(5, 1)
-        counts = told(reader.statistics, [name for name in COUNTERS if "seek" in name])
+        counts = counts_of(reader.statistics, [name for name in COUNTERS if "seek" in name])
     assert counts == {
         "stream_read_seek_operations": 3,
         "stream_read_seek_forward_operations": 2,
@@ -190,7 +190,7 @@ async def test_a_policy_that_is_set_again_has_not_changed() -> None:
         assert reader.statistics["stream_read_seek_policy_changed"] == 1
 
 
-async def test_a_reader_is_closed_once_however_often_it_is_told() -> None:
+async def test_a_reader_is_closed_once_however_often_it_is_asked_to() -> None:
     async with bench() as b:
         reader = b.reader()
         await reader.read_at(0, 1)
@@ -208,7 +208,7 @@ async def test_a_reader_that_was_never_used_has_no_statistics() -> None:
         async with b.reader() as reader:
             reader.seek(10)
         await reader.aclose()
-        assert told(reader.statistics, COUNTED) == told(b.operator.statistics, COUNTED) == {}
+        assert counts_of(reader.statistics, COUNTED) == counts_of(b.operator.statistics, COUNTED) == {}
 
 
 async def test_a_reader_that_was_forgotten_is_a_leak_and_not_forgotten() -> None:
@@ -216,12 +216,12 @@ async def test_a_reader_that_was_forgotten_is_a_leak_and_not_forgotten() -> None
         await b.reader().read(10)
         await settle()
         gc.collect()
-        found = told(b.operator.statistics, ["stream_leaks", "stream_read_bytes", "stream_read_opened"])
+        found = counts_of(b.operator.statistics, ["stream_leaks", "stream_read_bytes", "stream_read_opened"])
     assert found == {"stream_leaks": 1, "stream_read_bytes": 10, "stream_read_opened": 1}
 
 
 async def test_a_reader_that_outlives_its_operator_is_counted_still() -> None:
-    """Also when the operator has begun anew on the same loop."""
+    """Also when the operator was started again on the same loop."""
     async with bench() as b:
         reader = b.reader()
         await reader.read_at(0, 10)
@@ -231,14 +231,14 @@ async def test_a_reader_that_outlives_its_operator_is_counted_still() -> None:
         await reader.aclose()
         counts = b.operator.statistics
         assert (counts["stream_read_bytes"], counts["stream_read_closed"]) == (15, 2)
-        assert summed([reader, second]) == told(counts, COUNTED)
+        assert summed([reader, second]) == counts_of(counts, COUNTED)
 
 
 # --- whose it is ----------------------------------------------------------------------------------------------------
 
 
 async def test_requests_count_for_the_reader_that_sent_them() -> None:
-    """And not for the one that joined them; what nobody asked for by a reader counts for the operator alone."""
+    """And not for the one that joined them; requests without a reader count for the operator alone."""
     async with bench() as b, b.reader() as first, b.reader() as second:
         await first.read_at(0, 10)
         await second.read_at(5, 10)
@@ -266,7 +266,7 @@ async def test_a_fetch_counts_for_who_began_it_after_it_has_closed() -> None:
             assert (first.statistics["stream_read_block_fetches"], first.statistics["stream_read_exceptions"]) == (2, 1)
             assert first.statistics["stream_read_total_bytes"] == 2 * BLOCK
             assert second.statistics["stream_read_block_joins"] == 1
-            assert summed([first, second]) == told(b.operator.statistics, COUNTED)
+            assert summed([first, second]) == counts_of(b.operator.statistics, COUNTED)
 
 
 async def test_a_cache_operator_counts_its_own_requests() -> None:
@@ -283,19 +283,19 @@ async def test_a_cache_operator_counts_its_own_requests() -> None:
             before = cache.statistics["action_http_get_request"]
             await reader.read_at(0, 10)
             assert cache.statistics["action_http_get_request"] > before
-        found = told(reader.statistics, ["action_http_get_request", "cache_hits", "stream_read_bytes"])
+        found = counts_of(reader.statistics, ["action_http_get_request", "cache_hits", "stream_read_bytes"])
         assert found == {"cache_hits": 1, "stream_read_bytes": 20}
         assert cache.statistics["cache_hits"] == cache.statistics["stream_read_bytes"] == 0
 
 
-async def test_evictions_are_told_to_who_had_the_block_fetched() -> None:
+async def test_evictions_count_for_the_reader_that_had_the_block_fetched() -> None:
     async with bench(memory_bytes=2 * BLOCK) as b, b.reader() as first, b.reader() as second:
         await first.read_at(0, BLOCK)
         for index in range(1, 5):
             await second.read_at(index * BLOCK, BLOCK)
         assert first.statistics["stream_evict_blocks_from_cache"] == 1
         assert second.statistics["stream_evict_blocks_from_cache"] >= 2
-        assert summed([first, second]) == told(b.operator.statistics, COUNTED)
+        assert summed([first, second]) == counts_of(b.operator.statistics, COUNTED)
 
 
 # --- now ------------------------------------------------------------------------------------------------------------
@@ -313,12 +313,12 @@ async def test_gauges_say_what_is_held_now() -> None:
             assert counts["stream_read_active_memory_in_use"] == 6 * BLOCK
         assert b.operator.statistics["stream_read_gauge_input_policy"] == 0
         await reader.aclose()
-        assert told(reader.statistics, GAUGES) == {}
+        assert counts_of(reader.statistics, GAUGES) == {}
         assert b.operator.statistics["stream_read_active_prefetch_operations"] == 0
         await settle()
         assert b.operator.statistics["stream_read_active_memory_in_use"] == 4 * BLOCK
         await b.operator.aclose()
-        assert told(b.operator.statistics, GAUGES) == {}
+        assert counts_of(b.operator.statistics, GAUGES) == {}
 
 
 async def test_an_operator_that_closes_takes_what_its_readers_held() -> None:
@@ -326,7 +326,7 @@ async def test_an_operator_that_closes_takes_what_its_readers_held() -> None:
         view = await reader.view_at(0, 10)
         assert reader.statistics["stream_read_active_memory_in_use"] == BLOCK
         await b.operator.aclose()
-        assert told(reader.statistics, GAUGES) == told(b.operator.statistics, GAUGES) == {}
+        assert counts_of(reader.statistics, GAUGES) == counts_of(b.operator.statistics, GAUGES) == {}
         assert bytes(view) == b.data[:10]
 
 
@@ -364,7 +364,7 @@ async def test_closing_logs_what_was_counted(caplog: pytest.LogCaptureFixture) -
     assert "=0" not in lines[0].replace("window=0", "")
 
 
-async def test_nothing_is_described_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_described_without_a_log_at_debug(monkeypatch: pytest.MonkeyPatch) -> None:
     def described(statistics: Statistics) -> str:
         raise AssertionError("the log is not at DEBUG")
 

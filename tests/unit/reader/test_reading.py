@@ -291,11 +291,11 @@ async def test_views() -> None:
         assert reader.statistics["stream_read_operations"] == 7
 
 
-async def test_progress_is_told_and_may_raise(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[int] = []
+async def test_progress_is_reported_and_its_callback_may_raise(caplog: pytest.LogCaptureFixture) -> None:
+    reported: list[int] = []
 
     def progress(count: int) -> None:
-        told.append(count)
+        reported.append(count)
         raise RuntimeError("the callback is broken")
 
     async with bench(SMALL) as b, b.reader(on_progress=progress) as reader:
@@ -305,7 +305,7 @@ async def test_progress_is_told_and_may_raise(caplog: pytest.LogCaptureFixture) 
         await reader.readinto(bytearray(40))
         await reader.view_at(0, 50)
         await reader.read_at(SMALL, 5)
-    assert told == [10, 20, 30, 40, 50]
+    assert reported == [10, 20, 30, 40, 50]
     assert "on_progress failed" in caplog.text
 
 

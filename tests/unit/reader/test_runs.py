@@ -81,7 +81,7 @@ async def test_a_stray_read_ahead_of_a_run_does_not_move_it(r: Reader) -> None:
     assert len(r.windows.runs) == known
 
 
-async def test_a_run_is_told_of_by_the_first_read_in_each_block_that_was_fetched_ahead(r: Reader) -> None:
+async def test_a_run_is_reported_by_the_first_read_in_each_block_that_was_fetched_ahead(r: Reader) -> None:
     """So its window moves on while it finds everything it wants."""
     await r.run(0, 4)
     before = r.run_from(0)

@@ -126,7 +126,7 @@ async def test_two_calls_at_once_share_the_requests_they_have_in_common() -> Non
 @checks("s3a:V16")
 @pytest.mark.parametrize("consumers", [2, 7])
 async def test_several_tasks_consume_one_call(consumers: int) -> None:
-    """Each range is given out once, whoever asks first; all of them end."""
+    """Each range is given out once, to the task that asks first; all tasks end."""
     async with ahead_bench() as b:
         reader, _ = await fetching_ahead(b)
         ranges = [(start, start + 10) for start in range(3 * BLOCK, SIZE, BLOCK)]
@@ -159,7 +159,7 @@ async def test_several_tasks_consume_one_call_in_little_memory() -> None:
 @pytest.mark.parametrize("size", [10, 6 * BLOCK], ids=["small ranges", "larger than a request may be"])
 @pytest.mark.parametrize("rounds", [0, 1, 3, 10, 30])
 async def test_a_cancelled_consumer_takes_nothing_with_it(rounds: int, size: int) -> None:
-    """Whoever asks next gets what it waited for: no range is lost, none comes twice."""
+    """The next consumer gets what the cancelled one waited for: no range is lost, none comes twice."""
     async with ahead_bench(memory_bytes=16 * BLOCK) as b:
         reader, _ = await fetching_ahead(b)
         ranges = [(start, start + size) for start in range(20 * BLOCK, 40 * BLOCK, 7 * BLOCK)]

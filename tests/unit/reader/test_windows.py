@@ -330,7 +330,7 @@ def test_two_runs_and_random_reads_in_turns_keep_both_windows(at_cursor: bool) -
     assert made.abandoned == []
 
 
-def test_no_more_than_so_many_runs_are_remembered_and_scattered_reads_go_first() -> None:
+def test_the_runs_remembered_are_bounded_and_scattered_reads_go_first() -> None:
     made = tape()
     made.run(0, BLOCK, 8)
     scatter(made, 10 * RUNS_MAX)
@@ -365,7 +365,7 @@ def test_a_window_ends_where_the_next_run_began() -> None:
 
 
 def test_a_run_that_the_cursor_left_bounds_no_window() -> None:
-    """Only one that goes on beside it: whoever jumps back reads on through where it was."""
+    """Only a run that goes on beside it: a reader that jumps back reads on through where it was."""
     made = tape("sequential")
     made.run(20 * BLOCK, BLOCK, 4, at_cursor=True)
     made.read(14 * BLOCK, 15 * BLOCK, at_cursor=True)
@@ -390,7 +390,7 @@ def test_who_says_that_it_reads_to_the_end_has_the_whole_window_at_its_first_rea
     assert look.ahead == (4 * BLOCK, (4 + AHEAD) * BLOCK)
 
 
-def test_forgetting_begins_anew() -> None:
+def test_forgetting_starts_again() -> None:
     made = tape()
     scatter(made, 40)
     made.windows.forget()

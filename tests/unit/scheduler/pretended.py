@@ -1,4 +1,4 @@
-"""A format without bytes: columns of pages with so many rows each, which arrive when the test says so."""
+"""A format without bytes: columns of pages with a given number of rows each, which arrive when the test says so."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence

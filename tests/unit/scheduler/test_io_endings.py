@@ -51,7 +51,7 @@ async def test_a_request_that_fails_fails_its_reads_alone() -> None:
             await a_request_that_fails_fails_its_reads_alone(failing)
 
 
-async def test_each_waiter_has_an_error_of_its_own_and_nobody_need_look() -> None:
+async def test_each_waiter_has_an_error_of_its_own_which_may_go_unread() -> None:
     async with scene() as s:
         read = s.io.submit([(0, 10)], 0)
         waits = [asyncio.create_task(read.wait()) for _ in range(2)]
@@ -110,7 +110,7 @@ async def test_no_memory_is_an_error_of_the_read(monkeypatch: pytest.MonkeyPatch
 # --- giving up and closing --------------------------------------------------------------------------------------------
 
 
-async def test_a_request_nobody_needs_is_broken_off() -> None:
+async def test_a_request_that_no_read_needs_is_broken_off() -> None:
     async with scene() as s:
         one, two = s.io.submit([(0, 10)], 0), s.io.submit([(20, 30)], 0)
         await settle()

@@ -125,7 +125,7 @@ def test_the_rest_of_an_admitted_submission_may_exceed_the_budget() -> None:
     file = QueuedFile(0)
     queue.submit(file, [(0, 90), (200, 290), (400, 490)], row=0)
     queue.submit(file, [(600, 690)], row=0)
-    assert taken(queue, 95) == [(0, 90), (200, 290), (400, 490), (600, 690)]  # It all fits: nobody counts down here.
+    assert taken(queue, 95) == [(0, 90), (200, 290), (400, 490), (600, 690)]  # It all fits: no number counts down here.
     queue = IoQueue(slots=10, request_bytes_max=100)
     queue.submit(file, [(0, 90), (200, 290), (400, 490)], row=0)
     queue.submit(file, [(600, 690)], row=0)
@@ -364,6 +364,6 @@ def test_a_planned_request_waits_for_what_is_still_to_be_submitted() -> None:
     awaited = queue.submit(file, [(200, 250)], row=2)
     assert taken(queue) == []
     queue.want(awaited)
-    assert taken(queue) == [(200, 250)]  # Whoever waits for it would wait for ever.
+    assert taken(queue) == [(200, 250)]  # A waiter for it would wait for ever.
     queue.submit(file, [(250, 300)], row=3)
     assert taken(queue) == [(250, 300)]

@@ -15,7 +15,7 @@ from tests.unit.gates import in_case
 
 
 class Piece(NamedTuple):
-    """A piece of a submission, for which the rules are written: nobody need know how many are queued as one part."""
+    """A piece of a submission, for which the rules are written, however many of them are queued as one part."""
 
     submission: Submission
     number: int
@@ -352,7 +352,7 @@ def test_a_decoder_in_row_order_always_gets_on() -> None:
 
 
 def test_a_slow_consumer_holds_the_budget_and_one_submission_at_most() -> None:
-    """Nobody waits, requests end at once: with the rule of Lance all of the file would come."""
+    """No reader waits, requests end at once: with the rule of Lance all of the file would come."""
     for seed in range(200):
         chosen = random.Random(seed)
         watched = Watched(budget=100, slots=3, most=40, gaps=[4])

@@ -76,8 +76,8 @@ async def test_the_defaults_follow_the_runtime() -> None:
         assert s.service.request_bytes_max == REQUEST_BYTES_MAX
         small = IoService(s.bench.operator.accessor(), s.bench.runtime, budget_bytes=8 * MIB)
         assert small.request_bytes_max == MIB
-        told = IoService(s.bench.operator.accessor(), s.bench.runtime, wanted_bytes=100 * MIB)
-        assert told.request_bytes_max == 100 * MIB // 32
+        large = IoService(s.bench.operator.accessor(), s.bench.runtime, wanted_bytes=100 * MIB)
+        assert large.request_bytes_max == 100 * MIB // 32
 
 
 def test_little_is_cut_into_many_requests_and_much_into_large_ones() -> None:
@@ -172,7 +172,7 @@ async def test_what_exceeds_the_budget_evicts_cached_blocks_too() -> None:
 
 
 async def test_a_budget_is_no_larger_than_the_memory_there_is() -> None:
-    """Nobody could ever grant it, and who queues behind it would wait for ever."""
+    """A larger one could never be granted, and requests that queue behind it would wait for ever."""
     async with scene(budget_bytes=1 << 40, gap_bytes=0, runtime={"memory_bytes": 100 * KIB}) as s:
         s.io.submit([(0, 90 * KIB)], 0)
         s.io.submit([(200_000, 500_000)], 1)

@@ -1,4 +1,4 @@
-"""The order in which pages are scheduled, and what the decode loop is told of it."""
+"""The order in which pages are scheduled, and what it reports to the decode loop."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ class Named:
 
 
 def columns_of(*pages: list[int]) -> tuple[list[PretendedColumn], list[str]]:
-    """Columns with so many rows in each page, and their common log."""
+    """Columns with these numbers of rows in each page, and their common log."""
     log: list[str] = []
     return [PretendedColumn(index, rows, log, Named) for index, rows in enumerate(pages)], log
 

@@ -17,6 +17,7 @@ from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
 from aioprefetch.spark.option_names import OPTIONS, SECRETS, option_name
 from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
 from aioprefetch.spark.settings import SourceSettings, parse_options
+from aioprefetch.testing.conformance.ids import checks
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
@@ -254,7 +255,8 @@ def test_files_that_may_be_unread_are_not_cleaned(options: dict[str, str], named
     parsed(stateLocation="s3://bucket/state", **options)
 
 
-def test_f1_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_said() -> None:
+@checks("source:F1")
+def test_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_said() -> None:
     assert parsed().partitioning.split_files is None
     assert parsed(splitFiles="true").partitioning.split_files is True
     assert parsed(splitFiles="false").partitioning.split_files is False

@@ -1,4 +1,4 @@
-"""The fault server is right when it is told nothing, and wrong to the byte when it is told how."""
+"""The fault server is right without rules, and wrong to the byte where a rule says how."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The watch on event loops: it finds the package's code that holds a loop, and nobody else's."""
+"""The watch on event loops: it finds code of the package that holds a loop, and no other code."""
 
 import asyncio
 import gc

@@ -114,7 +114,7 @@ def mutate(rng: random.Random, stream: bytes, head_bytes: int) -> bytes:
 
 
 def split(rng: random.Random, count: int) -> list[int]:
-    """Sizes of pieces in which so many bytes arrive."""
+    """Sizes of pieces in which ``count`` bytes arrive."""
     style = rng.randrange(4)
     if style == 0:
         return []

@@ -139,7 +139,7 @@ async def test_cancelled_while_waiting_for_a_place() -> None:
 
 
 async def test_cancelled_together_with_its_end() -> None:
-    """The response came in the same turn of the loop: nothing hangs, whoever wins."""
+    """The response came in the same turn of the loop: nothing hangs, whether the response or the cancellation wins."""
     async with served(None, is_warm=True) as (client, server):
         for _ in range(20):
             task = asyncio.ensure_future(fetch(client, server))

@@ -192,15 +192,15 @@ async def test_bytes_on_an_idle_connection_close_it() -> None:
     async def handle(peer: Peer) -> None:
         await peer.request()
         await peer.send(reply(SMALL))
-        await told.wait()
+        await may_follow.wait()
         await peer.send(reply(b"smuggled"))
         await peer.gone()
 
-    told = asyncio.Event()
+    may_follow = asyncio.Event()
     async with RawServer(handle) as server, client_of() as client:
         assert await get(client, server.target()) == SMALL
         assert client.snapshot().open == 1
-        told.set()
+        may_follow.set()
         await eventually(lambda: client.snapshot().open == 0)
         assert await get(client, server.target()) == SMALL
 

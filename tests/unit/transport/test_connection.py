@@ -1,4 +1,4 @@
-"""One connection, driven by hand: what is no whole response, how slow it may be, and what its owner is told."""
+"""One connection, driven by hand: incomplete responses, how slow they may be, and what is reported to its owner."""
 
 import random
 
@@ -31,7 +31,7 @@ def test_a_body_lands_in_its_pieces(mode: str, piece_bytes: int) -> None:
 
 
 def head_of(size: int) -> bytes:
-    """The head of an empty answer that has so many bytes."""
+    """The head of an empty response: a head of ``size`` bytes."""
     bare = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: \r\n\r\n"
     return bare.replace(b"X: ", b"X: " + b"v" * (size - len(bare)))
 

@@ -1,4 +1,4 @@
-"""How answers end, over TCP and over TLS: whole, cut, or followed by what nobody asked for. Never short in silence."""
+"""How responses end, over TCP and TLS: whole, cut, or followed by bytes without a request. Never short in silence."""
 
 import asyncio
 import socket
@@ -146,7 +146,7 @@ async def test_a_body_that_is_cut(security: Any, kind: str, says_so: bool) -> No
                     await way(http, target_of(server.url()))
 
 
-# --- what nobody asked for -------------------------------------------------------------------------------------------
+# --- bytes without a request ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [5, 100_000])

@@ -69,7 +69,7 @@ class Case:
         assert done.done(), "it hangs"
         error = done.exception()
         content = taker.content()
-        assert model.body.startswith(content), "bytes that nobody sent"
+        assert model.body.startswith(content), "bytes that the peer never sent"
         if error is None:
             self.outcomes["exact"] += 1
             assert (content, model.is_whole) == (model.body, True), "the body ended too early"

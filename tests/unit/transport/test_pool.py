@@ -18,7 +18,7 @@ SMALL, LARGE = content(100), content(200_000)
 
 
 class Gate:
-    """A handler that answers when it is told to."""
+    """A handler that responds when the test lets it."""
 
     def __init__(self) -> None:
         self.permits = asyncio.Semaphore(0)
@@ -34,7 +34,7 @@ class Gate:
 
 
 def check(client: HttpClient, *, idle: int) -> None:
-    """Every place is that of an open connection, every idle connection can be used, and nobody waits."""
+    """Every place is that of an open connection, every idle connection can be used, and no caller waits."""
     pool = client._pool
     assert pool.open_count == len(pool._open) == pool.idle_count == idle
     kept = [connection for connections in pool._idle.values() for connection in connections]
@@ -294,7 +294,7 @@ async def test_a_connection_that_is_lost_before_it_was_used(monkeypatch: pytest.
 
 
 async def test_a_connection_that_is_there_when_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made in the turn before, and whoever asked has not got it yet."""
+    """It was made in the turn before, and the caller has not got it yet."""
     closing: list[asyncio.Task[None]] = []
 
     async def connect(route: Route, on_lost: Callable[[Connection], None]) -> Connection:

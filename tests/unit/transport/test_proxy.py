@@ -200,7 +200,7 @@ REFUSALS: list[tuple[bytes, type[Error], str]] = [
 
 @pytest.mark.parametrize(("response", "kind", "words"), REFUSALS)
 async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None:
-    """No request goes out, the connection is closed, and nothing secret is told."""
+    """No request goes out, the connection is closed, and the error has no secret."""
     proxy = ScriptedProxy(response, then="close")
     async with serving(proxy.serve) as port, client() as http:
         target = target_of(f"https://inner.example:443/k?{CANARY}", proxy_at(port, f"Basic {CANARY}"))

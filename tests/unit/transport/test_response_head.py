@@ -105,7 +105,7 @@ def test_rule_4_http_1_0_knows_no_chunks() -> None:
 @pytest.mark.parametrize("is_head", [False, True])
 def test_rule_5_a_length_that_is_none(lines: bytes, is_head: bool) -> None:
     if is_head and lines.startswith((b"Content-Length: 00", b"Content-Length: 9223372036854775808")):
-        assert parse_head(head_of(lines), is_head=True).length == 0  # Whoever wants the field reads it with care.
+        assert parse_head(head_of(lines), is_head=True).length == 0  # A caller that wants the field checks it.
         return
     with pytest.raises(ProtocolError):
         parse_head(head_of(lines), is_head=is_head)
@@ -257,7 +257,7 @@ def test_another_protocol_is_refused(lines: bytes) -> None:
     if lines:
         with pytest.raises(ProtocolError, match="another protocol"):
             parse_head(data)
-    else:  # Whoever awaits a response refuses it.
+    else:  # A caller that awaits a response refuses it.
         assert refused_or_interim(data)
 
 

@@ -1,4 +1,4 @@
-"""When a response is too slow, against a plain model; and how often somebody looks."""
+"""When a response is too slow, against a plain model; and how often the timer looks."""
 
 from dataclasses import dataclass, field
 

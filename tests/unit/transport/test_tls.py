@@ -124,7 +124,7 @@ async def refused(http: HttpClient, target: Target, kind: type[Error], match: st
 async def test_a_certificate_that_proves_nothing(
     authority: Authority, tmp_path: Path, names: tuple[str, ...], days: int, trusted: bool, why: str
 ) -> None:
-    """For good, and no byte of the request was sent."""
+    """The error is permanent, and no byte of the request was sent."""
     log: list[bytes] = []
     (tmp_path / "other").mkdir()
     bundle = authority.bundle if trusted else Authority(tmp_path / "other", "another authority").bundle
@@ -153,14 +153,14 @@ async def test_a_name_is_checked_as_a_name(authority: Authority) -> None:
 async def test_the_server_gets_the_name_by_sni(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, host: str, sent: str | None
 ) -> None:
-    """By SNI; an address is no name, and the dot at the end is none of the certificate's."""
-    real, told = socket.getaddrinfo, []
+    """By SNI; an address is no name, and the dot at the end is not part of the certificate's name."""
+    real, server_names = socket.getaddrinfo, []
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **kinds: real("127.0.0.1", *more, **kinds))
     context = authority.context("localhost", "127.0.0.1")
-    context.sni_callback = lambda _, name, __: told.append(name)
+    context.sni_callback = lambda _, name, __: server_names.append(name)
     async with serving(answering(ok(b"x")), ssl=context) as port, client(ca_bundle=str(authority.bundle)) as http:
         assert await get(http, target_of(f"https://{host}:{port}/k")) == b"x"
-    assert told == [sent]
+    assert server_names == [sent]
 
 
 async def test_http_1_1_is_what_is_offered(authority: Authority) -> None:
@@ -257,7 +257,7 @@ async def test_a_server_that_hangs_up_within_the_handshake(reset: bool) -> None:
 
 
 async def test_to_read_the_authorities_has_an_end(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may lie on a disk that does not answer, or wait for a thread."""
+    """They may lie on a disk that does not respond, or wait for a thread."""
     may_go_on = threading.Event()
     real = tls_context
 
@@ -279,7 +279,7 @@ async def test_to_read_the_authorities_has_an_end(authority: Authority, monkeypa
 
 @pytest.mark.parametrize("host", [".example.com", "a" * 70 + ".com", "a..b"])
 async def test_a_host_that_no_certificate_could_name(host: str) -> None:
-    """Behind a proxy, where nobody else looks at it."""
+    """Behind a proxy, where no other check looks at it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -348,7 +348,7 @@ async def test_a_chunked_body(authority: Authority) -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 async def test_what_follows_a_body_is_no_response(authority: Authority, size: int) -> None:
-    """A response that nobody asked for is not taken for that of the next request."""
+    """A response without a request is not taken for that of the next request."""
     forged = ok(b"forged")
     async with over_tls(authority, answering(ok(b"x" * size) + forged)) as (http, port):
         target = target_of(f"https://127.0.0.1:{port}/k")

@@ -175,7 +175,7 @@ def ok(body: bytes, *more: str) -> bytes:
 
 
 def self_signed(folder: Path, address: str, *, days: int) -> Path:
-    """A certificate for an address that ends in so many days, with its key in the same file."""
+    """A certificate for an address that ends after ``days``, with its key in the same file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)

@@ -86,7 +86,7 @@ def test_streams_of_several_parts_in_any_pieces(kind: str, parts: list[bytes], s
 @checks("source:Q7")
 @pytest.mark.parametrize("kind", list(PACKERS))
 @pytest.mark.parametrize("offsets", [True, False])
-async def test_q7_a_compressed_file_is_read_with_offsets_in_what_was_decompressed(kind: str, offsets: bool) -> None:
+async def test_a_compressed_file_is_read_with_offsets_in_what_was_decompressed(kind: str, offsets: bool) -> None:
     lines = [f"line {number}" for number in range(5000)]
     data = "\n".join(lines).encode()
     async with new_operator() as operator:
@@ -98,7 +98,8 @@ async def test_q7_a_compressed_file_is_read_with_offsets_in_what_was_decompresse
             assert data[offset:].startswith(row["value"].encode() + b"\n") or row["value"] == lines[-1]
 
 
-async def test_q7_the_option_counts_whatever_the_name_ends_with() -> None:
+@checks("source:Q7")
+async def test_the_option_counts_whatever_the_name_ends_with() -> None:
     async with new_operator() as operator:
         file = await put(operator, "a.data", gzip.compress(b"x\ny\n"))
         found = await read(operator, file, TEXT, format="text", compression="gzip")
@@ -109,7 +110,8 @@ async def test_q7_the_option_counts_whatever_the_name_ends_with() -> None:
         assert [row["value"] for row in found.rows] == ["x", "y"]
 
 
-async def test_q7_a_part_of_a_compressed_file_is_refused_and_never_a_range_of_its_bytes() -> None:
+@checks("source:Q7")
+async def test_a_part_of_a_compressed_file_is_refused_and_never_a_range_of_its_bytes() -> None:
     async with new_operator() as operator:
         file = await put(operator, "a.txt.gz", gzip.compress(b"x\ny\n" * 100))
         with pytest.raises(InvalidArgument, match="only be read whole"):

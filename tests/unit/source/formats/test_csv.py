@@ -19,6 +19,7 @@ from aioprefetch.source.formats import can_split
 from aioprefetch.source.formats.csv_records import Quoting
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 from tests.unit.source.reading.stores import URL, Shelf
 
@@ -137,7 +138,8 @@ async def test_a_broken_record_is_named_by_its_offset(data: bytes, offset: int, 
     assert message in str(error)
 
 
-async def test_f5_a_ragged_item_fails_as_the_whole_does() -> None:
+@checks("source:F5")
+async def test_a_ragged_item_fails_as_the_whole_does() -> None:
     data = b"a,b\n1,x\n" + b"2\n" * 20
     async with new_operator() as operator:
         file = await put(operator, "a.csv", data)

@@ -12,6 +12,7 @@ from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.formats import lines as lines_module
 from aioprefetch.source.formats.csv_records import Quoting, RecordCutter, record_spans
 from aioprefetch.source.formats.lines import LineCutter, LineEnds
+from aioprefetch.testing.conformance.ids import checks
 
 CONTENT = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"|", b"||", b"\n\n", b"x" * 9])).map(b"".join)
 SEPARATORS = st.sampled_from([None, b"\n", b"\r\n", b"|", b"a|", b"bc\n"])
@@ -41,8 +42,9 @@ def cut(data: bytes, sizes: list[int], cutter: LineCutter | RecordCutter) -> lis
     return [(one.offset, one.data) for one in found if one is not None]
 
 
+@checks("source:F5")
 @given(CONTENT, st.lists(st.integers(0, 100), max_size=4), st.lists(st.integers(1, 12), min_size=1), SEPARATORS)
-def test_f5_every_line_lies_in_the_one_range_in_which_it_starts(
+def test_every_line_lies_in_the_one_range_in_which_it_starts(
     data: bytes, cuts: list[int], sizes: list[int], separator: bytes | None
 ) -> None:
     whole = oracle(data, separator)

@@ -15,6 +15,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidArgument, ObjectChanged, Un
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import Wanted, can_split, compression_of, format_of
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
@@ -50,7 +51,8 @@ async def test_items_of_a_large_file_bring_little_more_than_their_bytes() -> Non
         assert cost(operator)[1] <= len(data) + 3 * 64 * 1024 + 2
 
 
-async def test_f5_csv_items_ask_once_more_for_the_head() -> None:
+@checks("source:F5")
+async def test_csv_items_ask_once_more_for_the_head() -> None:
     data = b"b,a\n" + b"x,1\n" * 50_000
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     async with new_operator() as operator:
@@ -60,7 +62,8 @@ async def test_f5_csv_items_ask_once_more_for_the_head() -> None:
         assert cost(operator)[0] == 2
 
 
-async def test_q6_a_file_that_was_overwritten_or_has_grown_is_never_mixed() -> None:
+@checks("source:Q6")
+async def test_a_file_that_was_overwritten_or_has_grown_is_never_mixed() -> None:
     async with new_operator() as operator:
         for key in ("a.txt", "a.jsonl", "a.csv", "a.bin"):
             file = await put(operator, key, b'{"value":1}\n')

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import can_split
 from aioprefetch.source.options import FormatOptions
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 EXAMPLES = settings(max_examples=25, deadline=None)
@@ -81,9 +82,10 @@ async def test_a_quote_of_records_that_span_lines_is_no_half_of_a_character() ->
         assert [list(row.values()) for row in found.rows] == [["ポ", "ポ\nx"], ["1", "2"]]
 
 
+@checks("source:F5")
 @EXAMPLES
 @given(st.lists(st.tuples(WORD, ENDS)), CUTS, MARK, st.booleans())
-async def test_f5_text_in_items_is_text_as_a_whole(
+async def test_text_in_items_is_text_as_a_whole(
     lines: list[tuple[str, str]], cuts: list[int], mark: bool, last_end: bool
 ) -> None:
     data = joined(lines, mark=mark, last_end=last_end)
@@ -121,9 +123,10 @@ JSON_SCHEMA = pa.schema(
 )
 
 
+@checks("source:F5")
 @EXAMPLES
 @given(st.lists(st.tuples(RECORDS | st.none(), ENDS)), CUTS, MARK, st.booleans(), st.booleans())
-async def test_f5_json_lines_in_items_are_json_lines_as_a_whole(
+async def test_json_lines_in_items_are_json_lines_as_a_whole(
     records: list[tuple[dict[str, Any] | None, str]], cuts: list[int], mark: bool, last_end: bool, ascii_only: bool
 ) -> None:
     texts = [("" if one is None else json.dumps(one, ensure_ascii=ascii_only), end) for one, end in records]
@@ -143,6 +146,7 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x00"), max_
 CSV_SCHEMA = pa.schema([("é", pa.string()), ("number", pa.int64()), ("missing", pa.string()), ("c", pa.string())])
 
 
+@checks("source:F5")
 @EXAMPLES
 @given(
     st.lists(st.tuples(CELL, CELL, st.integers(-(1 << 63), (1 << 63) - 1))),
@@ -152,7 +156,7 @@ CSV_SCHEMA = pa.schema([("é", pa.string()), ("number", pa.int64()), ("missing",
     st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
     st.integers(0, 3),
 )
-async def test_f5_csv_in_items_is_csv_as_a_whole(
+async def test_csv_in_items_is_csv_as_a_whole(
     rows: list[tuple[str, str, int]], cuts: list[int], mark: bool, end: str, quoting: Any, blanks: int
 ) -> None:
     out = io.StringIO(newline="")
@@ -172,9 +176,10 @@ async def test_f5_csv_in_items_is_csv_as_a_whole(
         assert int(line[2]) == one["number"]
 
 
+@checks("source:F5")
 @EXAMPLES
 @given(st.lists(st.text("ab,1", max_size=6)), CUTS, st.sampled_from(["||", "|", "<br>", "\r\n", "\n"]))
-async def test_f5_records_end_with_the_separator_that_was_given(lines: list[str], cuts: list[int], end: str) -> None:
+async def test_records_end_with_the_separator_that_was_given(lines: list[str], cuts: list[int], end: str) -> None:
     options: dict[str, Any] = {"line_separator": end}
     if not can_split(SourceFile("a.txt", 1), FormatOptions(line_separator=end)):
         assert end == "||"  # Where its end is its beginning, only the whole file tells which is which.
@@ -190,11 +195,12 @@ async def test_f5_records_end_with_the_separator_that_was_given(lines: list[str]
     assert [row["n"] for row in rows] == list(range(len(lines)))
 
 
+@checks("source:F5")
 @EXAMPLES
 @given(
     st.lists(st.tuples(st.text("aé€ÿ", max_size=5), st.integers(0, 9))), CUTS, st.sampled_from(["latin-1", "cp1252"])
 )
-async def test_f5_items_of_an_encoding_of_single_bytes(
+async def test_items_of_an_encoding_of_single_bytes(
     rows: list[tuple[str, int]], cuts: list[int], encoding: str
 ) -> None:
     rows = [(text.encode(encoding, "ignore").decode(encoding), number) for text, number in rows]

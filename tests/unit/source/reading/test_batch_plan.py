@@ -14,6 +14,7 @@ from aioprefetch.source.fetch.partitioning import partition_count
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, plan_batch
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -119,8 +120,9 @@ async def test_footers_are_read_only_where_they_help() -> None:
         assert len(shelf.seen.paths) == 20
 
 
+@checks("source:F1")
 @pytest.mark.parametrize("split", [None, True, False])
-async def test_f1_large_files_are_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch, split: bool | None) -> None:
+async def test_large_files_are_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch, split: bool | None) -> None:
     """Unless it is refused: a batch of one huge file uses all cores."""
     monkeypatch.setattr(partitioning, "PARTITION_BYTES_MIN", 10_000)
     async with Shelf() as shelf:

@@ -22,6 +22,7 @@ from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.formats.columnar import RowNumbers
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, read_items
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.reading.stores import URL, Shelf, parquet
 
 DEFAULTS = FormatOptions(), ReadOptions()
@@ -34,9 +35,10 @@ def cut(file: SourceFile, cuts: list[int]) -> list[FetchItem]:
     return [FetchItem(file, start, end) for start, end in itertools.pairwise(edges)]
 
 
+@checks("source:F5")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 60), st.integers(1, 25), st.booleans(), st.lists(st.integers(0, 10_000), max_size=6))
-async def test_f5_row_groups_belong_to_the_item_in_which_they_start(
+async def test_row_groups_belong_to_the_item_in_which_they_start(
     rows: int, group_rows: int, use_dictionary: bool, cuts: list[int]
 ) -> None:
     table = pa.table({"x": [f"{n % 3}" for n in range(rows)], "n": pa.array(range(rows), pa.int64())})
@@ -274,9 +276,10 @@ async def test_a_dataset_is_one_file_of_a_batch(dataset: dict[str, bytes], root:
     assert [row["_offset"] for row in rows] == list(range(90))
 
 
+@checks("source:F5")
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 10_000), max_size=5))
-async def test_f5_ranges_of_a_lance_file_share_its_rows(
+async def test_ranges_of_a_lance_file_share_its_rows(
     dataset: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, cuts: list[int]
 ) -> None:
     lance_file = pytest.importorskip("lance.file")

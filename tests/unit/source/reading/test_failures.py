@@ -24,6 +24,7 @@ from aioprefetch.source.reading.failures import reason_of
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -79,9 +80,10 @@ GOOD = [{"n": number * 10 + row} for number in (0, 1, 3, 4) for row in range(3)]
 ERRORS = {"missing": NotFound, "changed": ObjectChanged, "corrupt": UntrustedMetadata}
 
 
+@checks("source:Q6")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", list(ERRORS))
-async def test_q6_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) -> None:
+async def test_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) -> None:
     async with Shelf() as shelf:
         items = await spoiled(shelf, kind, how)
         with pytest.raises(ERRORS[how]) as caught:
@@ -91,10 +93,11 @@ async def test_q6_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) ->
         assert caught.value.context["file"] == f"{URL}/2.{kind}"
 
 
+@checks("source:Q6")
 @pytest.mark.parametrize("size", ["small", "large"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("url", ["file:///data", URL])
-async def test_q6_a_changed_file_is_named_with_the_options_of_spark_that_help(url: str, kind: str, size: str) -> None:
+async def test_a_changed_file_is_named_with_the_options_of_spark_that_help(url: str, kind: str, size: str) -> None:
     """Of a local file, which may still be written, the hint also says what its writer should do."""
     settings = SourceSettings(url=url, location=SourceUrl(url))
     async with Shelf() as shelf:
@@ -107,9 +110,10 @@ async def test_q6_a_changed_file_is_named_with_the_options_of_spark_that_help(ur
     assert ("write it elsewhere, then rename it" in str(caught.value)) == url.startswith("file:")
 
 
+@checks("source:Q6")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", list(ERRORS))
-async def test_q6_a_spoiled_file_is_left_out_whole_and_written_down(
+async def test_a_spoiled_file_is_left_out_whole_and_written_down(
     kind: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Shelf() as shelf:

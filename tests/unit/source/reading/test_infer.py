@@ -11,6 +11,7 @@ from aioprefetch.errors import ConfigInvalid, NotFound, UntrustedMetadata
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import infer, infer_schema, list_files
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.reading.stores import Shelf, jsonl, parquet
 
 
@@ -94,7 +95,8 @@ async def test_a_file_in_which_a_field_is_always_null_says_nothing_of_it() -> No
         assert found.types == [pa.string()] * 3
 
 
-async def test_q6_a_prefix_without_objects_names_url_and_glob() -> None:
+@checks("source:Q6")
+async def test_a_prefix_without_objects_names_url_and_glob() -> None:
     async with Shelf() as shelf:
         options = FormatOptions()
         files = list_files(shelf.operator, options, glob="*.jsonl")
@@ -105,7 +107,8 @@ async def test_q6_a_prefix_without_objects_names_url_and_glob() -> None:
             await infer_schema(shelf.operator, list_files(shelf.operator, options), options)
 
 
-async def test_q6_an_unreadable_schema_names_its_file() -> None:
+@checks("source:Q6")
+async def test_an_unreadable_schema_names_its_file() -> None:
     async with Shelf() as shelf:
         files = [
             await shelf.put("0.parquet", b"no parquet at all"),

@@ -11,6 +11,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, Permission
 from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, read_items
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -267,7 +268,8 @@ async def test_settings_of_openfile_are_checked_for_every_format(kind: str) -> N
             await shelf.rows([file], task_of(open_file={f"{prefix}must.fs.x": "1"}))
 
 
-async def test_q6_an_archived_object_fails_with_what_to_do() -> None:
+@checks("source:Q6")
+async def test_an_archived_object_fails_with_what_to_do() -> None:
     """It is not missing: no policy passes over it."""
     async with Shelf() as shelf:
         file = await shelf.put("0.jsonl", data_of("jsonl", 0, 2))

@@ -12,6 +12,7 @@ from aioprefetch.errors import ConfigInvalid, ObjectChanged, Unsupported, Untrus
 from aioprefetch.source.formats import parquet as parquet_format
 from aioprefetch.source.options import FailureOptions, FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask
+from aioprefetch.testing.conformance.ids import checks
 from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
 
 ADDED = [("_file", pa.string()), ("_offset", pa.int64()), ("_rescued", pa.string())]
@@ -43,9 +44,10 @@ def task_of(schema: pa.Schema, **options: Any) -> ReadTask:
     )
 
 
+@checks("source:Q7")
 @pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "text"])
-async def test_q7_files_parsed_together_give_what_each_gives_alone(kind: str, is_compressed: bool) -> None:
+async def test_files_parsed_together_give_what_each_gives_alone(kind: str, is_compressed: bool) -> None:
     contents = [*USUAL[kind], *itertools.chain.from_iterable((odd, *USUAL[kind][:2]) for odd in ODD[kind])]
     task = task_of(TEXT if kind == "text" else SCHEMA)
     async with Shelf() as shelf:
@@ -97,8 +99,9 @@ async def test_a_small_file_that_holds_much_comes_in_pieces_from_one_request() -
         assert shelf.seen.paths == ["a.jsonl.gz"]
 
 
+@checks("source:Q6")
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "text", "bin", "jsonl.gz", "parquet"])
-async def test_q6_small_files_are_held_to_their_version_and_to_settings_of_open_file(kind: str) -> None:
+async def test_small_files_are_held_to_their_version_and_to_settings_of_open_file(kind: str) -> None:
     plain = USUAL.get(kind.partition(".")[0], [b"n\n1\n"])[0]
     old = {"jsonl.gz": gzip.compress(plain), "parquet": parquet(pa.table({"n": [1]}))}.get(kind, plain)
     schema = {"text": TEXT.remove(TEXT.get_field_index("_rescued")), "bin": pa.schema([("content", pa.binary())])}.get(
@@ -126,8 +129,9 @@ async def test_q6_small_files_are_held_to_their_version_and_to_settings_of_open_
 # --- fields that are known, and not wanted ----------------------------------------------------------------------------
 
 
+@checks("source:Q7")
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-async def test_q7_fields_that_a_projection_left_out_are_no_unknown_ones(kind: str) -> None:
+async def test_fields_that_a_projection_left_out_are_no_unknown_ones(kind: str) -> None:
     rows = [{"a": 1, "b": "x", "c": 2.5}, {"a": 2, "b": "y", "c": 0.5}]
     contents = {
         "jsonl": jsonl(rows),
