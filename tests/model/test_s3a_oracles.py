@@ -352,7 +352,7 @@ async def test_the_transitions_of_a_segment(before: SegmentState, after: Segment
         segment.become(after)
         assert segment.state is after
         return
-    with pytest.raises(Unexpected, match=f"{before.value} cannot become {after.value}; what may follow is ") as caught:
+    with pytest.raises(Unexpected, match=f"{before.value} cannot become {after.value}; allowed are: ") as caught:
         segment.become(after)
     follow = sorted(one.value for legal, one in LEGAL if legal is before)
     assert str(caught.value).endswith(", ".join(follow) or "nothing")

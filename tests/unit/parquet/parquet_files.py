@@ -1,5 +1,6 @@
 """Parquet files for tests: written by pyarrow into memory, and put together again with another footer."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.footer import Footer, footer_start, parse
+from aioprefetch.runtime.statistics import Counters
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from tests.unit.gates import Bench
 
@@ -66,8 +68,9 @@ def requests_of(bench: Bench) -> list[tuple[int, int | None]]:
 
 def footer_at_hand(data: bytes) -> Footer:
     """The footer of a file that is in memory whole, without a store."""
-    nowhere: Any = None
-    pinned = PinnedFile(nowhere, nowhere, "k", size=len(data), etag="e", tail=memoryview(data))
+    runtime: Any = SimpleNamespace(counters=Counters())
+    accessor: Any = None
+    pinned = PinnedFile(accessor, runtime, "k", size=len(data), etag="e", tail=memoryview(data))
     start = footer_start(pinned)
     return Footer(pinned, start, pinned.tail[start:-8], parse(pinned.tail[start:-8], pinned.tail[start:], "k"))
 
