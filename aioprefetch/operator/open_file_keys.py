@@ -152,7 +152,7 @@ class Settings:
             return None
         flag = _FLAGS.get(text.lower())
         if flag is None:
-            _warn_once(key, text[:_LOGGED_CHARACTERS_MAX], "true or false")
+            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], "true or false")
         return flag
 
     def names(self, key: str) -> list[str]:
@@ -167,7 +167,7 @@ class Settings:
         match = form.fullmatch(text)
         number = 0 if match is None else int(match[1]) << _SHIFT[match[2].lower()]
         if match is None or not -OFFSET_MAX - 1 <= number <= OFFSET_MAX:
-            _warn_once(key, text[:_LOGGED_CHARACTERS_MAX], wanted)
+            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], wanted)
             return None
         return number
 
@@ -184,8 +184,8 @@ def _note_once(message: str, name: str) -> None:
 
 
 @lru_cache(maxsize=256)
-def _warn_once(key: str, text: str, wanted: str) -> None:
-    # A job that opens a million files under one configuration logs this once, not a million times.
+def warn_once(key: str, text: str, wanted: str) -> None:
+    """Log a value that its key cannot use: once in the life of the process, though a job opens a million files."""
     logger.warning("open_file: %s=%r is not %s and counts as unset", key, text, wanted)
 
 
