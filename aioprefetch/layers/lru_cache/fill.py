@@ -326,7 +326,9 @@ class Fill:
             return
         assert self._turn is not None
         self._reservation = self._turn.reserve(head.size)
-        if self._reservation is None:  # Nothing to remember of the object: there is no memory just now.
+        if (
+            self._reservation is None
+        ):  # No free memory now. The object itself is cacheable, so ``self.head`` stays unset.
             self._bypass(head)
             return
         self.head = head

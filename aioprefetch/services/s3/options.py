@@ -110,7 +110,7 @@ class S3Options:
     @property
     def info(self) -> ServiceInfo:
         own = self._own_identity()
-        # With keys and an endpoint of its own nothing is left open that tells bytes apart, and no file is looked at.
+        # With explicit keys and an explicit endpoint the identity is complete: no AWS configuration file is read.
         files = not (own and self.endpoint_url)
         found = ambient(self.profile, has_identity=bool(own), files=files)
         return ServiceInfo(

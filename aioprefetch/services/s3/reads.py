@@ -155,7 +155,7 @@ class S3Reads:
 
     async def _read_via_aiobotocore(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
         # A condition that cannot be sent is compared when the response is here: a weak ETag never matches, and some
-        # stores answer 412 to "*" although the object exists.
+        # stores respond 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
         self._runtime.counters["transport_fallbacks"] += 1
         reply, end = await self._client.open(

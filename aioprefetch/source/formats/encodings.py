@@ -83,9 +83,9 @@ def undecodable(data: bytes, error: UnicodeDecodeError, encoding: str, *, path: 
 
 
 def _half_pair(encoding: str, *, path: str, offset: int) -> Exception:
-    """Bytes that stand for half of a surrogate pair, which some encodings allow."""
+    """The error for bytes that encode an unpaired surrogate, which some encodings allow."""
     return corrupt(
-        f"what is decoded from {encoding} has half of a surrogate pair in it, which is no text",
+        f"the text decoded from {encoding} contains an unpaired surrogate",
         path=path,
         offset=offset,
         encoding=encoding,
@@ -141,7 +141,7 @@ class Transcoder:
                 encoding=self.encoding,
             )
         if self._waiting_bytes < held and not is_last:
-            return b""  # What it holds (of UTF-7, all of a section in base64) it decodes again each time.
+            return b""  # The decoder decodes all held bytes again at each call; UTF-7 holds whole base64 sections.
         piece = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         try:

@@ -46,7 +46,7 @@ def _integer(text: str) -> Integer | Number:
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uint8)
 
-_HALF_PAIR = "an unknown field has half of a surrogate pair in it, which is no text"
+_HALF_PAIR = "an unknown field contains an unpaired surrogate"
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=_integer)
 
