@@ -279,5 +279,5 @@ def _fields(request: ReadRequest, range_text: str | None) -> bytes:
 
 def _condition(name: str, etag: str, request: ReadRequest) -> str:
     if not (etag.isprintable() and etag.isascii()):
-        raise InvalidArgument(f"{etag!r} is no ETag", operation="read", path=request.path)
+        raise InvalidArgument(f"{etag!r} is not a valid ETag", operation="read", path=request.path)
     return f"{name}: {quote_etag(etag)}\r\n"

@@ -45,7 +45,7 @@ class NotConvertible(Exception):
     """A value that its column cannot hold; ``name`` is the column, with the path of fields within it."""
 
     def __init__(self, name: str, value: object, kind: pa.DataType) -> None:
-        super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is no {kind}")
+        super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is not a valid {kind}")
         self.name = name
         self.value = value
         self.kind = kind

@@ -33,7 +33,7 @@ def codec_name(encoding: str) -> str:
             operation="read_items",
         ) from None
     if not getattr(found, "_is_text_encoding", True) or found.name in _NO_FILES:
-        raise ConfigInvalid(f"encoding={encoding!r} is no encoding of text files", operation="read_items")
+        raise ConfigInvalid(f"encoding={encoding!r} is not a known encoding of text files", operation="read_items")
     return "utf-8" if found.name == "utf-8-sig" else found.name
 
 

@@ -148,7 +148,7 @@ def depth_of(text: bytes) -> int:
 def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:
     """The error for a value that does not fit the schema."""
     return corrupt(
-        f"a value of the column {error.name!r} is no {error.kind}: {shown(error.value)!r}",
+        f"a value of the column {error.name!r} is not a valid {error.kind}: {shown(error.value)!r}",
         path=path,
         offset=offset,
         column=error.name,

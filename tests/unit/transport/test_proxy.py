@@ -323,6 +323,6 @@ async def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatc
     """It is not shown: there may be a password in it."""
     monkeypatch.setenv("http_proxy", url)
     monkeypatch.setenv("no_proxy", "")
-    with pytest.raises(ConfigInvalid, match="no URL like") as caught:
+    with pytest.raises(ConfigInvalid, match="not a URL like") as caught:
         await read(Http("http://inner.example/"))
     assert CANARY not in repr(caught.value)
