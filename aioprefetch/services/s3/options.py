@@ -180,7 +180,7 @@ class S3Options:
         return f"{self.prefix}/" if self.prefix else ""
 
     def connections(self, concurrency: int) -> int:
-        """How many connections the pool holds for a runtime that lets ``concurrency`` requests through."""
+        """The number of pooled connections for a runtime that lets ``concurrency`` requests through."""
         return self.connections_max or concurrency + _CONNECTIONS_EXTRA
 
     def known_secrets(self) -> Iterator[str]:

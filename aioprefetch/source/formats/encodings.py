@@ -93,7 +93,7 @@ def _half_pair(encoding: str, *, path: str, offset: int) -> Exception:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """As ``bytes.decode`` would say, without making a text of it."""
+    """Raise the error of ``bytes.decode``, if any, without creating the text."""
     ends = pa.py_buffer(len(data).to_bytes(8, "little").rjust(16, b"\0"))
     array = pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data))
     try:
@@ -167,5 +167,5 @@ class Transcoder:
             raise _half_pair(self.encoding, path=self._path, offset=begin) from error
 
     def length(self, data: bytes) -> int:
-        """How many bytes of the file this UTF-8 was."""
+        """The number of bytes in the file that decoded to this UTF-8."""
         return len(data.decode().encode(self._plain))
