@@ -116,7 +116,7 @@ class Bench:
         self.store: Store = self.memory.store
         self._seen: list[GateAccessor] = []
         bare = Operator.bare(self.memory)
-        stack = (GateLayer(self._seen), *bare._layers, *layers)
+        stack = (GateLayer(self._seen), *bare.layers, *layers)
         self.operator = Operator._of(self.memory, stack, RuntimeFamily(options))
         self.data = content(size)
         self.put(self.data)
