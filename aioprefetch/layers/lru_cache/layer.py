@@ -24,10 +24,11 @@ from dataclasses import dataclass
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.guard import SpillFailed
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, ObjectChanged, RangeNotSatisfied, TimedOut
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied, TimedOut
 from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Relay
@@ -215,14 +216,7 @@ class LruCacheAccessor(WrappedAccessor):
             try:
                 await self.inner.read(request.resume(part, relay.end - part.start), sink)
             except ConditionNotMatch as error:
-                etag = error.context.get("etag")
-                raise ObjectChanged(
-                    "the object was overwritten while it was read",
-                    expected_etag=part.etag,
-                    actual_etag=None if etag is None else str(etag),
-                    operation="read",
-                    path=request.path,
-                ) from error
+                raise VersionPin(part.etag, path=request.path).explain(error) from error
         return part
 
     def _part(self, request: ReadRequest, whole: ReadHead, counter: str) -> ReadHead:
