@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.entry import BadEntry, checksums, claimed_length, decode_header
 from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
@@ -504,21 +505,22 @@ class EntrySink(Sink):
     Any other response, also one of a file that is not the one whose header was read, is ``ObjectChanged``.
     """
 
-    __slots__ = ("_entry", "_expected", "data")
+    __slots__ = ("_due", "_entry", "data")
 
     def __init__(self, entry: CacheEntry, *, start: int, size: int) -> None:
         super().__init__()
-        self._expected = (start, size)
+        self._due = (start, start + size)
         self._entry = entry
         self.data = bytearray()
 
     def _begun(self, head: ReadHead) -> None:
         entry = self._entry
-        is_file = head.total in (None, entry.size_bytes) and (
-            entry.store_etag in (None, head.etag) and entry.store_modified in (None, head.last_modified)
-        )
-        if (head.start, head.size) != self._expected or not is_file:
-            raise ObjectChanged("the file of a cache entry was replaced", operation="read", path=entry.name)
+        # Without an ETag, which the first response brings, range and size alone are compared.
+        etag = head.etag if entry.store_etag is None else entry.store_etag
+        pin = VersionPin(etag, size=entry.size_bytes, path=entry.name)
+        pin.check(head, self._due)
+        if entry.store_modified not in (None, head.last_modified):
+            raise pin.changed(head.etag, "the file of a cache entry was replaced")
         if entry.store_etag is None:
             entry.store_etag, entry.store_modified = head.etag, head.last_modified
         self.data = bytearray(head.size)
