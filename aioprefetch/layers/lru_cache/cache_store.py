@@ -165,7 +165,7 @@ class CacheStore:
         self._probes: dict[str, asyncio.Future[CacheEntry | None]] = {}
         # Files that are out of the index and still have to be deleted, one sweep at a time: a write waits for the
         # sweep before it, so that no late deletion hits a file that was written again.
-        self._doomed: dict[str, None] = {}
+        self._to_delete: dict[str, None] = {}
         self._sweeping = asyncio.Lock()
 
     def read_time(self) -> float:
@@ -212,7 +212,7 @@ class CacheStore:
             for name in gone:
                 if before.get(name) is self.index.get(name):  # It was not written during the listing.
                     self.index.discard(name)
-            added = sorted((_modified_seconds(listed[name]), name) for name in new if name not in self._doomed)
+            added = sorted((_modified_seconds(listed[name]), name) for name in new if name not in self._to_delete)
             now = self.read_time()
             for modified, name in added:
                 entry = CacheEntry(name=name, size_bytes=listed[name].size or 0)
@@ -264,7 +264,7 @@ class CacheStore:
     async def probe(self, slot: Slot) -> CacheEntry | None:
         """The entry of a slot as it is in the store now. Reads beside each other share one request."""
         name = slot.name
-        if name in self._doomed:
+        if name in self._to_delete:
             return None
         probe = self._probes.get(name)
         if probe is None:
@@ -422,11 +422,11 @@ class CacheStore:
         self._writing.append(last_read)
         try:
             await self._delete(evicted)
-            self._doomed.pop(entry.name, None)
+            self._to_delete.pop(entry.name, None)
             await self._write(entry, header, data)
         except SpillFailed:
             if replaced is not None:
-                self._doomed[entry.name] = None
+                self._to_delete[entry.name] = None
             return False
         finally:
             self.reserved_bytes -= entry.size_bytes
@@ -464,7 +464,7 @@ class CacheStore:
             entry.store_etag = metadata.etag
         except BaseException:
             # A close that was given up may have made the file appear.
-            self._doomed[entry.name] = None
+            self._to_delete[entry.name] = None
             await self._abort(body)
             raise
 
@@ -477,26 +477,26 @@ class CacheStore:
             self.calls.failed("abort", error)
 
     def _delete_later(self, names: list[str]) -> None:
-        self._doomed.update(dict.fromkeys(names))
+        self._to_delete.update(dict.fromkeys(names))
         if names and not self._runtime.supervisor.closed:
             self._runtime.supervisor.spawn(self._sweep(), name="deletion of cache entries")
 
     async def _delete(self, names: list[str]) -> None:
-        self._doomed.update(dict.fromkeys(names))
+        self._to_delete.update(dict.fromkeys(names))
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """Delete the doomed files. After a failure they wait for the next sweep, which every write does."""
+        """Delete the files in ``_to_delete``. After a failure they wait for the next sweep, which every write does."""
         async with self._sweeping:
-            while self._doomed and not self.calls.is_off:
-                paths = tuple(itertools.islice(self._doomed, DELETE_PATHS))
+            while self._to_delete and not self.calls.is_off:
+                paths = tuple(itertools.islice(self._to_delete, DELETE_PATHS))
                 request = DeleteRequest(path=paths[0], paths=paths)
                 try:
                     await self.calls.call("delete", lambda cache, request=request: cache.delete(request))  # type: ignore[misc]
                 except SpillFailed:
                     return
                 for path in paths:
-                    self._doomed.pop(path, None)
+                    self._to_delete.pop(path, None)
 
 
 class EntrySink(Sink):
