@@ -209,7 +209,7 @@ class ObjectReads:
         is_first = pinned.file is None
         filled = 0
 
-        def put(piece: memoryview) -> None:
+        def write(piece: memoryview) -> None:
             nonlocal filled
             target[filled : filled + len(piece)] = piece
             filled += len(piece)
@@ -217,7 +217,7 @@ class ObjectReads:
         try:
             if is_first and pinned.must_open(start, length):
                 await pinned.open(start, length or 0)
-            tier = await self.copy(start, pinned.end_of(start, length), put, at_cursor=True)
+            tier = await self.copy(start, pinned.end_of(start, length), write, at_cursor=True)
         except Exception:
             self.count_failure()
             raise
@@ -254,26 +254,28 @@ class ObjectReads:
     # --- misses -------------------------------------------------------------------------------------------------
 
     def copy(
-        self, start: int, end: int, put: Callable[[memoryview], object], *, at_cursor: bool = False
+        self, start: int, end: int, write: Callable[[memoryview], object], *, at_cursor: bool = False
     ) -> Awaitable[Tier]:
-        """Give ``[start, end)`` to ``put`` piece by piece, in order, with several requests ahead in flight.
+        """Give ``[start, end)`` to ``write`` piece by piece, in order, with several requests ahead in flight.
 
-        Returns where they came from. ``put`` gets less if the object turns out to be shorter than its declared size.
-        If the copy fails or is cancelled, what has arrived stays resident, and ``put`` may have got a beginning.
+        Returns where they came from. ``write`` gets less if the object turns out to be shorter than its declared size.
+        If the copy fails or is cancelled, what has arrived stays resident, and ``write`` may have got a beginning.
         """
         if self._by_block and start < end:
-            return self._copy_by_block(start, end, put, at_cursor)
-        return self._copy(start, end, put, at_cursor)
+            return self._copy_by_block(start, end, write, at_cursor)
+        return self._copy(start, end, write, at_cursor)
 
-    async def _copy_by_block(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+    async def _copy_by_block(
+        self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool
+    ) -> Tier:
         tier = Tier.MEMORY
         for low, high in steps(start, end, fill="block", step_bytes=self._block_bytes):
             if low >= self.pinned.end_of_reads():
                 break
-            tier = max(tier, await self._copy(low, high, put, at_cursor))
+            tier = max(tier, await self._copy(low, high, write, at_cursor))
         return tier
 
-    async def _copy(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+    async def _copy(self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool) -> Tier:
         if start >= end:
             return Tier.MEMORY
         pinned = self.pinned
@@ -302,7 +304,7 @@ class ObjectReads:
                 if not steps_in_flight:
                     break
                 low, high, waits = steps_in_flight[0]
-                tier = max(tier, await self._hand_over(low, high, waits, put, fill, has_prefix))
+                tier = max(tier, await self._deliver(low, high, waits, write, fill, has_prefix))
                 has_prefix = True
                 pinned.release(waits)
                 steps_in_flight.popleft()
@@ -312,16 +314,16 @@ class ObjectReads:
                 pinned.release(waits)
         return tier
 
-    async def _hand_over(
+    async def _deliver(
         self,
         start: int,
         end: int,
         waits: list[Wait],
-        put: Callable[[memoryview], object],
+        write: Callable[[memoryview], object],
         fill: Fill,
         has_prefix: bool,
     ) -> Tier:
-        """Give ``[start, end)`` to ``put`` as it arrives. Only what comes next is pinned, and used at once.
+        """Give ``[start, end)`` to ``write`` as it arrives. Only what comes next is pinned, and used at once.
 
         ``has_prefix``: the first bytes may be resident already.
         """
@@ -329,7 +331,7 @@ class ObjectReads:
         joined = list(waits)
         tries = 0
         if has_prefix:
-            start = self._take(start, end, put)
+            start = self._copy_available(start, end, write)
         while start < min(end, pinned.end_of_reads()):
             while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
                 pinned.release((waits.pop(0),))  # Its bytes were taken, or are evicted again.
@@ -350,15 +352,15 @@ class ObjectReads:
             except RangeNotSatisfied:
                 if start < pinned.end_of_reads():
                     raise
-            start = self._take(start, end, put)
+            start = self._copy_available(start, end, write)
             pinned.release((waits.pop(0),))
             tries = tries if start == before else 0
         return tier_of(joined)
 
-    def _take(self, start: int, end: int, put: Callable[[memoryview], object]) -> int:
-        """Give the resident beginning of ``[start, end)`` to ``put``; returns its end."""
+    def _copy_available(self, start: int, end: int, write: Callable[[memoryview], object]) -> int:
+        """Give the resident beginning of ``[start, end)`` to ``write``; returns its end."""
         for piece in self.pinned.open_file().find_prefix(start, end):
-            put(piece)
+            write(piece)
             start += len(piece)
         return start
 
