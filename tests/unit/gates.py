@@ -174,7 +174,7 @@ async def settle(rounds: int = 30) -> None:
 
 
 def reads_of(reader: RangeReader) -> ObjectReads:
-    """The inside of a reader that has been used: its pinned version and its windows."""
+    """The inside of a reader that has been used: its open object and its windows."""
     assert reader._reads is not None
     return reader._reads
 
