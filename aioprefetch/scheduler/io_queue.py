@@ -232,8 +232,8 @@ class IoQueue:
 
     def _limit(self, part: Part, free_bytes: int | None) -> int:
         """How large a request may become for the sake of a part."""
-        most = self.request_bytes_max
-        return most if free_bytes is None or _may_take(part, most, free_bytes) else min(most, free_bytes)
+        bytes_max = self.request_bytes_max
+        return bytes_max if free_bytes is None or _may_take(part, bytes_max, free_bytes) else min(bytes_max, free_bytes)
 
     def _take_out(self, part: Part, begin: int, end: int) -> Part:
         """The pieces ``[begin, end)`` of a part, at one end of it, as a part that is queued no more."""
@@ -262,27 +262,31 @@ class IoQueue:
                 self._on_refund(read)
 
 
-def cut(start: int, end: int, most: int) -> list[Range]:
-    """A range in as few equal parts as have at most ``most`` bytes each; an empty one in none."""
-    count = -(-(end - start) // most)
+def cut(start: int, end: int, bytes_max: int) -> list[Range]:
+    """A range in as few equal parts as have at most ``bytes_max`` bytes each; an empty one in none."""
+    count = -(-(end - start) // bytes_max)
     bounds = [start + (end - start) * number // count for number in range(count)] + [end]
     return list(pairwise(bounds))
 
 
-def _pieces(ranges: Sequence[Range], most: int, file: QueuedFile) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+def _pieces(
+    ranges: Sequence[Range], bytes_max: int, file: QueuedFile
+) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """Starts and ends of the ranges without the empty ones, the large ones cut; and which range each is of."""
     divided = [file.divide(*one) for one in ranges] if file.is_planned else []
     if any(len(one) > 1 for one in divided):
-        cuts = [(piece, index) for index, parts in enumerate(divided) for part in parts for piece in cut(*part, most)]
+        cuts = [
+            (piece, index) for index, parts in enumerate(divided) for part in parts for piece in cut(*part, bytes_max)
+        ]
         return [one[0] for one, _ in cuts], [one[1] for one, _ in cuts], [index for _, index in cuts]
     starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
     sizes = list(map(sub, ends, starts))
-    if max(sizes, default=0) <= most:
+    if max(sizes, default=0) <= bytes_max:
         if min(sizes, default=1) > 0:
             return starts, ends, range(len(starts))
         kept = [index for index, size in enumerate(sizes) if size]
         return [starts[index] for index in kept], [ends[index] for index in kept], kept
-    pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, most)]
+    pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, bytes_max)]
     return [one[0] for one in pieces], [one[1] for one in pieces], [one[2] for one in pieces]
 
 

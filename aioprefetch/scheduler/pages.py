@@ -137,8 +137,8 @@ class RootDecoder(Protocol[PageT_contra]):
         """
         ...
 
-    def loaded_rows(self, most: int) -> int:
-        """How many of the next rows, up to ``most``, could be drained at once without waiting."""
+    def loaded_rows(self, rows_max: int) -> int:
+        """How many of the next rows, up to ``rows_max``, could be drained at once without waiting."""
         ...
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
