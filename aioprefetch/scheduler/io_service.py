@@ -267,7 +267,11 @@ class IoService:
 
 
 class ScanFile(QueuedFile):
-    """A file of a scan: the ``PageIo`` that its column schedulers get. Made by ``IoService.file``."""
+    """A file of a scan: the ``PageIo`` that its column schedulers get. Made by ``IoService.file``.
+
+    It is a ``QueuedFile`` instead of holding one, because the queue hands out submissions and requests by their file:
+    the service finds the pinned file and its memory there, without a table from one to the other.
+    """
 
     __slots__ = ("_service", "memory", "pinned", "rank")
 
