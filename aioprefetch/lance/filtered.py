@@ -100,9 +100,9 @@ class FilteredRoot:
         """Wait until the next ``rows`` kept rows can be drained."""
         await self._inner.wait(self._reach(rows))
 
-    def loaded_rows(self, most: int) -> int:
-        """The number of the next kept rows, up to ``most``, that could be drained at once."""
-        return self._kept_in(self._inner.loaded_rows(self._reach(most)))
+    def loaded_rows(self, rows_max: int) -> int:
+        """The number of the next kept rows, up to ``rows_max``, that could be drained at once."""
+        return self._kept_in(self._inner.loaded_rows(self._reach(rows_max)))
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
         """The number of the next ``rows`` kept rows that may fit ``batch_bytes`` with the others; at least 1."""

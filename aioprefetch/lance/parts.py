@@ -68,7 +68,7 @@ class TablePart:
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]
-        root: RootDecoder[Any] = PartRoot(schema, [decoders[index] for index in sorted(bound)], self.on_close)
+        root: RootDecoder[Any] = RecordRoot(schema, [decoders[index] for index in sorted(bound)], self.on_close)
         if self.dropped is not None and self.dropped.size:
             kept = KeptRows(self.dropped)
             columns = [FilteredColumn(column, kept) for column in columns]
@@ -109,19 +109,6 @@ class BoundColumn:
     def schedule_next(self, io: PageIo) -> Any:
         """Schedule with the column's own I/O; ``io`` may be that of another file."""
         return self._inner.schedule_next(self._io)
-
-
-class PartRoot(RecordRoot):
-    """A ``RecordRoot`` that calls ``on_close`` at its end."""
-
-    def __init__(self, schema: pa.Schema, decoders: Sequence[FieldDecoder[Any]], on_close: Callable[[], None]) -> None:
-        super().__init__(schema, decoders)
-        self._on_close = on_close
-
-    def close(self) -> None:
-        """Release every page that was not drained."""
-        super().close()
-        self._on_close()
 
 
 class NoIo:

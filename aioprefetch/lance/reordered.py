@@ -91,11 +91,11 @@ class ReorderedRoot:
             for root, count in self._roots:
                 await root.wait(count)
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows_max: int) -> int:
         """All rows or no row, since the first batch needs all of them."""
         if self._decoded is None and any(root.loaded_rows(count) < count for root, count in self._roots):
             return 0
-        return most
+        return rows_max
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
         """All rows, since ``wait`` has them all decoded."""

@@ -147,6 +147,11 @@ class Operator:
         return self._service.info
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers around the service, innermost first."""
+        return self._layers
+
+    @property
     def capability(self) -> Capability:
         """What this stack can do."""
         capability = self._service.capability

@@ -29,8 +29,8 @@ async def read_merged(
     request_bytes_max: int | None,
 ) -> list[memoryview]:
     """The bytes of each range, in order. One failure cancels the other requests and is raised as it is."""
-    gap, most = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
-    merged = coalesce(ranges, gap_bytes=gap, request_bytes_max=most)
+    gap, bytes_max = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
+    merged = coalesce(ranges, gap_bytes=gap, request_bytes_max=bytes_max)
     pin: VersionPin | None = None
     found: list[memoryview] = [memoryview(b"")] * len(ranges)
 

@@ -157,9 +157,9 @@ class WindowsDecoder:
             for source in window.sources:
                 await source.wait(last)
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows_max: int) -> int:
         loaded = 0
-        for window, first, last in self._parts(most):
+        for window, first, last in self._parts(rows_max):
             ready = min((source.ready() for source in window.sources), default=last)
             loaded += max(0, min(ready, last) - first)
             if ready < last:

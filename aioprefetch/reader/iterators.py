@@ -96,12 +96,12 @@ class RangeIterator:
         if filled and reads.file is None:
             tier = Tier.NETWORK
             low, high = min(filled)
-            await reads.pinned.open(low, high - low)
-        size = reads.pinned.size
+            await reads.opened.open(low, high - low)
+        size = reads.opened.size
         if size is not None:
             check_ends(ranges, size, path=reads.path)
         gap_bytes, bytes_max = self._limits
-        bytes_max = min(bytes_max, reads.pinned.request_bytes_max)
+        bytes_max = min(bytes_max, reads.opened.request_bytes_max)
         merged = coalesce(ranges, gap_bytes=gap_bytes, request_bytes_max=bytes_max)
         useful_bytes = sum(end - begin for begin, end in ranges)
         counters["stream_read_vectored_operations"] += 1
@@ -114,7 +114,7 @@ class RangeIterator:
         return RangePlan(reads, ranges, merged, tier)
 
     def _start(self, reads: ObjectReads) -> None:
-        while self._pending and self._pending[0].size <= reads.pinned.request_bytes_max:
+        while self._pending and self._pending[0].size <= reads.opened.request_bytes_max:
             piece = self._pending[0]
             in_flight = sum(active.size for active, _ in self._active)
             if not reads.has_room(len(self._active), in_flight, (piece.start, piece.end)):
@@ -128,7 +128,7 @@ class RangeIterator:
         try:
             tier = await plan.reads.copy(piece.start, piece.end, collected.write)
             if collected.tell() < piece.size:
-                size = plan.reads.pinned.size
+                size = plan.reads.opened.size
                 raise RangeNotSatisfied(
                     f"a range ends past the end of the object of {size} bytes",
                     total=size,
@@ -147,18 +147,18 @@ class RangeIterator:
         if entry is None:  # Closed meanwhile.
             return
         piece, waits = entry
-        pinned = plan.reads.pinned
+        opened = plan.reads.opened
         try:
             pieces = await plan.reads.arrived(piece.start, piece.end, waits)
             if pieces is None:
-                pinned.release(waits)  # Pinned bytes must not keep others from the memory that is needed now.
+                opened.release(waits)  # Pinned bytes must not keep others from the memory that is needed now.
                 await self._copy(plan, piece)
             else:
                 self._deliver(plan, piece, pieces, tier_of(waits))
         finally:
             if entry in self._active:
                 self._active.remove(entry)
-                pinned.release(waits)
+                opened.release(waits)
 
     def _deliver(self, plan: RangePlan, piece: MergedRange, pieces: list[memoryview], tier: Tier) -> None:
         whole = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
@@ -178,7 +178,7 @@ class RangeIterator:
             for _, waits in self._active:
                 for wait in waits:
                     wait.future.cancel()  # Another task may be waiting for the next result.
-                self._plan.reads.pinned.release(waits)
+                self._plan.reads.opened.release(waits)
         self._active.clear()
         self._plan = None
 

@@ -21,7 +21,7 @@ from aioprefetch.blocks.fetch import Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
-from aioprefetch.reader.opening import PinnedVersion
+from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill, Policy, extent, policy_number, steps
 from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows
@@ -43,9 +43,9 @@ _DEMAND_BYTES = 8 * MIB
 
 
 class ObjectReads:
-    """The reads of one ``RangeReader`` from the version that it has pinned. Each missing byte is requested once.
+    """The reads of one ``RangeReader`` from the version that it has opened. Each missing byte is requested once.
 
-    ``pinned`` is the version, ``windows`` the runs of reads and how far each looks ahead. Everything belongs to the
+    ``opened`` is the open object, ``windows`` the runs of reads and how far each looks ahead. Everything belongs to the
     runtime's loop, except ``resident`` and the ``count`` methods, which may be called from any thread.
     """
 
@@ -61,7 +61,7 @@ class ObjectReads:
     ) -> None:
         self.path = path
         self.runtime = runtime
-        self.pinned = PinnedVersion(accessor, runtime, path, options, account)
+        self.opened = OpenObject(accessor, runtime, path, options, account)
         self.windows = Windows(
             options.policy,
             options.growth,
@@ -80,11 +80,11 @@ class ObjectReads:
     @property
     def file(self) -> BlockFile | None:
         """The version's place in the block store, ``None`` before the first response and after closing."""
-        return self.pinned.file
+        return self.opened.file
 
     def set_policy(self, policy: Policy) -> None:
         """Read under another policy from now on."""
-        self.pinned.policy = self.windows.policy = policy
+        self.opened.policy = self.windows.policy = policy
 
     # --- hits ---------------------------------------------------------------------------------------------------
 
@@ -106,8 +106,8 @@ class ObjectReads:
 
     def resident(self, offset: int, size: int | None, at_cursor: bool = False) -> memoryview | bytes | None:
         """The bytes of a read if one segment holds them all; moves runs on. Copy the view before the next ``await``."""
-        pinned = self.pinned
-        file, total = pinned.file, pinned.size
+        opened = self.opened
+        file, total = opened.file, opened.size
         if file is None or total is None or type(offset) is not int or offset < 0 or self.runtime.supervisor.closed:
             return None
         if size is not None and (type(size) is not int or size < 0):
@@ -124,7 +124,7 @@ class ObjectReads:
 
     def exported(self, offset: int, size: int) -> memoryview | None:
         """A view for the caller of ``size`` bytes that ``resident`` has found, ``None`` if they are gone again."""
-        file = self.pinned.file
+        file = self.opened.file
         segment = None if file is None or not size else file.at(offset)
         if file is None or segment is None:
             return None if size else memoryview(b"")
@@ -156,14 +156,14 @@ class ObjectReads:
     async def read(self, offset: int, size: int | None, operation: str, *, at_cursor: bool = False) -> bytes:
         """``size`` bytes from ``offset`` on, or all up to the end; short only at the end of the object."""
         start, length = checked_range(offset, size, operation=operation, path=self.path)
-        pinned = self.pinned
-        is_first = pinned.file is None
+        opened = self.opened
+        is_first = opened.file is None
         collected = io.BytesIO()
         tier = Tier.MEMORY
         try:
-            if is_first and pinned.must_open(start, length):
-                await pinned.open(start, length or 0)
-            end = pinned.end_of(start, length)
+            if is_first and opened.must_open(start, length):
+                await opened.open(start, length or 0)
+            end = opened.end_of(start, length)
             if start < end:
                 tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
         except Exception:
@@ -176,16 +176,16 @@ class ObjectReads:
     async def read_view(self, offset: int, size: int | None, operation: str) -> memoryview:
         """``read``, as a view on the block itself if the range lies in one segment."""
         start, length = checked_range(offset, size, operation=operation, path=self.path)
-        pinned = self.pinned
-        is_first = pinned.file is None
+        opened = self.opened
+        is_first = opened.file is None
         try:
-            if is_first and pinned.must_open(start, length):
-                await pinned.open(start, length or 0)
-            end = pinned.end_of(start, length)
+            if is_first and opened.must_open(start, length):
+                await opened.open(start, length or 0)
+            end = opened.end_of(start, length)
         except Exception:
             self.count_failure()
             raise
-        file = pinned.file
+        file = opened.file
         if end - start > self._block_bytes or file is None:
             return memoryview(await self.read(offset, size, operation))
         waits = self._begin(start, end)
@@ -199,25 +199,25 @@ class ObjectReads:
             self.count_failure()
             raise
         finally:
-            pinned.release(waits)
+            opened.release(waits)
         return memoryview(await self.read(offset, size, operation))
 
     async def read_into(self, offset: int, target: memoryview, operation: str) -> int:
         """Fill ``target`` from ``offset`` on as a read at the cursor; returns how many bytes there were."""
         start, length = checked_range(offset, len(target), operation=operation, path=self.path)
-        pinned = self.pinned
-        is_first = pinned.file is None
+        opened = self.opened
+        is_first = opened.file is None
         filled = 0
 
-        def put(piece: memoryview) -> None:
+        def write(piece: memoryview) -> None:
             nonlocal filled
             target[filled : filled + len(piece)] = piece
             filled += len(piece)
 
         try:
-            if is_first and pinned.must_open(start, length):
-                await pinned.open(start, length or 0)
-            tier = await self.copy(start, pinned.end_of(start, length), put, at_cursor=True)
+            if is_first and opened.must_open(start, length):
+                await opened.open(start, length or 0)
+            tier = await self.copy(start, opened.end_of(start, length), write, at_cursor=True)
         except Exception:
             self.count_failure()
             raise
@@ -254,30 +254,32 @@ class ObjectReads:
     # --- misses -------------------------------------------------------------------------------------------------
 
     def copy(
-        self, start: int, end: int, put: Callable[[memoryview], object], *, at_cursor: bool = False
+        self, start: int, end: int, write: Callable[[memoryview], object], *, at_cursor: bool = False
     ) -> Awaitable[Tier]:
-        """Give ``[start, end)`` to ``put`` piece by piece, in order, with several requests ahead in flight.
+        """Give ``[start, end)`` to ``write`` piece by piece, in order, with several requests ahead in flight.
 
-        Returns where they came from. ``put`` gets less if the object turns out to be shorter than its declared size.
-        If the copy fails or is cancelled, what has arrived stays resident, and ``put`` may have got a beginning.
+        Returns where they came from. ``write`` gets less if the object turns out to be shorter than its declared size.
+        If the copy fails or is cancelled, what has arrived stays resident, and ``write`` may have got a beginning.
         """
         if self._by_block and start < end:
-            return self._copy_by_block(start, end, put, at_cursor)
-        return self._copy(start, end, put, at_cursor)
+            return self._copy_by_block(start, end, write, at_cursor)
+        return self._copy(start, end, write, at_cursor)
 
-    async def _copy_by_block(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+    async def _copy_by_block(
+        self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool
+    ) -> Tier:
         tier = Tier.MEMORY
         for low, high in steps(start, end, fill="block", step_bytes=self._block_bytes):
-            if low >= self.pinned.end_of_reads():
+            if low >= self.opened.end_of_reads():
                 break
-            tier = max(tier, await self._copy(low, high, put, at_cursor))
+            tier = max(tier, await self._copy(low, high, write, at_cursor))
         return tier
 
-    async def _copy(self, start: int, end: int, put: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+    async def _copy(self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool) -> Tier:
         if start >= end:
             return Tier.MEMORY
-        pinned = self.pinned
-        first_survey = self._survey(pinned.open_file(), start, end)
+        opened = self.opened
+        first_survey = self._survey(opened.open_file(), start, end)
         decision = self._on_miss(first_survey, start, end, at_cursor=at_cursor)
         survey: Survey | None = first_survey
         fill = decision.fill
@@ -289,7 +291,7 @@ class ObjectReads:
         tier = Tier.MEMORY
         try:
             while cut is not None or steps_in_flight:
-                if cut is not None and cut[0] >= pinned.end_of_reads():
+                if cut is not None and cut[0] >= opened.end_of_reads():
                     cut = None  # The object ends here, whatever size was declared.
                 while cut is not None and self.has_room(len(steps_in_flight), bytes_in_flight, cut):
                     waits = self.request_and_join(*cut, fill=fill, survey=survey)
@@ -302,37 +304,37 @@ class ObjectReads:
                 if not steps_in_flight:
                     break
                 low, high, waits = steps_in_flight[0]
-                tier = max(tier, await self._hand_over(low, high, waits, put, fill, has_prefix))
+                tier = max(tier, await self._deliver(low, high, waits, write, fill, has_prefix))
                 has_prefix = True
-                pinned.release(waits)
+                opened.release(waits)
                 steps_in_flight.popleft()
                 bytes_in_flight -= high - low
         finally:
             for _, _, waits in steps_in_flight:
-                pinned.release(waits)
+                opened.release(waits)
         return tier
 
-    async def _hand_over(
+    async def _deliver(
         self,
         start: int,
         end: int,
         waits: list[Wait],
-        put: Callable[[memoryview], object],
+        write: Callable[[memoryview], object],
         fill: Fill,
         has_prefix: bool,
     ) -> Tier:
-        """Give ``[start, end)`` to ``put`` as it arrives. Only what comes next is pinned, and used at once.
+        """Give ``[start, end)`` to ``write`` as it arrives. Only what comes next is pinned, and used at once.
 
         ``has_prefix``: the first bytes may be resident already.
         """
-        pinned = self.pinned
+        opened = self.opened
         joined = list(waits)
         tries = 0
         if has_prefix:
-            start = self._take(start, end, put)
-        while start < min(end, pinned.end_of_reads()):
+            start = self._copy_available(start, end, write)
+        while start < min(end, opened.end_of_reads()):
             while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
-                pinned.release((waits.pop(0),))  # Its bytes were taken, or are evicted again.
+                opened.release((waits.pop(0),))  # Its bytes were taken, or are evicted again.
             if not waits or waits[0].fetch.start > start:
                 # Evicted, or its prefetch failed: request it again now, before the requests behind it have ended.
                 tries += 1
@@ -346,19 +348,19 @@ class ObjectReads:
             wait.pin()
             try:
                 # Readers that share a file may join a failing prefetch at every try, so the last one raises its error.
-                await pinned.result(wait, ignores_prefetch=tries < _TRIES)
+                await opened.result(wait, ignores_prefetch=tries < _TRIES)
             except RangeNotSatisfied:
-                if start < pinned.end_of_reads():
+                if start < opened.end_of_reads():
                     raise
-            start = self._take(start, end, put)
-            pinned.release((waits.pop(0),))
+            start = self._copy_available(start, end, write)
+            opened.release((waits.pop(0),))
             tries = tries if start == before else 0
         return tier_of(joined)
 
-    def _take(self, start: int, end: int, put: Callable[[memoryview], object]) -> int:
-        """Give the resident beginning of ``[start, end)`` to ``put``; returns its end."""
-        for piece in self.pinned.open_file().find_prefix(start, end):
-            put(piece)
+    def _copy_available(self, start: int, end: int, write: Callable[[memoryview], object]) -> int:
+        """Give the resident beginning of ``[start, end)`` to ``write``; returns its end."""
+        for piece in self.opened.open_file().find_prefix(start, end):
+            write(piece)
             start += len(piece)
         return start
 
@@ -371,7 +373,7 @@ class ObjectReads:
 
     def _begin(self, start: int, end: int) -> list[Wait]:
         """Request ``[start, end)`` as a read of its own, and what its run looks ahead to."""
-        survey = self._survey(self.pinned.open_file(), start, end)
+        survey = self._survey(self.opened.open_file(), start, end)
         decision = self._on_miss(survey, start, end, at_cursor=False)
         waits = self.request_and_join(start, end, fill=decision.fill, survey=survey)
         self._apply(decision, start)
@@ -383,30 +385,30 @@ class ObjectReads:
         ``None`` if a byte is missing all the same: it was evicted, its prefetch failed, or the object is shorter than
         declared. ``copy`` delivers what there is.
         """
-        pinned = self.pinned
+        opened = self.opened
         if len(waits) == 1:
             waits[0].pin()
         for wait in waits:
             try:
-                await pinned.result(wait, ignores_prefetch=True)
+                await opened.result(wait, ignores_prefetch=True)
             except RangeNotSatisfied:
-                if end <= pinned.end_of_reads():
+                if end <= opened.end_of_reads():
                     raise
                 return None
-        return pinned.open_file().find_pieces(start, end)
+        return opened.open_file().find_pieces(start, end)
 
     async def first_completed(self, waits: Iterable[Wait]) -> None:
         """Wait until one of the waits has ended, well or not."""
-        with self.pinned.waiting():
+        with self.opened.waiting():
             await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)
 
     def request_and_join(self, start: int, end: int, *, fill: Fill, survey: Survey | None = None) -> list[Wait]:
         """Request the missing bytes of ``[start, end)`` in the demand lane, and join all requests that bring some."""
-        file = self.pinned.open_file()
+        file = self.opened.open_file()
         under_way = len(file.fetches)
         before = set(map(id, file.fetches)) if under_way else ()
         self._request_missing(start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill), survey=survey)
-        waits = self.pinned.join(file, start, end)
+        waits = self.opened.join(file, start, end)
         if before:
             self._counters["stream_read_block_joins"] += sum(id(wait.fetch) in before for wait in waits)
         return waits
@@ -419,20 +421,20 @@ class ObjectReads:
         self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int, survey: Survey | None = None
     ) -> None:
         """Start requests for the bytes of ``[start, end)`` that are neither resident nor on their way."""
-        pinned = self.pinned
-        file = pinned.open_file()
-        limit = pinned.end_of_reads()
+        opened = self.opened
+        file = opened.open_file()
+        limit = opened.end_of_reads()
         low, high = extent(start, min(end, limit), fill=fill, grid=file.grid)
         if fill == "block" and lane == "demand":
-            low, high = pinned.within_share(start, end, (low, high))
-        if pinned.policy.keeps_footer and high > file.footer_start:
+            low, high = opened.within_share(start, end, (low, high))
+        if opened.policy.keeps_footer and high > file.footer_start:
             # The whole footer, as a first request without a size brings it.
             low, high = min(low, file.footer_start), limit
         high = min(high, limit)
         gaps = None if survey is None else survey.missing_in(low, high)
         for gap in file.missing(low, high) if gaps is None else gaps:
             for begin, stop in steps(*gap, fill=fill, step_bytes=request_bytes):
-                pinned.fetch(file, begin, stop, lane=lane)
+                opened.fetch(file, begin, stop, lane=lane)
 
     def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
         """Whether ``following`` may be in flight beside ``count`` steps of ``total_bytes``: half of the memory."""
@@ -442,7 +444,7 @@ class ObjectReads:
 
     def _step_bytes(self, fill: Fill) -> int:
         """The longest request of a read: whole blocks if misses bring blocks."""
-        bytes_max = self.pinned.request_bytes_max
+        bytes_max = self.opened.request_bytes_max
         if fill != "block":
             return bytes_max
         block = self._block_bytes
@@ -455,7 +457,7 @@ class ObjectReads:
         if self._by_block:
             return block
         small = min(_SPAN_BYTES, windows.limit * block // _REQUESTS_MIN)
-        blocks_max = self.pinned.request_bytes_max // block
+        blocks_max = self.opened.request_bytes_max // block
         return block * max(1, min(blocks_max, max(windows.policy.request_blocks, small // block)))
 
     # --- prefetch -----------------------------------------------------------------------------------------------
@@ -474,8 +476,8 @@ class ObjectReads:
         file = self.file
         for start, end in self.windows.leave(run, position):
             if file is not None:
-                file.cancel_prefetches(self.pinned, start, end)
-        self.pinned.position.runs = self.windows.positions
+                file.cancel_prefetches(self.opened, start, end)
+        self.opened.position.runs = self.windows.positions
 
     def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
         """What there is of the bytes that a miss of ``[start, end)`` is likely to request first."""
@@ -492,7 +494,7 @@ class ObjectReads:
 
     def _pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
         """A read of resident bytes has come to the mark of their segment."""
-        if self.file is None or self.pinned.closed:
+        if self.file is None or self.opened.closed:
             return
         decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor)
         rest = segment.end - end
@@ -505,11 +507,11 @@ class ObjectReads:
         self._apply(decision, start)
 
     def _on_read(self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool) -> WindowDecision:
-        windows, pinned = self.windows, self.pinned
-        file = pinned.open_file()
-        size = pinned.size
+        windows, opened = self.windows, self.opened
+        file = opened.open_file()
+        size = opened.size
         windows.stop = file.size if size is None else min(file.size, size)
-        is_memory_short = bool(self.runtime.budget.waiting) or pinned.store.is_short(self._block_bytes)
+        is_memory_short = bool(self.runtime.budget.waiting) or opened.store.is_short(self._block_bytes)
         if is_memory_short or file.evicted_unread_bytes > self._wasted_bytes:
             windows.shrink()
         self._wasted_bytes = file.evicted_unread_bytes
@@ -529,17 +531,17 @@ class ObjectReads:
 
         ``start`` is where the read began.
         """
-        file = self.pinned.file
+        file = self.opened.file
         if file is None:
             return
         abandoned, ahead = decision.abandoned, decision.ahead
         if abandoned is not None:
             stop = ahead[1] if ahead is not None else start + self._block_bytes
-            file.cancel_prefetches(self.pinned, *abandoned, keep=(start, stop))
+            file.cancel_prefetches(self.opened, *abandoned, keep=(start, stop))
         if ahead is not None:
-            request_bytes = self._ahead_bytes if decision.fill == "block" else self.pinned.request_bytes_max
+            request_bytes = self._ahead_bytes if decision.fill == "block" else self.opened.request_bytes_max
             self._request_missing(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
-        self.pinned.position.runs = self.windows.positions
+        self.opened.position.runs = self.windows.positions
 
     def _goes_back(self, file: BlockFile, start: int, end: int) -> bool:
         """Whether the bytes right behind a read were the last ones read there: then it goes on towards the start.
@@ -556,7 +558,7 @@ class ObjectReads:
 
     def _last_end(self, position: int) -> int:
         """How far a run that stood at ``position`` has come since, by reads that were hits."""
-        file = self.pinned.file
+        file = self.opened.file
         return position if file is None else file.end_of_hits(position, is_random=self.windows.is_random)
 
     # --- state --------------------------------------------------------------------------------------------------
@@ -578,18 +580,18 @@ class ObjectReads:
         resident = sum(block.resident_bytes for block in list(file.blocks.values()))
         return {
             "stream_read_active_prefetch_operations": sum(
-                fetch.owner is self.pinned and fetch.prefetched for fetch in fetches
+                fetch.owner is self.opened and fetch.prefetched for fetch in fetches
             ),
             "stream_read_blocks_in_cache": len(file.blocks),
             "stream_read_active_memory_in_use": resident + sum(fetch.reserved_bytes for fetch in fetches),
-            "stream_read_gauge_input_policy": policy_number(self.pinned.policy),
+            "stream_read_gauge_input_policy": policy_number(self.opened.policy),
         }
 
     def unbuffer(self) -> None:
         """Give back the memory of resident blocks, unless another reader has the same version open."""
         file = self.file
         self.windows.forget()
-        self.pinned.position.runs = ()
+        self.opened.position.runs = ()
         if file is not None:
-            file.cancel_prefetches(self.pinned, 0, file.size)
+            file.cancel_prefetches(self.opened, 0, file.size)
             file.unbuffer_if_alone()

@@ -1,4 +1,4 @@
-"""The version of an object that one reader reads: pinned by its first response, checked in each later one.
+"""The open object of a reader: its version is pinned by the first response and checked in each later one.
 
 Nothing is sent before bytes are wanted. The first request brings size, ETag and bytes together; reads that arrive
 meanwhile wait for its head alone. Each later request carries the ETag, and its response is compared with the pin.
@@ -55,7 +55,7 @@ class Opening:
         self.end = end
         self.is_suffix = is_suffix
         self.was_sent = False
-        self.readers: list[PinnedVersion] = []
+        self.readers: list[OpenObject] = []
 
     def brings(self, offset: int | None, size: int) -> bool:
         """Whether the request covers ``size`` bytes at ``offset`` for certain; an offset of ``None`` is the end."""
@@ -78,7 +78,7 @@ class Opening:
                 reader.open_alone()
         return file
 
-    def leave(self, reader: PinnedVersion) -> None:
+    def leave(self, reader: OpenObject) -> None:
         """Forget a closed reader. The request is given up with the last one."""
         if reader in self.readers:
             self.readers.remove(reader)
@@ -86,8 +86,8 @@ class Opening:
             self.fetch.give_up()
 
 
-class PinnedVersion:
-    """The one version of an object that a reader reads. Bound to one runtime.
+class OpenObject:
+    """The open object of a reader: the one version that it reads, and its size. Bound to one runtime.
 
     ``size`` is the end of what reads may reach: the declared size, as long as no response shows that the object is
     shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
@@ -530,7 +530,7 @@ class PinnedVersion:
                 raise
 
     def waiting(self) -> Timer:
-        """``with pinned.waiting():`` measures how long a read waits for bytes."""
+        """``with opened.waiting():`` measures how long a read waits for bytes."""
         return Timer(
             self.account.counters,
             "stream_read_block_acquire_read",

@@ -64,17 +64,17 @@ class RangeReader:
 
         ``None`` before the first response, unless it was declared.
         """
-        return self._options.size if self._reads is None else self._reads.pinned.size
+        return self._options.size if self._reads is None else self._reads.opened.size
 
     @property
     def etag(self) -> str | None:
         """The pinned ETag, unquoted; ``None`` until known."""
-        return self._options.etag if self._reads is None else self._reads.pinned.pin.etag
+        return self._options.etag if self._reads is None else self._reads.opened.pin.etag
 
     @property
     def version(self) -> str | None:
         """The pinned version id on stores that have versions."""
-        return self._options.version if self._reads is None else self._reads.pinned.pin.version
+        return self._options.version if self._reads is None else self._reads.opened.pin.version
 
     @property
     def closed(self) -> bool:
@@ -286,7 +286,7 @@ class RangeReader:
         reads.runtime.check_loop(operation="will_need", path=self.path)
         left = reads.runtime.options.memory_bytes  # More would not fit into memory.
         for start, end in checked:
-            stop = min(end, reads.pinned.size or 0, start + left)
+            stop = min(end, reads.opened.size or 0, start + left)
             if start < stop:
                 reads.request_ahead(start, stop)
                 left -= stop - start
@@ -314,7 +314,7 @@ class RangeReader:
         """
         self._check_open("reopen")
         if self._reads is not None:
-            self._reads.pinned.close(self._reads.pinned.left_behind)
+            self._reads.opened.close(self._reads.opened.left_behind)
             self._reads = None
         self._options = replace(self._options, size=None, etag=None, version=None)
         if await self.ensure_size() and self._live("reopen").file is None:
@@ -355,7 +355,7 @@ class RangeReader:
             self._counters["stream_read_closed"] += 1
             self._counters["stream_read_close_operations"] += 1
         if reads is not None:
-            reads.pinned.close()
+            reads.opened.close()
             reads.runtime.events.publish("reader.closed", self.path, size=self.size, etag=self.etag)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug("closed %r: %s", self, self.statistics.described())
@@ -364,7 +364,7 @@ class RangeReader:
         self._check_open("open")
         if self._options.policy.starts_at_open:
             split = self._options.split
-            self._live("open").pinned.start(self._cursor.position if split is None else split[0])
+            self._live("open").opened.start(self._cursor.position if split is None else split[0])
         return self
 
     async def __aexit__(
@@ -430,7 +430,7 @@ class RangeReader:
             account = self._account = runtime.ledger.open(self._counters)
             self._counters["stream_read_opened"] += 1
         reads = self._reads = ObjectReads(accessor, runtime, self.path, self._options, account, url=self._url)
-        self._cursor.mark = reads.pinned.position
+        self._cursor.mark = reads.opened.position
         runtime.events.publish("reader.opened", self.path, policy=self.policy)
         return reads
 
@@ -444,7 +444,7 @@ class RangeReader:
         """Learn the size, and pin the version if there is a byte at ``offset``; ``None`` is the end."""
         reads = self._live("read")
         try:
-            await reads.pinned.open(offset, 0)
+            await reads.opened.open(offset, 0)
         except Exception:
             reads.count_failure()
             raise

@@ -16,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 
@@ -31,14 +31,6 @@ T = TypeVar("T")
 
 # How long a finisher (a cache being written) may take before a runtime closes.
 FINISH_SECONDS_MAX = 5.0
-
-
-class Abortable(Protocol):
-    """A body that waits for the network and whose wait can be ended."""
-
-    def abort(self) -> None:
-        """Break off at once: a waiting reader gets ``Closed``."""
-        ...
 
 
 # A process counts its forks: a runtime of the parent is never touched in the child. Its sockets and its epoll
@@ -71,7 +63,6 @@ class Runtime:
         self.random = random.Random(options.random_seed)
         self.ledger = Ledger()
         self.gauges: list[Callable[[], Mapping[str, int]]] = []
-        self.streams: weakref.WeakSet[Abortable] = weakref.WeakSet()
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.supervisor = Supervisor()
@@ -168,8 +159,6 @@ class Runtime:
         with anyio.move_on_after(FINISH_SECONDS_MAX):
             while self._finishers and not self.closed:
                 await self._finishers.pop()()
-        for stream in tuple(self.streams):
-            stream.abort()
         await self.supervisor.aclose()
         self._shared.clear()
         self.gauges.clear()

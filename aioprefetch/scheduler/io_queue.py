@@ -232,8 +232,8 @@ class IoQueue:
 
     def _limit(self, part: Part, free_bytes: int | None) -> int:
         """The maximum size of a request that takes pieces of ``part`` along."""
-        maximum = self.request_bytes_max
-        return maximum if free_bytes is None or _may_take(part, maximum, free_bytes) else min(maximum, free_bytes)
+        bytes_max = self.request_bytes_max
+        return bytes_max if free_bytes is None or _may_take(part, bytes_max, free_bytes) else min(bytes_max, free_bytes)
 
     def _take_out(self, part: Part, begin: int, end: int) -> Part:
         """Remove the pieces ``[begin, end)``, at one end of a part, from the queue; returns them as a part."""
@@ -262,31 +262,31 @@ class IoQueue:
                 self._on_refund(read)
 
 
-def cut(start: int, end: int, maximum: int) -> list[Range]:
-    """Cut a range into the fewest equal parts of at most ``maximum`` bytes each; an empty range has no parts."""
-    count = -(-(end - start) // maximum)
+def cut(start: int, end: int, bytes_max: int) -> list[Range]:
+    """Cut a range into the fewest equal parts of at most ``bytes_max`` bytes each; an empty range has no parts."""
+    count = -(-(end - start) // bytes_max)
     bounds = [start + (end - start) * number // count for number in range(count)] + [end]
     return list(pairwise(bounds))
 
 
 def _pieces(
-    ranges: Sequence[Range], maximum: int, file: QueuedFile
+    ranges: Sequence[Range], bytes_max: int, file: QueuedFile
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """The starts, ends and range numbers of the pieces: large ranges are cut, empty ranges are dropped."""
     divided = [file.divide(*one) for one in ranges] if file.is_planned else []
     if any(len(one) > 1 for one in divided):
         cuts = [
-            (piece, index) for index, parts in enumerate(divided) for part in parts for piece in cut(*part, maximum)
+            (piece, index) for index, parts in enumerate(divided) for part in parts for piece in cut(*part, bytes_max)
         ]
         return [one[0] for one, _ in cuts], [one[1] for one, _ in cuts], [index for _, index in cuts]
     starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
     sizes = list(map(sub, ends, starts))
-    if max(sizes, default=0) <= maximum:
+    if max(sizes, default=0) <= bytes_max:
         if min(sizes, default=1) > 0:
             return starts, ends, range(len(starts))
         kept = [index for index, size in enumerate(sizes) if size]
         return [starts[index] for index in kept], [ends[index] for index in kept], kept
-    pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, maximum)]
+    pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, bytes_max)]
     return [one[0] for one in pieces], [one[1] for one in pieces], [one[2] for one in pieces]
 
 

@@ -69,9 +69,9 @@ class IoService:
     ) -> None:
         options = runtime.options
         budget = _checked(0, budget_bytes, "budget_bytes", options.memory_bytes // _BUDGET_SHARE)
-        most = REQUEST_BYTES_MAX if wanted_bytes is None else request_bytes_for(wanted_bytes)
+        bytes_max = REQUEST_BYTES_MAX if wanted_bytes is None else request_bytes_for(wanted_bytes)
         if budget:
-            most = min(most, max(GAP_BYTES, budget // _REQUEST_SHARE))
+            bytes_max = min(bytes_max, max(GAP_BYTES, budget // _REQUEST_SHARE))
         self.runtime = runtime
         self.accessor = accessor
         self.gap_bytes = _checked(0, gap_bytes, "gap_bytes", GAP_BYTES)
@@ -81,7 +81,7 @@ class IoService:
         self.on_progress: Callable[[], None] | None = None
         self._queue = IoQueue(
             slots=_checked(1, slots, "slots", min(options.concurrency, SLOTS_MAX)),
-            request_bytes_max=_checked(1, request_bytes_max, "request_bytes_max", most),
+            request_bytes_max=_checked(1, request_bytes_max, "request_bytes_max", bytes_max),
             on_refund=self._refunded,
         )
         self._reads: dict[Submission, QueuedRead] = {}
@@ -267,7 +267,11 @@ class IoService:
 
 
 class ScanFile(QueuedFile):
-    """A file of a scan: the ``PageIo`` that its column schedulers get. Made by ``IoService.file``."""
+    """A file of a scan: the ``PageIo`` that its column schedulers get. Made by ``IoService.file``.
+
+    It is a ``QueuedFile`` instead of holding one, because the queue hands out submissions and requests by their file:
+    the service finds the pinned file and its memory there, without a table from one to the other.
+    """
 
     __slots__ = ("_service", "memory", "pinned", "rank")
 

@@ -137,8 +137,8 @@ class RootDecoder(Protocol[PageT_contra]):
         """
         ...
 
-    def loaded_rows(self, most: int) -> int:
-        """The number of the next rows, up to ``most``, that could be drained at once without waiting."""
+    def loaded_rows(self, rows_max: int) -> int:
+        """The number of the next rows, up to ``rows_max``, that could be drained at once without waiting."""
         ...
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:

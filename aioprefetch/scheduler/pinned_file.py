@@ -84,16 +84,16 @@ class PinnedFile:
         is ``ConditionNotMatch``. Where no version is asked for and readers have the tail of one in memory, the store is
         asked whether that still is the object, and no bytes travel if it is. A cancelled call leaves nothing behind.
         """
-        most = at_least(1, tail_bytes, "tail_bytes", operation="open", path=path)
+        tail_bytes = at_least(1, tail_bytes, "tail_bytes", operation="open", path=path)
         held = None
         if not (version or if_match or if_none_match):
-            held = cls._of_newest(accessor, runtime, path, most, known_size)
-        size = min(most, known_size) if known_size else None
+            held = cls._of_newest(accessor, runtime, path, tail_bytes, known_size)
+        size = min(tail_bytes, known_size) if known_size else None
         request = ReadRequest(
             path=path,
             offset=known_size - size if known_size and size else 0,
             size=size,
-            suffix=None if size else most,
+            suffix=None if size else tail_bytes,
             if_match=if_match,
             if_none_match=if_none_match if held is None else held.etag,
             version=version,

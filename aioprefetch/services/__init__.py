@@ -1,7 +1,8 @@
 """Services: accessors that do I/O. Each is a recipe that loads what it needs when it is first used.
 
-Every service is a folder with the same files: ``options`` (fields and checks, below everything), ``errors``,
-``responses``, ``accessor`` (the live service) and ``recipe`` (schemes, ``from_uri`` and ``build``).
+Every service is a folder whose files have the same names: ``options`` (fields and checks, below everything),
+``errors`` and ``responses`` where the store has any, ``accessor`` (the live service) and ``recipe`` (schemes,
+``from_uri``, ``build``).
 """
 
 from __future__ import annotations

@@ -201,9 +201,9 @@ def slots_of(settings: Mapping[str, str], parallelism: int | None) -> int | None
     wanted = [(_number(settings, "spark.executor.instances") or 0) * cores, _number(settings, "spark.cores.max") or 0]
     if settings.get("spark.dynamicAllocation.enabled", "").lower() == "true":
         wanted.append((_number(settings, "spark.dynamicAllocation.maxExecutors") or 0) * cores)
-    most = max(wanted) // (_number(settings, "spark.task.cpus") or 1)
-    if most:
-        return max(most, parallelism or 0)
+    slots = max(wanted) // (_number(settings, "spark.task.cpus") or 1)
+    if slots:
+        return max(slots, parallelism or 0)
     return None if parallelism is None and not master else max(parallelism or 0, SLOTS_UNBOUND)
 
 

@@ -37,10 +37,8 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 
 # Who may import whom inside a function, although the import is not of an optional package.
 LAZY = {
-    ("operator", "services"),  # the service is chosen by the scheme of the URI
     ("services", "services"),
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
-    ("__main__", "cli"),
 }
 # Packages of extras: they load on first use.
 OPTIONAL = {
@@ -97,6 +95,12 @@ def is_misplaced(found: Import) -> bool:
         return True
     source, target = area(found.path), target_area(found.module)
     return (source, target) not in LAZY
+
+
+def test_every_exception_is_used() -> None:
+    """What may be imported inside a function is, somewhere."""
+    found = [found for path in FILES for found in imports_of(path) if found.in_function and is_ours(found)]
+    assert {(area(one.path), target_area(one.module)) for one in found} >= LAZY
 
 
 def test_every_module_has_a_place_in_the_order() -> None:

@@ -9,6 +9,8 @@ from tests.tidy.source_tree import PACKAGE, ROOT, parse, project_files, python_f
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 NAMELESS = {"utils", "util", "helpers", "common", "core", "misc"}
+# Folders whose classes are parts by design: users of the conformance suites may take single parts of them.
+MIX_INS = {"aioprefetch/testing/conformance"}
 MACHINE_PATH = re.compile(rb"(?<![\w.:/*}])/(?:work|root)/")
 
 PACKAGE_FILES = python_files(PACKAGE)
@@ -28,6 +30,41 @@ def lines_of(function: Function) -> int:
     first, docstring = function.body[0], ast.get_docstring(function, clean=False)
     docstring_lines = (first.end_lineno or 0) - first.lineno + 1 if docstring is not None else 0
     return (function.end_lineno or 0) - function.lineno + 1 - docstring_lines
+
+
+def base_names(node: ast.ClassDef) -> set[str]:
+    """The names of the bases of a class, without modules and type arguments."""
+    bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    return {getattr(base, "attr", getattr(base, "id", "")) for base in bases}
+
+
+def divided_classes(trees: dict[str, list[ast.AST]]) -> list[str]:
+    """Bases with one subclass, which stands in another module of the same room, and without a use in a third module.
+
+    ``trees`` are the statements of each module by its path below the project.
+    """
+    homes: dict[str, list[str]] = {}
+    subclasses: dict[str, list[tuple[str, str]]] = {}
+    importers: dict[str, set[str]] = {}
+    for path, nodes in trees.items():
+        for node in nodes:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path)
+                for name in base_names(node):
+                    subclasses.setdefault(name, []).append((node.name, path))
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    importers.setdefault(alias.name, set()).add(path)
+    return [
+        f"{home} {name}: {subclasses[name][0][0]}"
+        for name, paths in homes.items()
+        for home in paths
+        if len(subclasses.get(name, ())) == 1
+        and (other := subclasses[name][0][1]) != home
+        and other.split("/")[1] == home.split("/")[1]
+        and not importers.get(name, set()) - {home, other}
+        and home.rpartition("/")[0] not in MIX_INS
+    ]
 
 
 def is_real_sleep(node: ast.AST) -> bool:
@@ -54,6 +91,12 @@ def test_modules_are_short() -> None:
     """A module has one subject; one class is not cut in two to stay short."""
     sizes = {path: len(path.read_text("utf-8").splitlines()) for path in ALL_FILES}
     assert [f"{name_of(path, size)}" for path, size in sizes.items() if size > MODULE_LINES_MAX] == []
+
+
+def test_no_class_is_cut_in_two() -> None:
+    """A base that serves one subclass alone, in another module, is a part of that class."""
+    trees = {path.relative_to(ROOT).as_posix(): statements(path) for path in PACKAGE_FILES}
+    assert divided_classes(trees) == []
 
 
 def test_modules_say_what_they_are_for() -> None:
@@ -90,6 +133,11 @@ def test_the_checks_bite() -> None:
     (call,) = (node for node in ast.walk(ast.parse("asyncio.sleep(0.1)")) if isinstance(node, ast.Call))
     assert is_real_sleep(call)
     assert not is_real_sleep(ast.parse("asyncio.sleep(0)").body[0])
+    half, whole = ast.parse("class Half: ..."), ast.parse("from x import Half\nclass Whole(Half[int]): ...")
+    trees: dict[str, list[ast.AST]] = {"p/room/half.py": [*half.body], "p/room/whole.py": [*whole.body]}
+    assert divided_classes(trees) == ["p/room/half.py Half: Whole"]
+    assert divided_classes({**trees, "p/room/third.py": [*ast.parse("from x import Half").body]}) == []
+    assert divided_classes({**trees, "p/room/second.py": [*whole.body]}) == []
     assert MACHINE_PATH.search(b"cd /" + b"work/main")
     assert not MACHINE_PATH.search(b"/srv/network/x tests/root/y")
     body = "\n".join(["def f():", '    """One.', "    Two.", '    """', "    return 1"])

@@ -116,7 +116,7 @@ class Bench:
         self.store: Store = self.memory.store
         self._seen: list[GateAccessor] = []
         bare = Operator.bare(self.memory)
-        stack = (GateLayer(self._seen), *bare._layers, *layers)
+        stack = (GateLayer(self._seen), *bare.layers, *layers)
         self.operator = Operator._of(self.memory, stack, RuntimeFamily(options))
         self.data = content(size)
         self.put(self.data)
@@ -174,7 +174,7 @@ async def settle(rounds: int = 30) -> None:
 
 
 def reads_of(reader: RangeReader) -> ObjectReads:
-    """The inside of a reader that has been used: its pinned version and its windows."""
+    """The inside of a reader that has been used: its open object and its windows."""
     assert reader._reads is not None
     return reader._reads
 

@@ -41,7 +41,6 @@ SUFFIX = ".entry"
 
 _PREFIX = struct.Struct(">8sHIIIQI")
 _SUM = struct.Struct(">I")
-PREFIX_BYTES = _PREFIX.size
 
 
 class BadEntry(Exception):

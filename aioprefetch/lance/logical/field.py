@@ -77,11 +77,14 @@ BATCH_BYTES_MAX = (1 << 31) - 1
 class RecordRoot:
     """``RootDecoder`` over the fields of a scan, in the order of ``schema``: a batch is one array of each.
 
-    Without fields its batches have rows and no columns.
+    Without fields its batches have rows and no columns. ``close`` ends with a call of ``on_close``.
     """
 
-    def __init__(self, schema: pa.Schema, fields: Sequence[FieldDecoder[Any]]) -> None:
+    def __init__(
+        self, schema: pa.Schema, fields: Sequence[FieldDecoder[Any]], on_close: Callable[[], None] = lambda: None
+    ) -> None:
         self._schema = schema
+        self._on_close = on_close
         self._fields = list(fields)
         self._row_bits = sum(null_bits(kind) for kind in schema.types)
 
@@ -143,6 +146,7 @@ class RecordRoot:
         """Release every page that was not drained."""
         for field in self._fields:
             field.close()
+        self._on_close()
 
     def _size_bytes(self, rows: int) -> int:
         return sum(field.size_bytes(rows) for field in self._fields)

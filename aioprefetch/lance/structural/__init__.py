@@ -19,8 +19,6 @@ from aioprefetch.ranges import Range
 
 __all__ = ["CONCATENATED", "make_field", "parse_layout"]
 
-COLUMN_URL = "/lance.encodings.ColumnEncoding"
-
 
 def make_field(file: LanceFile, field: Field, ranges: Sequence[Range]) -> tuple[StructuralColumn, StructuralField]:
     """Scheduler and decoder of a top-level field, restricted to ``ranges`` of the file's rows (sorted, disjoint).

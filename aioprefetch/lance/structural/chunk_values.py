@@ -251,10 +251,10 @@ def no_items(encoding: Same, count: int) -> Nulls:
 
 def _decompressed(encoding: General, pieces: Pieces, counts: Positions) -> Pieces:
     """The first buffer of every chunk, decompressed, back to back."""
-    most = first_buffer_bytes(encoding.values, counts)
+    limits = first_buffer_bytes(encoding.values, counts)
     contents = [
         decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
-        for start, size, bytes_max in zip(pieces.starts.tolist(), pieces.sizes.tolist(), most.tolist(), strict=True)
+        for start, size, bytes_max in zip(pieces.starts.tolist(), pieces.sizes.tolist(), limits.tolist(), strict=True)
     ]
     sizes = np.array([content.size for content in contents], np.int64)
     data = contents[0] if len(contents) == 1 else np.concatenate(contents) if contents else np.zeros(0, np.uint8)

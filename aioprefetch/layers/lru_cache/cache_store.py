@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.entry import BadEntry, checksums, claimed_length, decode_header
 from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
@@ -164,7 +165,7 @@ class CacheStore:
         self._probes: dict[str, asyncio.Future[CacheEntry | None]] = {}
         # Files that are out of the index and still have to be deleted, one sweep at a time: a write waits for the
         # sweep before it, so that no late deletion hits a file that was written again.
-        self._doomed: dict[str, None] = {}
+        self._to_delete: dict[str, None] = {}
         self._sweeping = asyncio.Lock()
 
     def read_time(self) -> float:
@@ -211,7 +212,7 @@ class CacheStore:
             for name in gone:
                 if before.get(name) is self.index.get(name):  # It was not written during the listing.
                     self.index.discard(name)
-            added = sorted((_modified_seconds(listed[name]), name) for name in new if name not in self._doomed)
+            added = sorted((_modified_seconds(listed[name]), name) for name in new if name not in self._to_delete)
             now = self.read_time()
             for modified, name in added:
                 entry = CacheEntry(name=name, size_bytes=listed[name].size or 0)
@@ -263,7 +264,7 @@ class CacheStore:
     async def probe(self, slot: Slot) -> CacheEntry | None:
         """The entry of a slot as it is in the store now. Reads beside each other share one request."""
         name = slot.name
-        if name in self._doomed:
+        if name in self._to_delete:
             return None
         probe = self._probes.get(name)
         if probe is None:
@@ -421,11 +422,11 @@ class CacheStore:
         self._writing.append(last_read)
         try:
             await self._delete(evicted)
-            self._doomed.pop(entry.name, None)
+            self._to_delete.pop(entry.name, None)
             await self._write(entry, header, data)
         except SpillFailed:
             if replaced is not None:
-                self._doomed[entry.name] = None
+                self._to_delete[entry.name] = None
             return False
         finally:
             self.reserved_bytes -= entry.size_bytes
@@ -463,7 +464,7 @@ class CacheStore:
             entry.store_etag = metadata.etag
         except BaseException:
             # A close that was given up may have made the file appear.
-            self._doomed[entry.name] = None
+            self._to_delete[entry.name] = None
             await self._abort(body)
             raise
 
@@ -476,26 +477,26 @@ class CacheStore:
             self.calls.failed("abort", error)
 
     def _delete_later(self, names: list[str]) -> None:
-        self._doomed.update(dict.fromkeys(names))
+        self._to_delete.update(dict.fromkeys(names))
         if names and not self._runtime.supervisor.closed:
             self._runtime.supervisor.spawn(self._sweep(), name="deletion of cache entries")
 
     async def _delete(self, names: list[str]) -> None:
-        self._doomed.update(dict.fromkeys(names))
+        self._to_delete.update(dict.fromkeys(names))
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """Delete the doomed files. After a failure they wait for the next sweep, which every write does."""
+        """Delete the files in ``_to_delete``. After a failure they wait for the next sweep, which every write does."""
         async with self._sweeping:
-            while self._doomed and not self.calls.is_off:
-                paths = tuple(itertools.islice(self._doomed, DELETE_PATHS))
+            while self._to_delete and not self.calls.is_off:
+                paths = tuple(itertools.islice(self._to_delete, DELETE_PATHS))
                 request = DeleteRequest(path=paths[0], paths=paths)
                 try:
                     await self.calls.call("delete", lambda cache, request=request: cache.delete(request))  # type: ignore[misc]
                 except SpillFailed:
                     return
                 for path in paths:
-                    self._doomed.pop(path, None)
+                    self._to_delete.pop(path, None)
 
 
 class EntrySink(Sink):
@@ -504,21 +505,22 @@ class EntrySink(Sink):
     Any other response, also one of a file that is not the one whose header was read, is ``ObjectChanged``.
     """
 
-    __slots__ = ("_entry", "_expected", "data")
+    __slots__ = ("_due", "_entry", "data")
 
     def __init__(self, entry: CacheEntry, *, start: int, size: int) -> None:
         super().__init__()
-        self._expected = (start, size)
+        self._due = (start, start + size)
         self._entry = entry
         self.data = bytearray()
 
     def _begun(self, head: ReadHead) -> None:
         entry = self._entry
-        is_file = head.total in (None, entry.size_bytes) and (
-            entry.store_etag in (None, head.etag) and entry.store_modified in (None, head.last_modified)
-        )
-        if (head.start, head.size) != self._expected or not is_file:
-            raise ObjectChanged("the file of a cache entry was replaced", operation="read", path=entry.name)
+        # Without an ETag, which the first response brings, range and size alone are compared.
+        etag = head.etag if entry.store_etag is None else entry.store_etag
+        pin = VersionPin(etag, size=entry.size_bytes, path=entry.name)
+        pin.check(head, self._due)
+        if entry.store_modified not in (None, head.last_modified):
+            raise pin.changed(head.etag, "the file of a cache entry was replaced")
         if entry.store_etag is None:
             entry.store_etag, entry.store_modified = head.etag, head.last_modified
         self.data = bytearray(head.size)

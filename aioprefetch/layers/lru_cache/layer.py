@@ -11,25 +11,31 @@ The outermost layer. A read may be served from:
 
 No failure of the cache fails a read: nothing is delivered before all of its part is there and verified, so the store
 can always serve the read instead.
+
+A write, copy or delete drops the entries of its objects before the change, so that no crash leaves them behind, and
+after it, for entries of reads in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.guard import SpillFailed
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, ObjectChanged, RangeNotSatisfied, TimedOut
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied, TimedOut
 from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore
-from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of
+from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Relay
-from aioprefetch.layers.lru_cache.invalidation import InvalidatingAccessor
 from aioprefetch.layers.lru_cache.lookup import CacheState, Joined, Lookup
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import ReadHead, ReadReply, ReadRequest
+from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, ReadHead, ReadReply, ReadRequest, WriteRequest
 
 _EVENTS = {
     "cache_hits": "cache.hit",
@@ -88,11 +94,12 @@ class LruCacheLayer(Layer):
         return CacheState(CacheStore(calls, runtime, capacity_bytes=self.capacity_bytes), runtime)
 
 
-class LruCacheAccessor(InvalidatingAccessor):
-    """The live layer."""
+class LruCacheAccessor(WrappedAccessor):
+    """The live layer: serves reads from the cache, and drops the entries of the objects that writes change."""
 
     def __init__(self, inner: Accessor, layer: LruCacheLayer, state: CacheState) -> None:
-        super().__init__(inner, state)
+        super().__init__(inner)
+        self._state = state
         self._cache = state.cache
         self._runtime = state.runtime
         self._lookup = Lookup(
@@ -209,14 +216,7 @@ class LruCacheAccessor(InvalidatingAccessor):
             try:
                 await self.inner.read(request.resume(part, relay.end - part.start), sink)
             except ConditionNotMatch as error:
-                etag = error.context.get("etag")
-                raise ObjectChanged(
-                    "the object was overwritten while it was read",
-                    expected_etag=part.etag,
-                    actual_etag=None if etag is None else str(etag),
-                    operation="read",
-                    path=request.path,
-                ) from error
+                raise VersionPin(part.etag, path=request.path).explain(error) from error
         return part
 
     def _part(self, request: ReadRequest, whole: ReadHead, counter: str) -> ReadHead:
@@ -229,3 +229,68 @@ class LruCacheAccessor(InvalidatingAccessor):
     def _count(self, counter: str, path: str) -> None:
         self._runtime.counters[counter] += 1
         self._runtime.events.publish(_EVENTS[counter], path)
+
+    # --- writes -------------------------------------------------------------------------------------------------
+
+    async def invalidate(self, paths: Iterable[str]) -> list[str]:
+        """Drop the entries of these paths; returns their names. The files are gone unless the cache fails."""
+        names = [slot_of(self.inner.info.namespace, path, None).name for path in paths]
+        self._stop_fills(names)
+        await self._state.cache.invalidate(names)
+        return names
+
+    def forget(self, names: list[str]) -> None:
+        """Drop these entries, and let no fill that is on its way become one of them."""
+        self._stop_fills(names)
+        self._state.cache.forget(names)
+
+    def _stop_fills(self, names: list[str]) -> None:
+        for name in names:
+            self._state.fills.invalidate(name)
+            self._state.bypassed.forget(name)
+
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        names = await self.invalidate((request.path,))
+        try:
+            return await self.inner.write(request, data)
+        finally:
+            self.forget(names)
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        names = await self.invalidate((request.target,))
+        try:
+            return await self.inner.copy(request)
+        finally:
+            self.forget(names)
+
+    async def delete(self, request: DeleteRequest) -> None:
+        names = await self.invalidate(request.paths)
+        try:
+            await self.inner.delete(request)
+        finally:
+            self.forget(names)
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
+
+
+class InvalidatingWriteBody:
+    """A body being written; the entry of its object is dropped when it is closed."""
+
+    def __init__(self, body: WriteBody, layer: LruCacheAccessor, path: str) -> None:
+        self._body = body
+        self._layer = layer
+        self._path = path
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        await self._body.write(chunk)
+
+    async def close(self) -> Metadata:
+        names = await self._layer.invalidate((self._path,))
+        try:
+            return await self._body.close()
+        finally:
+            self._layer.forget(names)
+
+    async def abort(self) -> None:
+        await self._body.abort()

@@ -230,8 +230,8 @@ def _than(column: pc.Expression, kind: pa.DataType, operator: str, value: Any) -
 def _than_decimal(column: pc.Expression, kind: pa.DataType, operator: str, value: decimal.Decimal) -> pc.Expression:
     """A comparison with a value of the column's type: pyarrow may lack a type for both."""
     exact = decimal.Context(prec=2 * kind.precision)
-    most = exact.scaleb(decimal.Decimal(10**kind.precision - 1), -kind.scale)
-    if value.copy_abs() > most:
+    limit = exact.scaleb(decimal.Decimal(10**kind.precision - 1), -kind.scale)
+    if value.copy_abs() > limit:
         is_all = operator == "!=" or operator.startswith("<" if value > 0 else ">")
         return column.is_valid() if is_all else pc.scalar(False)
     below = value.quantize(decimal.Decimal(1).scaleb(-kind.scale), rounding=decimal.ROUND_FLOOR, context=exact)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from aioprefetch.errors import ConfigInvalid
@@ -132,15 +132,3 @@ class Admission:
         self.bytes += item.bytes
         spent = self._limits.bytes_max is not None and self.bytes >= self._limits.bytes_max
         self.is_full = len(self.items) >= self._limits.items_max or spent
-
-
-def admit(
-    items: Sequence[FetchItem], options: AdmissionOptions, can_split: CanSplit
-) -> tuple[list[FetchItem], list[FetchItem]]:
-    """The items of one batch, and the rest, both in order."""
-    admission = Admission(limits_of(options), can_split)
-    for number, item in enumerate(items):
-        if not admission.offer(item):
-            admission.wait(items[number:])
-            break
-    return admission.items, admission.carry

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import ObjectChanged
 from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
 from aioprefetch.source.feed import FoundPage
@@ -60,13 +61,10 @@ def to_remember(change: Change, before: SourceFile | None) -> Change:
 
 def _overwritten(file: SourceFile, before: SourceFile | None) -> ObjectChanged:
     was = None if before is None else before.etag
-    return ObjectChanged(
+    return VersionPin(was, path=file.key, operation="plan_batch").changed(
+        file.etag,
         f"the object was overwritten after it had been planned (ETag {was!r}, now {file.etag!r}), and overwrites=fail."
         " Put the old one back, or choose overwrites=reread (its records come again) or ignore",
-        expected_etag=was,
-        actual_etag=file.etag,
-        operation="plan_batch",
-        path=file.key,
     )
 
 

@@ -8,7 +8,7 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
 from tests.model.source_listing.arithmetic_store import ArithmeticStore
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.profile import chosen
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=10)
@@ -36,7 +36,7 @@ async def test_the_cost_of_a_large_bucket(kind: type[TailSweepLister] | type[Dif
     """Requests of both cursors: one for each page of new keys; some for the sweep in each trigger."""
     store = ArithmeticStore(FILES)
     async with Operator.bare(store) as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", OPTIONS, known), known)
         triggers = 0
         while len(one.delivered) < FILES:

@@ -9,7 +9,7 @@ from aioprefetch import Operator
 from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.model.source_listing.document_scheme import DocumentScheme, ExactSet, SmallFilter
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 from tests.profile import chosen
@@ -119,7 +119,7 @@ async def lost_by_us(
     history = History(seed, step_ms)
     step = happening(history)
     async with Operator.bare(history.bucket) as operator:
-        known = DictKnown()
+        known = DictIndex()
         options = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=3)
         one = Consumer(TailSweepLister(operator, "", options, known), known)
 

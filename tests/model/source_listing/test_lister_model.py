@@ -23,7 +23,7 @@ from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 Kind = type[TailSweepLister] | type[DiffLister]
@@ -68,7 +68,7 @@ class World:
             self.page_entries, ordered=self.kind is TailSweepLister, on_request=self.maybe_fail
         )
         self.operator = self.bucket.operator()
-        known = DictKnown()
+        known = DictIndex()
         self.one = Consumer(self.kind(self.operator, "", self.options, known), known, self.overwrites)
 
     def maybe_fail(self, request: ListRequest) -> None:

@@ -317,7 +317,7 @@ async def test_a_late_write_into_memory_that_was_offered_harms_no_reader(mapped:
         reading = asyncio.create_task(reader.read_at(0, 100))
         (await b.next_call()).deliver(0)
         await settle()
-        file = b.operator.runtime().peek("block_store").newest(reads_of(reader).pinned.name, SIZE)  # type: ignore[union-attr]
+        file = b.operator.runtime().peek("block_store").newest(reads_of(reader).opened.name, SIZE)  # type: ignore[union-attr]
         offered = file.fetches[0].writable()
         reading.cancel()
         await settle()

@@ -292,7 +292,7 @@ def arrived(operator: Operator, name: str) -> Any:
 
 def layer_of(operator: Operator, kind: type[L]) -> L:
     """The layer of a type in the stack."""
-    return next(layer for layer in operator._layers if isinstance(layer, kind))
+    return next(layer for layer in operator.layers if isinstance(layer, kind))
 
 
 @pytest.mark.parametrize(("uri", "name", "value"), LATER)

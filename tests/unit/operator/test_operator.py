@@ -265,7 +265,7 @@ async def test_a_call_that_takes_too_long_is_timed_out() -> None:
     memory.store.put(WriteRequest(path="k"), b"x")
     slow = FaultLayer((Injection(operation="read", at="call", hang=True, times=None),))
     base = Operator(memory)
-    operator = Operator._of(memory, (slow, *base._layers), base._family)
+    operator = Operator._of(memory, (slow, *base.layers), base._family)
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(TimedOut) as caught:
@@ -360,16 +360,16 @@ class Outer(Layer):
 
 def test_a_layer_replaces_its_own_kind_or_goes_outermost() -> None:
     base = Operator(Memory())
-    kinds = [type(layer) for layer in base._layers]
+    kinds = [type(layer) for layer in base.layers]
     assert kinds == [ErrorContextLayer, CompleteLayer, TimeoutLayer, ConcurrentLimitLayer, RetryLayer]
     derived = base.layer(Outer("first"))
-    assert [type(layer) for layer in derived._layers] == [*kinds, Outer]
+    assert [type(layer) for layer in derived.layers] == [*kinds, Outer]
     again = derived.layer(RetryLayer()).layer(Outer("second"))
-    assert [type(layer) for layer in again._layers] == [*kinds, Outer]
-    outer = again._layers[-1]
+    assert [type(layer) for layer in again.layers] == [*kinds, Outer]
+    outer = again.layers[-1]
     assert isinstance(outer, Outer)
     assert outer.name == "second"
-    assert len(base._layers) == 5
+    assert len(base.layers) == 5
     assert repr(again).index("Outer") < repr(again).index("RetryLayer") < repr(again).index("ErrorContextLayer")
 
 
@@ -377,16 +377,16 @@ def test_a_layer_is_placed_directly_inside_another() -> None:
     base = Operator(Memory("placed"))
     placed = base.layer(Outer("first"), inside=RetryLayer)
     order = [ErrorContextLayer, CompleteLayer, TimeoutLayer, ConcurrentLimitLayer, Outer, RetryLayer]
-    assert [type(layer) for layer in placed._layers] == order
+    assert [type(layer) for layer in placed.layers] == order
     moved = placed.layer(Outer("second"), inside=CompleteLayer)
     order = [ErrorContextLayer, Outer, CompleteLayer, TimeoutLayer, ConcurrentLimitLayer, RetryLayer]
-    assert [type(layer) for layer in moved._layers] == order
+    assert [type(layer) for layer in moved.layers] == order
     replaced = moved.layer(Outer("third"))  # without `inside` it takes the place of the layer of its type
-    assert [type(layer) for layer in replaced._layers] == order
-    assert [layer.name for layer in replaced._layers if isinstance(layer, Outer)] == ["third"]
-    assert type(base.layer(Outer(), inside=ErrorContextLayer)._layers[0]) is Outer
+    assert [type(layer) for layer in replaced.layers] == order
+    assert [layer.name for layer in replaced.layers if isinstance(layer, Outer)] == ["third"]
+    assert type(base.layer(Outer(), inside=ErrorContextLayer).layers[0]) is Outer
     unpickled = pickle.loads(pickle.dumps(moved))
-    assert [type(layer) for layer in unpickled._layers] == [type(layer) for layer in moved._layers]
+    assert [type(layer) for layer in unpickled.layers] == [type(layer) for layer in moved.layers]
 
 
 class CountingLayer(Layer):
@@ -438,7 +438,7 @@ def test_a_timeout_outside_of_retry_is_refused() -> None:
         bare.layer(RetryLayer()).layer(TimeoutLayer())
     with pytest.raises(ConfigInvalid, match="within RetryLayer"):
         Operator(Memory()).layer(RetryLayer(), inside=TimeoutLayer)
-    assert len(bare.layer(TimeoutLayer()).layer(RetryLayer())._layers) == 4
+    assert len(bare.layer(TimeoutLayer()).layer(RetryLayer()).layers) == 4
 
 
 async def test_derived_operators_share_a_runtime(op: Operator) -> None:

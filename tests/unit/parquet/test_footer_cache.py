@@ -77,7 +77,7 @@ async def test_reads_of_a_kept_footer_go_through_the_operator_that_asks() -> Non
     data = large_file()
     async with bench() as b:
         await read(b, data)
-        derived = b.operator.layer(type(b.operator._layers[0])())
+        derived = b.operator.layer(type(b.operator.layers[0])())
         found = await footer(derived, "k")
         assert found.pinned._accessor is derived.accessor()
         b.calls.clear()

@@ -26,8 +26,8 @@ async def nothing_left(b: Bench, reader: RangeReader) -> None:
     reads = reader._reads
     if reads is None or reads.file is None:
         return
-    pinned, file = reads.pinned, reads.file
-    assert not pinned._waits
+    opened, file = reads.opened, reads.file
+    assert not opened._waits
     assert all(not fetch.has_waiters for fetch in file.fetches)
     assert sum(one.pins for block in file.blocks.values() for one in block.segments) == 0
     await reader.unbuffer()

@@ -94,10 +94,10 @@ class PretendedRoot:
         for page in needed:
             await asyncio.shield(page.arrived)
 
-    def loaded_rows(self, most: int) -> int:
+    def loaded_rows(self, rows_max: int) -> int:
         """Up to the first page that has not arrived."""
-        missing = [page.first for page in self._needed(most) if not page.loaded]
-        return min(most, max(0, min(missing, default=self.drained + most) - self.drained))
+        missing = [page.first for page in self._needed(rows_max) if not page.loaded]
+        return min(rows_max, max(0, min(missing, default=self.drained + rows_max) - self.drained))
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
         """No more than would fit if rows had four bytes."""

@@ -353,7 +353,7 @@ async def test_a_large_object_that_is_overwritten_behind_the_response_that_has_b
     assert sink.to_bytes() == DATA[:1000]
     bed.put("k", DATA[::-1])
     gate.opened.set()
-    with pytest.raises(ObjectChanged, match="overwritten while it was read"):
+    with pytest.raises(ObjectChanged, match="overwritten after its version was pinned"):
         await task
 
 

@@ -109,7 +109,7 @@ async def test_an_operator_with_the_layer_pickles(tmp_path: Path) -> None:
         filled = Filled(copy)
         assert await copy.read("k") == b"data"
         await filled.wait(1)
-    (layer,) = [one for one in copy._layers if isinstance(one, ap.layers.LruCacheLayer)]
+    (layer,) = [one for one in copy.layers if isinstance(one, ap.layers.LruCacheLayer)]
     async with layer.cache:  # type: ignore[attr-defined]
         await copy.aclose()
     assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.fetch.admission import CUT_BYTES_MIN, ROW_BYTES_GUESS, Admission, admit, limits_of, narrowed
+from aioprefetch.source.fetch.admission import CUT_BYTES_MIN, ROW_BYTES_GUESS, Admission, CanSplit, limits_of, narrowed
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.testing.conformance.ids import checks
+
+
+def admit(
+    items: Sequence[FetchItem], options: AdmissionOptions, can_split: CanSplit
+) -> tuple[list[FetchItem], list[FetchItem]]:
+    """The items of one batch, and the rest, both in order."""
+    admission = Admission(limits_of(options), can_split)
+    for number, item in enumerate(items):
+        if not admission.offer(item):
+            admission.wait(items[number:])
+            break
+    return admission.items, admission.carry
 
 
 def can_split(file: SourceFile) -> bool:

@@ -8,7 +8,7 @@ from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.record import Record
 from aioprefetch.source.state.delta import Changes, KeyChange, carried_files, changes_of, fold, with_gone
-from tests.model.source_listing.dict_known import DictKnown
+from tests.model.source_listing.dict_index import DictIndex
 
 
 class FollowedState:
@@ -17,7 +17,7 @@ class FollowedState:
     def __init__(self, uuid: str = "other") -> None:
         self.uuid = uuid
         self.head: Record | None = None
-        self.index = DictKnown()
+        self.index = DictIndex()
         self.log: dict[int, Record] = {}
         self.looks = 0
         self.versions = 0

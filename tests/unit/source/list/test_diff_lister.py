@@ -19,7 +19,7 @@ from aioprefetch.source.list.key_sets import KeySpill
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=4)
@@ -37,7 +37,7 @@ async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
 
 
 def consumer(operator: Operator, options: ListOptions = EAGER) -> Consumer:
-    known = DictKnown()
+    known = DictIndex()
     return Consumer(DiffLister(operator, "", options, known), known)
 
 
@@ -127,7 +127,7 @@ async def test_another_process_starts_its_listing_again(bucket: SimulatedBucket,
     """From a cursor in the middle of a listing; with what is known it tells nothing twice."""
     for number in range(50):
         bucket.put(f"k{number:02}")
-    known = DictKnown()
+    known = DictIndex()
     cursor = None
     delivered = 0
     for _ in range(12):
@@ -152,7 +152,7 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
             raise chance.choice([Unavailable, PermissionDenied])("no", operation="list")
 
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         lister = DiffLister(operator, "", EAGER, known)
         lister._timer.wait = _at_once  # type: ignore[method-assign]
         one = Consumer(lister, known)
@@ -173,7 +173,7 @@ async def _at_once() -> None:
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
     with pytest.raises(InvalidArgument, match="TailAndSweep"):
-        await DiffLister(operator, "", EAGER, DictKnown()).page(TailAndSweep())
+        await DiffLister(operator, "", EAGER, DictIndex()).page(TailAndSweep())
 
 
 def test_missing_keys_are_found_in_sorted_runs() -> None:
@@ -198,7 +198,7 @@ async def _sleepless() -> None:
     await asyncio.sleep(0)
 
 
-class FailingKnown(DictKnown):
+class FailingKnown(DictIndex):
     """One look-up fails, counted from the beginning."""
 
     def __init__(self, at: int) -> None:
@@ -271,7 +271,7 @@ async def test_the_old_rest_of_a_page_is_listed_again(bucket: SimulatedBucket, o
     """By the next listing: an old page plans versions that are there no more. A run that is to end does not."""
     for number in range(3):
         bucket.put(f"k{number}")
-    known, now = DictKnown(), 0.0
+    known, now = DictIndex(), 0.0
     one = Consumer(DiffLister(operator, "", EAGER, known, clock=lambda: now), known)
     if ends:
         one.feed.finish_by(10**9)
@@ -292,7 +292,7 @@ async def test_the_rest_of_a_page_is_compared_with_changes_taken_meanwhile(
     """A listing without order may show a key twice, in two versions; what is gone may be there again."""
     bucket.put("a")
     bucket.put("b")
-    known = DictKnown()
+    known = DictIndex()
     lister = DiffLister(operator, "", EAGER, known)
     page = await lister.page(lister.first())
     (first, at), (second, _) = page.changes

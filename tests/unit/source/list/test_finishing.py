@@ -9,7 +9,7 @@ from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=5.0, ahead_pages=2, sweep_pages=2)
@@ -46,7 +46,7 @@ async def test_the_number_of_left_files_is_logged_once_at_the_end(
     bucket = bucket_of(kind, 40)
     bucket.put("delivered", modified_ms=8_000_000)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", OPTIONS, known), known)
         one.feed.finish_by(9_000_000)
         await run_to_its_end(one, room)
@@ -71,7 +71,7 @@ async def test_the_number_of_left_files_is_logged_once_at_the_end(
 async def test_an_empty_bucket_ends_at_once_and_stays_idle(kind: Kind) -> None:
     bucket = bucket_of(kind)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", OPTIONS, known), known)
         one.feed.finish_by(1000)
         assert await run_to_its_end(one) == 0
@@ -89,7 +89,7 @@ async def test_existing_files_are_delivered_and_later_ones_are_left(kind: Kind, 
     """Late and overwritten files too; the next run finds the rest."""
     bucket = bucket_of(kind, 40)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", OPTIONS, known), known)
         one.feed.finish_by(50)
         await run_to_its_end(one, room)
@@ -130,7 +130,7 @@ async def test_it_ends_while_files_are_added_with_every_request(
             bucket.put(form.format(added), modified_ms=10_000 + added)
 
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one)
@@ -155,7 +155,7 @@ async def test_the_sweep_of_such_a_run_starts_at_the_first_key() -> None:
     """A late file behind the place that a sweep had come to is delivered in the run."""
     bucket = bucket_of(TailSweepLister, 60)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         await one.trigger()
         await one.trigger()
@@ -175,7 +175,7 @@ async def test_a_first_run_lists_once() -> None:
     """Keys that the tail has listed in the run need no sweep."""
     bucket = bucket_of(TailSweepLister, 30)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one, room=4)
@@ -185,7 +185,7 @@ async def test_a_first_run_lists_once() -> None:
 async def test_it_can_go_back_to_listing_for_ever() -> None:
     bucket = bucket_of(TailSweepLister, 3)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one)
@@ -204,7 +204,7 @@ async def test_without_sweeps_late_files_of_a_run_are_found_by_the_next_one(kind
     bucket.put("k0003-young", modified_ms=150)
     bucket.put("m-young", modified_ms=150)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         cursor = None
         delivered: set[str] = set()
         for until_ms in (100, 200, 300):
@@ -224,7 +224,7 @@ async def test_without_sweeps_listing_for_ever_finds_files(kind: Kind) -> None:
     """A store without order has its listings, whatever is said of sweeps."""
     bucket = bucket_of(kind, 20)
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", ListOptions(interval_seconds=0.0, sweep_pages=0), known), known)
         await one.trigger()
         bucket.put("z")
@@ -247,7 +247,7 @@ async def test_a_long_run_logs_its_progress(kind: Kind, caplog: pytest.LogCaptur
 
     bucket.on_request = later
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(kind(operator, "", OPTIONS, known, clock=lambda: now), known)
         for _ in range(20):
             await one.trigger()

@@ -14,7 +14,7 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.record import Record
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.unit.source.list.followed_state import FollowedState
 
 EAGER = ListOptions(interval_seconds=0.0)
@@ -22,7 +22,7 @@ EAGER = ListOptions(interval_seconds=0.0)
 
 def follower(state: FollowedState) -> Consumer:
     """A consumer that knows nothing yet."""
-    known = DictKnown()
+    known = DictIndex()
     return Consumer(Follower(state, EAGER, known), known)
 
 
@@ -94,7 +94,7 @@ async def test_gone_and_returned_files_are_reported() -> None:
 
 async def test_a_file_gone_in_the_same_trigger_is_reported_as_gone() -> None:
     state = FollowedState()
-    one = Follower(state, EAGER, DictKnown())
+    one = Follower(state, EAGER, DictIndex())
     state.append([FetchItem(state.file(f"k{number}")) for number in range(40)])
     one.begin_trigger()
     page = await one.page(one.first())
@@ -211,7 +211,7 @@ async def test_more_known_files_than_one_lookup_returns() -> None:
 
 @pytest.mark.virtual
 async def test_a_quiet_log_is_read_once_an_interval() -> None:
-    state, known = FollowedState(), DictKnown()
+    state, known = FollowedState(), DictIndex()
     one = Consumer(Follower(state, ListOptions(interval_seconds=60.0), known), known)
     for _ in range(20):
         assert await one.trigger() == []
@@ -236,7 +236,7 @@ async def test_a_run_that_ends_goes_to_the_newest_record() -> None:
 
 async def test_other_states_and_older_copies_are_refused() -> None:
     state = FollowedState()
-    one = Follower(state, EAGER, DictKnown())
+    one = Follower(state, EAGER, DictIndex())
     with pytest.raises(InvalidArgument, match="TailAndSweep"):
         await one.page(TailAndSweep())
     with pytest.raises(StateConflict, match="'else'"):

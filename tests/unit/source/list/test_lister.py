@@ -12,7 +12,7 @@ from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.list.listing_pages import UNUSED_SECONDS_MAX
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=2)
@@ -32,7 +32,7 @@ async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
 
 def consumer(operator: Operator, options: ListOptions = EAGER, prefix: str = "") -> Consumer:
     """One that rereads what was overwritten."""
-    known = DictKnown()
+    known = DictIndex()
     return Consumer(TailSweepLister(operator, prefix, options, known), known)
 
 
@@ -226,7 +226,7 @@ async def test_the_literal_part_of_a_glob_narrows_what_is_listed(bucket: Simulat
     assert len(await one.until_idle()) == 3
     assert {request.path for request in bucket.requests} == {"2026/a"}
     with pytest.raises(ConfigInvalid, match="2027/"):
-        TailSweepLister(operator, "2027/", ListOptions(glob="2026/a*.csv"), DictKnown())
+        TailSweepLister(operator, "2027/", ListOptions(glob="2026/a*.csv"), DictIndex())
 
 
 async def test_neither_half_starves(bucket: SimulatedBucket, operator: Operator) -> None:
@@ -278,7 +278,7 @@ async def test_pages_listed_ahead_are_used(bucket: SimulatedBucket, operator: Op
 
 async def test_another_cursor_drops_the_pages_listed_ahead(bucket: SimulatedBucket, operator: Operator) -> None:
     fill(bucket, 60)
-    lister = TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictKnown())
+    lister = TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictIndex())
     for frontier, expected in (("", "k000"), ("k030", "k031"), ("k004", "k005"), ("k004", "k005"), ("k050", "k051")):
         page = await lister.page(TailAndSweep(frontier=frontier))
         assert page.changes[0][0].file.key == expected
@@ -292,7 +292,7 @@ async def test_after_a_listing_without_news_there_is_no_request_for_an_interval(
     """However often it is asked; ``clock`` gives the time."""
     now = 100.0
     fill(bucket, 5)
-    known = DictKnown()
+    known = DictIndex()
     options = ListOptions(interval_seconds=5.0, ahead_pages=0)
     one = Consumer(TailSweepLister(operator, "", options, known, clock=lambda: now), known)
     await one.until_idle()
@@ -310,7 +310,7 @@ async def test_after_a_listing_without_news_there_is_no_request_for_an_interval(
 async def test_a_quiet_source_lists_once_an_interval_of_the_runtimes_clock(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
-    known = DictKnown()
+    known = DictIndex()
     one = Consumer(TailSweepLister(operator, "", ListOptions(interval_seconds=3600.0), known), known)
     for _ in range(20):
         assert await one.trigger() == []
@@ -337,7 +337,7 @@ async def test_pages_that_waited_for_long_are_listed_again(
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
     with pytest.raises(InvalidArgument, match="Diff"):
-        await TailSweepLister(operator, "", EAGER, DictKnown()).page(Diff())
+        await TailSweepLister(operator, "", EAGER, DictIndex()).page(Diff())
 
 
 async def test_a_store_without_order_is_refused(bucket: SimulatedBucket, operator: Operator) -> None:

@@ -18,7 +18,7 @@ from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 from tests.model.source_listing.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
@@ -53,7 +53,7 @@ async def test_a_failing_page_does_not_lose_the_position(error: type[Error]) -> 
 
     bucket.on_request = sometimes
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
         for _ in range(400):
             with contextlib.suppress(error):
@@ -71,7 +71,7 @@ async def test_pauses_grow_between_triggers_and_start_again_after_success() -> N
     bucket.put("a")
     times = failing(bucket, *[Unavailable] * 12)
     async with bucket.operator() as operator:
-        lister = TailSweepLister(operator, "", OPTIONS, DictKnown())
+        lister = TailSweepLister(operator, "", OPTIONS, DictIndex())
         cursor = TailAndSweep()
         for _ in range(12):
             with pytest.raises(Unavailable):
@@ -97,7 +97,7 @@ async def test_the_layers_of_the_operator_try_again_first() -> None:
     bucket.put("a")
     failing(bucket, Throttled, Unavailable)
     async with Operator(bucket).layer(RetryLayer()) as operator:
-        page = await TailSweepLister(operator, "", OPTIONS, DictKnown()).page(TailAndSweep())
+        page = await TailSweepLister(operator, "", OPTIONS, DictIndex()).page(TailAndSweep())
         assert (len(page.changes), page.requests, len(bucket.requests)) == (1, 1, 3)
 
 
@@ -114,7 +114,7 @@ async def test_after_a_failure_it_goes_on_behind_the_key_not_by_the_token() -> N
 
     bucket.on_request = refuse_tokens
     async with bucket.operator() as operator:
-        known = DictKnown()
+        known = DictIndex()
         one = Consumer(TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=0), known), known)
         for _ in range(20):
             try:
@@ -130,7 +130,7 @@ async def test_a_failure_of_reading_ahead_is_not_raised_if_the_page_can_be_read_
     for number in range(9):
         bucket.put(f"k{number}")
     async with bucket.operator() as operator:
-        lister = TailSweepLister(operator, "", OPTIONS, DictKnown())
+        lister = TailSweepLister(operator, "", OPTIONS, DictIndex())
         page = await lister.page(TailAndSweep())
         failing(bucket, Unavailable)
         for _ in range(10):
@@ -149,7 +149,7 @@ async def test_closing_ends_listing_ahead(kind: type[TailSweepLister] | type[Dif
     for number in range(60):
         bucket.put(f"k{number:02}")
     async with bucket.operator() as operator:
-        lister = kind(operator, "", OPTIONS, DictKnown())
+        lister = kind(operator, "", OPTIONS, DictIndex())
         await lister.page(lister.first())
         await lister.aclose()
         await lister.aclose()
@@ -165,7 +165,7 @@ async def test_closing_ends_listing_ahead(kind: type[TailSweepLister] | type[Dif
 async def test_a_cancelled_page_is_returned_by_the_next_call() -> None:
     bucket = SimulatedBucket()
     bucket.put("a")
-    known = DictKnown()
+    known = DictIndex()
     async with bucket.operator() as operator:
         lister = TailSweepLister(operator, "", OPTIONS, known)
         failing(bucket, Unavailable)
@@ -196,7 +196,7 @@ class CirclingLayer(Layer):
 async def test_a_circular_listing_is_an_error() -> None:
     """The checks of ``Operator.list`` hold here; empty pages as such are none."""
     async with SimulatedBucket().operator().layer(CirclingLayer()) as operator:
-        lister = TailSweepLister(operator, "", ListOptions(ahead_pages=0), DictKnown())
+        lister = TailSweepLister(operator, "", ListOptions(ahead_pages=0), DictIndex())
         page = await lister.page(TailAndSweep())
         assert (page.changes, page.is_idle) == ((), False)
         with pytest.raises(ProtocolError, match="twice"):

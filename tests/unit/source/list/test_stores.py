@@ -13,7 +13,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
-from tests.model.source_listing.dict_known import Consumer, DictKnown
+from tests.model.source_listing.dict_index import Consumer, DictIndex
 
 NAMES = ["a", "a-b", "a.b/c", "a/b", "a/b-c", "a/b/c", "a0", "Z", "é", "z", "ÿ/x", "\uffee", "\U0001f600", "m/n/o/p"]
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=3)
@@ -58,7 +58,7 @@ async def test_every_name_is_found_once_in_the_order_of_bytes(operator: Operator
     names = [name for name in names if not (operator.info.scheme == "file" and name == "a/b")]
     for name in names[::2]:
         await operator.write(name, b"x")
-    known = DictKnown()
+    known = DictIndex()
     one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
     found = [change.file.key for change in await one.until_idle(room=3)]
     assert found == sorted(names[::2], key=lambda name: name.encode())
@@ -79,7 +79,7 @@ async def test_directory_markers_made_by_hand_are_skipped(operator: Operator) ->
         await operator.create_dir(f"d{number}/")
         await operator.write(f"e{number}", b"x")
     await operator.create_dir("f/")
-    known = DictKnown()
+    known = DictIndex()
     one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
     await one.until_idle(room=1)
     await one.through()

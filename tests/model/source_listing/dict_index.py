@@ -16,8 +16,8 @@ from aioprefetch.source.options import Overwrites
 T = TypeVar("T")
 
 
-class DictKnown:
-    """A ``Known`` without any storage. It counts its look-ups."""
+class DictIndex:
+    """A ``FileIndex`` without any storage. It counts its look-ups."""
 
     def __init__(self) -> None:
         self.files: dict[str, KnownFile] = {}
@@ -33,17 +33,17 @@ class DictKnown:
         return self._sorted
 
     async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """As ``Known`` has it."""
+        """Implement ``FileIndex``."""
         keys = self.keys()
         return self._counted("between", [self.files[key] for key in keys if after < key <= through])
 
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
-        """As ``Known`` has it."""
+        """Implement ``FileIndex``."""
         self._counted("find", keys)
         return {key: self.files[key] for key in keys if key in self.files}
 
     async def page(self, after: str, *, count: int) -> Sequence[KnownFile]:
-        """As ``Known`` has it."""
+        """Implement ``FileIndex``."""
         keys = self.keys()
         above = (self.files[key] for key in islice(keys, bisect_right(keys, after), None))
         return self._counted("page", list(islice(above, count)))
@@ -64,7 +64,7 @@ class Consumer:
     """Takes changes trigger by trigger; what it took is known before the next one. ``delivered`` is by key and ETag."""
 
     feed: Feed
-    known: DictKnown = field(default_factory=DictKnown)
+    known: DictIndex = field(default_factory=DictIndex)
     overwrites: Overwrites = "reread"
     cursor: Cursor | None = None
     delivered: Counter[tuple[str, str | None]] = field(default_factory=Counter)
