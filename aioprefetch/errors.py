@@ -287,7 +287,7 @@ class Throttled(Error, OSError):
 
 
 class Unavailable(Error, ConnectionError):
-    """The store did not answer, broke off, or answered with a failure of its own."""
+    """The store did not respond, broke off, or responded with a failure of its own."""
 
     status_default: ClassVar[Status] = "temporary"
     errno_default = errno_codes.ECONNABORTED
@@ -318,7 +318,7 @@ class ProtocolError(Error, OSError):
 
 
 class RedirectRefused(ProtocolError):
-    """The store answered with a redirect that must not be followed."""
+    """The store responded with a redirect that must not be followed."""
 
     status_default: ClassVar[Status] = "permanent"
 

@@ -174,7 +174,7 @@ class BlockGrid:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return -(-self.size // self.block_bytes)
 
     def index(self, offset: int) -> int:

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["aioprefetch"]
 # ///
-"""How a reader follows its caller: a window for a run, exact ranges for scattered reads, hints by Hadoop's keys.
+"""How a reader follows its caller: a window for a run, exact ranges for random access, hints by Hadoop's keys.
 
 A layer slows the store down, so that there is something to hide: 20 ms before the first byte.
 """
@@ -46,12 +46,12 @@ async def in_order(op: ap.Operator, **options: object) -> None:
     print(f"in order, {options or 'adaptive'}: {fetches} requests, {ahead} of them ahead, {took_ms:.0f} ms")
 
 
-async def scattered(op: ap.Operator, **options: object) -> None:
+async def random_access(op: ap.Operator, **options: object) -> None:
     chance = random.Random(1)
     async with op.reader("data", **options) as reader:
         for _ in range(50):
             await reader.read_at(chance.randrange(SIZE - 100), 100)
-        print(f"scattered, {options or 'adaptive'}: {reader.statistics['stream_read_block_fetches']} requests")
+        print(f"random access, {options or 'adaptive'}: {reader.statistics['stream_read_block_fetches']} requests")
 
 
 async def by_keys(op: ap.Operator) -> None:
@@ -70,9 +70,9 @@ async def main() -> None:
         await op.aclose()  # drops what is resident
         await in_order(op)
         await op.aclose()
-        await scattered(op)
+        await random_access(op)
         await op.aclose()
-        await scattered(op, policy="random")
+        await random_access(op, policy="random")
         await by_keys(op)
 
 

@@ -1,6 +1,6 @@
 """The check of every response to a read, before the first byte of its body counts. Pure, no I/O.
 
-``check_reply`` is for stores that answer as HTTP does, with a status and a ``Content-Range`` that may be wrong.
+``check_reply`` is for stores that respond as HTTP does, with a status and a ``Content-Range`` that may be wrong.
 ``check_range`` is for stores that know the object's size and cut the range themselves, such as a file or a dict.
 """
 
@@ -128,7 +128,7 @@ def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None
 def _checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[int, int, int | None]:
     """Start, size and total of a response that is not exactly the requested range, checked step by step."""
     total: int | None
-    # Some servers (rclone's S3, for one) answer a range with 200 and a correct Content-Range: that is accepted too.
+    # Some servers (rclone's S3, for one) respond to a range with 200 and a correct Content-Range: that is accepted too.
     if response.status == 200 and response.content_range is None:
         if response.content_length is None:
             raise _wrong(request, response, "the response has neither Content-Length nor Content-Range")

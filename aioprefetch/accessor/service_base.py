@@ -27,7 +27,7 @@ from aioprefetch.values import (
 
 
 def is_unmodified(request: Request, error: Exception) -> bool:
-    """Whether an error is the expected answer to ``if_none_match``: the object has not changed."""
+    """Whether an error is the expected response to ``if_none_match``: the object has not changed."""
     conditional = isinstance(request, ReadRequest) and request.if_none_match is not None and request.if_match is None
     return conditional and isinstance(error, ConditionNotMatch)
 

@@ -70,5 +70,5 @@ def settle(runtime: Runtime, segment: Segment) -> None:
 
 
 def tier_of(waits: Iterable[Wait]) -> Tier:
-    """Where what was waited for came from; what was there when it was asked for came from memory."""
+    """The slowest tier that a read had to wait for; memory if all its blocks were resident when it began."""
     return max((wait.fetch.tier for wait in waits if wait.was_late), default=Tier.MEMORY)

@@ -81,7 +81,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many GETs the naive reader needed for each of ours."""
+        """The number of GETs of the naive reader for each of ours."""
         return self.naive.count.gets / max(1, self.ours.count.gets)
 
 

@@ -101,15 +101,15 @@ class FilteredRoot:
         await self._inner.wait(self._reach(rows))
 
     def loaded_rows(self, rows_max: int) -> int:
-        """How many of the next kept rows, up to ``rows_max``, could be drained at once."""
+        """The number of the next kept rows, up to ``rows_max``, that could be drained at once."""
         return self._kept_in(self._inner.loaded_rows(self._reach(rows_max)))
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """How many of the next ``rows`` kept rows may stay within ``batch_bytes`` with the others; at least 1."""
+        """The number of the next ``rows`` kept rows that may fit ``batch_bytes`` with the others; at least 1."""
         return max(1, self._kept_in(self._inner.likely_rows(self._reach(rows), batch_bytes)))
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """How many of the next ``rows`` kept rows stay within ``batch_bytes`` with the others; at least 1."""
+        """The number of the next ``rows`` kept rows that stay within ``batch_bytes`` with the others; at least 1."""
         return max(1, self._kept_in(self._inner.fitting_rows(self._reach(rows), batch_bytes)))
 
     def drain(self, rows: int) -> DecodeTask:

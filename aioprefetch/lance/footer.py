@@ -405,10 +405,10 @@ class Footer:
     def parse(cls, data: bytes | memoryview, size: int, path: str) -> Footer:
         """The footer in the last bytes of a file of ``size`` bytes. ``Unsupported`` names another version."""
         if len(data) < FOOTER.size:
-            raise UntrustedMetadata(f"a file of {size} bytes is no Lance file", path=path)
+            raise UntrustedMetadata(f"a file of {size} bytes is not a Lance file", path=path)
         start, columns_at, buffers_at, buffers, columns, major, minor, magic = FOOTER.unpack(data[-FOOTER.size :])
         if magic != MAGIC:
-            raise UntrustedMetadata("no Lance file: its last four bytes are not LANC", path=path)
+            raise UntrustedMetadata("not a Lance file: its last four bytes are not LANC", path=path)
         version = _VERSIONS.get((major, minor))
         if version is None:
             raise Unsupported(_version_message(major, minor), path=path)

@@ -134,11 +134,9 @@ def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
     if numbers.ndim == 1 and not numbers.size:
         return np.empty(0, np.int64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise InvalidType(
-            f"take must be a list of integers, not {take!r:.200}" if numbers.ndim else f"take={take!r:.100} is no list",
-            operation="scan",
-            path=path,
-        )
+        if not numbers.ndim:
+            raise InvalidType(f"take={take!r:.100} is not a list", operation="scan", path=path)
+        raise InvalidType(f"take must be a list of integers, not {take!r:.200}", operation="scan", path=path)
     if numbers.dtype == np.uint64 and int(numbers.max()) > np.iinfo(np.int64).max:
         raise InvalidRange(f"there is no row {int(numbers.max())}", operation="scan", path=path)
     return numbers.astype(np.int64)  # A copy: the caller may change the original before the scan begins.

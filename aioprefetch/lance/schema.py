@@ -86,14 +86,14 @@ def list_size(name: str, *, path: str = "") -> int:
 def _timestamp(parameters: str, path: str, depth: int) -> pa.DataType:
     unit, _, zone = parameters.partition(":")
     if unit not in _UNITS:
-        raise ValueError(f"{unit!r} is no unit of time")
+        raise ValueError(f"{unit!r} is not a unit of time")
     return pa.timestamp(unit, None if zone in ("", "-") else zone)
 
 
 def _fixed_size_binary(parameters: str, path: str, depth: int) -> pa.DataType:
     width = int(parameters)
     if not 0 <= width <= _INT32_MAX:
-        raise ValueError(f"{width} is no width")
+        raise ValueError(f"{width} is not a valid width")
     return pa.binary(width)
 
 
@@ -109,7 +109,7 @@ def _decimal(parameters: str, path: str, depth: int) -> pa.DataType:
             return pa.decimal128(precision, scale)
         case 256:
             return pa.decimal256(precision, scale)
-    raise ValueError(f"{bits} bits are no width of a decimal")
+    raise ValueError(f"{bits} bits are not a valid width of a decimal")
 
 
 def _dictionary(parameters: str, path: str, depth: int) -> pa.DataType:

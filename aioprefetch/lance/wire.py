@@ -96,7 +96,7 @@ def parse(
         if rule is not None:
             _store(parsed, table, rule, wire_type, value, path, strict, depth)
         elif not 1 <= number <= _FIELD_NUMBER_MAX:
-            raise _broken(table, f"{number} is no field number", path)
+            raise _broken(table, f"{number} is not a valid field number", path)
         elif strict:
             raise Unsupported(f"{table.name} has a field {number} that is not known here", path=path)
     return parsed
@@ -197,7 +197,7 @@ def _text(table: MessageTable, name: str, value: bytes | memoryview, path: str) 
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError as error:
-        raise _broken(table, f"its field {name} is no UTF-8 text", path) from error
+        raise _broken(table, f"its field {name} is not UTF-8 text", path) from error
 
 
 _MAP_ENTRY = MessageTable("map entry", {1: FieldRule("key", "text"), 2: FieldRule("value", "bytes")})

@@ -91,7 +91,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             raise
         else:
             if slots.limit < slots.limit_max:
-                self._answered()
+                self._responded()
             return reply
         finally:
             slots.release(lane)
@@ -117,19 +117,19 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         except Error as error:
             self.failed(error)
             raise
-        self._answered()
+        self._responded()
         return result
 
     def failed(self, error: Error) -> None:
         """Adapt the number of slots to the error of a request."""
         slots = self.slots
         if isinstance(error, NotFound | ConditionNotMatch | RangeNotSatisfied):
-            self._answered()
+            self._responded()
         elif isinstance(error, Throttled) and slots.refused(self._runtime.now()):
             self._runtime.events.publish("limit.lowered", error.path, limit=slots.limit, limit_max=slots.limit_max)
 
-    def _answered(self) -> None:
-        if self.slots.answered():
+    def _responded(self) -> None:
+        if self.slots.responded():
             self._runtime.events.publish("limit.restored", limit=self.slots.limit)
 
     def _restore(self) -> None:

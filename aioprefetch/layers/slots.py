@@ -41,7 +41,7 @@ class SlotQueue:
     which it was taken. ``withdraw`` returns a ticket, granted or not, so a waiter that is cancelled at the moment of
     its grant loses no slot.
 
-    ``limit`` begins at ``limit_max``, is lowered by ``refused`` and raised by ``answered``, which has no effect while
+    ``limit`` begins at ``limit_max``, is lowered by ``refused`` and raised by ``responded``, which has no effect while
     the two are equal. Requests in flight stay in flight when the limit is lowered, so ``in_flight`` may exceed it.
     """
 
@@ -131,7 +131,7 @@ class SlotQueue:
         self._set_limit(self.limit // 2)
         return True
 
-    def answered(self) -> bool:
+    def responded(self) -> bool:
         """Count a response of the store; whether the limit has returned to its maximum by it."""
         if self.limit == self.limit_max:
             return False

@@ -180,7 +180,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> type[UriRecipe]:
     missing = [name for name in ("schemes", "uri_options", "from_uri") if not hasattr(recipe, name)]
     if missing or entry.name not in recipe.schemes:
         why = f"it has no {missing[0]}" if missing else f"its schemes are {', '.join(recipe.schemes)}"
-        raise ConfigInvalid(f"{source} is no recipe for that scheme: {why}", operation="configure", context=facts)
+        raise ConfigInvalid(f"{source} is not a recipe for that scheme: {why}", operation="configure", context=facts)
     loaded: type[UriRecipe] = recipe
     return loaded
 
@@ -245,8 +245,8 @@ def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigIn
     recipe = recipe_of(scheme)
     if name in inspect.signature(recipe).parameters:
         return ConfigInvalid(
-            f"{name!r} is no option for {scheme}:// but of ap.services.{recipe.__name__}, which Operator(...) takes;"
-            f" there are {', '.join(sorted(allowed))}",
+            f"{name!r} is not an option for {scheme}:// but of ap.services.{recipe.__name__}, which Operator(...)"
+            f" takes; there are {', '.join(sorted(allowed))}",
             operation="configure",
         )
     return unknown_option(name, allowed, of=f"{scheme}://", operation="configure")

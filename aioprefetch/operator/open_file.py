@@ -83,24 +83,24 @@ class KeyedBuilder:
         return self
 
     def must(self, key: str, value: object) -> Self:
-        """As ``opt``, but ``build`` raises ``ConfigInvalid`` for an unknown key."""
+        """Set a key like ``opt``, but ``build`` raises ``ConfigInvalid`` if it is unknown."""
         self._settings.put(key, value, mandatory=True)
         return self
 
     def opt_long(self, key: str, value: int | str) -> Self:
-        """As ``opt``."""
+        """Set a key to an integer, like ``opt``."""
         return self.opt(key, value)
 
     def opt_double(self, key: str, value: float | str) -> Self:
-        """As ``opt``. No known key takes a fraction: where an integer is needed, a float counts as unset."""
+        """Set a key to a float. No known key takes one: where an integer is needed, it counts as unset."""
         return self.opt(key, value)
 
     def must_long(self, key: str, value: int | str) -> Self:
-        """As ``must``."""
+        """Set a mandatory key to an integer, like ``must``."""
         return self.must(key, value)
 
     def must_double(self, key: str, value: float | str) -> Self:
-        """As ``must``. No known key takes a fraction: where an integer is needed, a float counts as unset."""
+        """Set a mandatory key to a float. No known key takes one: where an integer is needed, it counts as unset."""
         return self.must(key, value)
 
     def buffer_size(self, size: int) -> Self:

@@ -225,12 +225,12 @@ def check_keys(settings: Settings, *, path: str) -> None:
         if setting.mandatory:
             # The value is left out: the key may be one of credentials.
             raise ConfigInvalid(
-                f"must() was given {key!r}, which is no known key{_nearest(key)}: set it by opt(), which ignores what"
-                f" is unknown, or use one of {', '.join(sorted(KEYS))}",
+                f"must() was given {key!r}, which is not a known key{_nearest(key)}: set it by opt(), which ignores"
+                f" what is unknown, or use one of {', '.join(sorted(KEYS))}",
                 operation="open_file",
                 path=path,
             )
-        note_once("open_file: %r is no known key, and opt() ignores it", key)
+        note_once("open_file: %r is not a known key, and opt() ignores it", key)
 
 
 def _nearest(key: str) -> str:
@@ -252,7 +252,7 @@ def _policy(settings: Settings) -> str | None:
             policy = listed_policy([_POLICY_ALIASES.get(name, name)])
             if policy is not None:
                 return policy.name
-            note_once("open_file: %r is no known read policy, and is passed over", name)
+            note_once("open_file: %r is not a known read policy, and is passed over", name)
         if names:
             break
     # ABFS then reads exactly the bytes of a positional read, without its buffer.

@@ -215,7 +215,7 @@ class Operator:
         version: str | None = None,
         timeout_seconds: float | None = None,
     ) -> memoryview:
-        """As ``read``, as a read-only view on the memory that the response was received into."""
+        """Read like ``read``; returns a read-only view of the memory that received the response."""
         request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
         if request is None:
             return memoryview(b"")
@@ -265,7 +265,7 @@ class Operator:
         if_match: str | None = None,
         version: str | None = None,
     ) -> list[memoryview]:
-        """As ``read_ranges``, as views; a small part of a merged response is a copy, so that it pins little memory."""
+        """Like ``read_ranges``; returns views. A small part of a merged response is copied to pin little memory."""
         check_file(path, "read_ranges")
         arguments = Arguments("read_ranges", path)
         request = ReadRequest(
@@ -540,6 +540,6 @@ class Operator:
 def list_literally(
     operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
 ) -> Lister:
-    """As ``Operator.list``, for a prefix from a program: one that finds nothing is no error, whatever it looks like."""
+    """List like ``Operator.list``, but a prefix that matches nothing is never an error, whatever it looks like."""
     request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)

@@ -15,7 +15,7 @@ from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
 
-# A view smaller than this share of its merged answer is copied: it must not keep the rest of the memory alive.
+# A view smaller than this share of its merged response is copied: it must not keep the rest of the memory alive.
 _SMALL_SHARE = 4
 
 

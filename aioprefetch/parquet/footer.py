@@ -275,7 +275,7 @@ def footer_start(pinned: PinnedFile) -> int:
     """The start of the footer, from the last eight bytes, which are in the tail. Raises as ``footer`` does."""
     size, path = pinned.size, pinned.path
     if size < _FILE_BYTES_MIN:
-        raise _untrusted(f"{size} bytes are no Parquet file", path)
+        raise _untrusted(f"{size} bytes are not a Parquet file", path)
     end = pinned.resident(size - _END_BYTES, size)
     if end is None:
         raise _untrusted("the tail does not hold the last eight bytes", path)

@@ -246,7 +246,7 @@ class PagedLeaf:
         view = read.views[0]
         header = self._header(view)
         if header is None or header.kind != DICTIONARY or header.end != len(view):
-            raise BadPage("what lies before its first data page is no dictionary page")
+            raise BadPage("the page before its first data page is not a dictionary page")
         return view
 
     def _header(self, view: memoryview) -> PageHeader | None:

@@ -131,10 +131,10 @@ class RangeReader:
         return await self._live("read_at").read(offset, size, "read_at")
 
     async def view_at(self, offset: int, size: int | None) -> memoryview:
-        """As ``read_at``, as a read-only view.
+        """Read like ``read_at``; returns a read-only view.
 
-        It lies on the block itself, whose memory stays accounted while any slice of the view lives. It is a copy, which
-        is not accounted, if it is less than an eighth of its block, while views hold more than half of
+        The view lies on the block itself, whose memory stays accounted while any slice of the view lives. It is a
+        copy, which is not accounted, if it is less than an eighth of its block, while views hold more than half of
         ``memory_bytes``, and if the range lies in more than one piece of memory.
         """
         reads = self._reads
@@ -145,7 +145,7 @@ class RangeReader:
         return memoryview(bytes(hit)) if view is None else view
 
     async def read_exactly_at(self, offset: int, size: int) -> bytes:
-        """As ``read_at``, but ``RangeNotSatisfied`` (an ``EOFError``) if that would be short."""
+        """Read like ``read_at``, but raise ``RangeNotSatisfied`` (an ``EOFError``) if the result would be short."""
         wanted = checked_int(size, "size", operation="read_exactly_at", path=self.path)
         self._counters["stream_read_fully_operations"] += 1
         data = await self.read_at(offset, wanted)

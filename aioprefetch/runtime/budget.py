@@ -95,7 +95,7 @@ class MemoryBudget:
 
     @property
     def waiting(self) -> int:
-        """How many reservations are queued."""
+        """The number of queued reservations."""
         return len(self._lanes["demand"]) + len(self._lanes["prefetch"])
 
     def request(

@@ -82,7 +82,7 @@ class IdleMemory:
 
 
 class Exports:
-    """How many bytes of buffers are held by views that were handed out. From any thread."""
+    """The number of buffer bytes that views handed out still hold. May be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

@@ -85,7 +85,7 @@ COUNTERS: Mapping[str, str] = {
     "retries_other": "those for any other cause",
     "retries_resumed": "retries that went on in the middle of a body",
     "retries_exhausted": "operations given up after their last attempt",
-    "throttled": "answers that asked for fewer requests",
+    "throttled": "responses that asked for fewer requests",
     "transport_requests": "requests for object bytes that our own transport sent",
     "transport_fallbacks": "reads that took the slower way of the service's own library, because they had to",
     "transport_connections_opened": "connections that the transport opened",
@@ -95,7 +95,7 @@ COUNTERS: Mapping[str, str] = {
     "cache_misses": "reads of the cache layer that went to the store for bytes",
     "cache_fills": "objects written to the cache",
     "cache_revalidations": (
-        'conditional requests that the store answered with "not modified": of the layer, or of callers with the bytes'
+        'conditional requests with the response "not modified": of the layer, or of callers with the bytes'
     ),
     "cache_evictions": "entries evicted from the cache",
     "cache_failures": "failures of the cache store, none of which failed a read",

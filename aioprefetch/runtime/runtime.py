@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def fork_generation() -> int:
-    """How many forks lie between this process and the first one."""
+    """The number of forks between this process and the first one."""
     return _generation
 
 

@@ -144,7 +144,7 @@ class DecodeLoop:
                 return
             for entry in decoding:
                 if not entry.batch.cancelled():
-                    entry.batch.exception()  # Of no interest to anybody any more.
+                    entry.batch.exception()  # Retrieve it: asyncio would log it otherwise.
                 entry.task.release()
             if part is not None:
                 part.root.close()

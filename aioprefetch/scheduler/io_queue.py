@@ -1,29 +1,29 @@
-"""Which bytes of a scan are asked for next, and together with which others. Pure: no loop, no clock, no I/O.
+"""The order and the merging of a scan's requests. Pure: no loop, no clock, no I/O.
 
-**Order.** Everything submitted has a priority: rank of its file, top-level row, number of the submission; the smallest
-first. The first in the queue is the **head**. It is admitted when a slot is free and it fits into what is left of the
-byte budget, and as long as it does not fit nothing behind it is: small reads that are not needed yet would keep taking
-the memory that the head waits for.
+**Order.** Every submission has a priority: rank of its file, top-level row, number of the submission; the smallest
+first. The first part in the queue is the **head**. It is admitted when a slot is free and the part fits into the rest
+of the byte budget. While the head does not fit, no later part is admitted: small reads that are not needed yet would
+keep taking the memory that the head waits for.
 
-**Exceeding the budget.** Bytes count from admission until every reader gave them back, not until they arrive: what is
-delivered and not decoded yet is memory too. A read may exceed the budget by one of five rules, without which two
-reads could wait for each other's memory:
+**Exceeding the budget.** Bytes count from admission until every reader has released them, not until they arrive: bytes
+that are delivered and not decoded yet are memory too. A read may exceed the budget by one of five rules, without which
+two reads could wait for each other's memory:
 
 1. there is no budget at all;
 2. it is the follow-up of an indirect read whose first half was admitted, and the budget is not exceeded already;
-3. its priority is not greater than that of anything held: what is needed first always gets on, also if it is larger
-   than the whole budget;
-4. a part of the same submission was admitted: half a page is of no use to anybody;
+3. its priority is not greater than that of any held read: the read that is needed first always makes progress, even
+   if it is larger than the whole budget;
+4. a part of the same submission was admitted: half a page is useless;
 5. a decoder waits for it. Lance's rule is "no I/O is running", by which a scan whose consumer is slow would take one
-   more page whenever its requests have ended, until all of the file is in memory. Who waits says so here (``want``).
+   more page whenever its requests have ended, until all of the file is in memory. A waiting decoder calls ``want``.
 
-Where the head is blocked, what is awaited (5) or a follow-up (2) is taken in its stead, in the order of priority.
+While the head is blocked, awaited reads (5) and follow-ups (2) are taken instead, in the order of priority.
 
 **Merging.** A read that is admitted takes queued neighbours in the same file along, of any submitter: the one
 that is needed sooner first, over gaps of ``gap_bytes`` at most, up to ``request_bytes_max``, and as far as the budget
 reaches. Where the requests of a file were planned, those of one request are merged instead. Ranges above that size are
-cut into equal parts at submission. All this depends on nothing but what is queued, so that ``plan_requests`` tells
-beforehand what will be sent.
+cut into equal parts at submission. The result depends on the queue alone, so ``plan_requests`` can predict
+the requests.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from aioprefetch.scheduler.queued_parts import Key, Part, Priority, QueuedFile, 
 # little, and all bytes of a request stay until its last page is decoded.
 REQUEST_BYTES_MAX = 8 << 20
 
-# Few bytes are cut into this many requests: several in parallel are faster than few large ones.
-# Smaller than 2 MiB, which take as long as the wait for their first byte, would only be more.
+# A small scan is cut into this many requests: several in parallel are faster than few large ones.
+# Requests below 2 MiB gain nothing: 2 MiB take as long as the wait for the first byte.
 REQUESTS_WANTED = 32
 REQUEST_BYTES_MIN = 2 << 20
 
@@ -50,10 +50,10 @@ _Heap = list[tuple[Key, Part]]
 
 
 class IoQueue:
-    """Everything that is queued, in flight, or delivered and not given back. ``held_bytes`` is what counts as used.
+    """All reads that are queued, in flight, or delivered and not released. ``held_bytes`` is the used budget.
 
-    The caller takes what may be sent (``take``), says when it has ended (``finish``), and gives submissions back
-    (``release``). ``on_refund`` is called when the bytes of a request are held no more, once for each.
+    The caller takes the next request to send (``take``), reports its end (``finish``), and drops submissions
+    (``release``). ``on_refund`` is called once for each request, when its bytes are no longer held.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class IoQueue:
 
     @property
     def head(self) -> Part | None:
-        """What is needed first of everything queued."""
+        """The queued part that is needed first; ``None`` if the queue is empty."""
         return _first(self._all)
 
     @property
     def waits_for_more(self) -> bool:
-        """Whether the head's request was planned with more than was submitted yet: what is missing comes soon."""
+        """Whether some wanted bytes of the head's planned request are not submitted yet: they will be soon."""
         head = self.head
         return head is not None and not head.submission.file.is_complete(head.start)
 
     def submit(
         self, file: QueuedFile, ranges: Sequence[Range], *, rank: int = 0, row: int = 0, is_follow_up: bool = False
     ) -> Submission:
-        """Queue the ranges of a submission. Empty ones ask for nothing."""
+        """Queue the ranges of a submission. Empty ranges need no request."""
         pieces = _pieces(ranges, self.request_bytes_max, file)
         submission = Submission(file, Priority(rank, row, self._sequence), pieces, is_follow_up=is_follow_up)
         self._sequence += 1
@@ -102,24 +102,24 @@ class IoQueue:
         return submission
 
     def want(self, submission: Submission) -> None:
-        """A reader waits for it: it may exceed the budget from now on."""
+        """A reader waits for the submission: it may exceed the budget from now on."""
         if submission.is_awaited or submission.is_released:
             return
         submission.is_awaited = True
-        _first(self._awaited)  # Forget those that were taken: a scan that is never blocked would keep them all.
+        _first(self._awaited)  # Drop the taken parts: a scan that is never blocked would keep them all.
         for part in submission.parts:
             if part.is_queued:
                 heapq.heappush(self._awaited, (part.key, part))
 
     def take(self, free_bytes: int | None) -> TakenRead | None:
-        """What may be sent next with ``free_bytes`` left of the budget (``None``: there is no budget), if anything."""
+        """The next request to send, if any, with ``free_bytes`` left of the budget (``None``: there is no budget)."""
         if self.in_flight >= self.slots:
             return None
         first = self._admissible(free_bytes)
         return None if first is None else self._admit(first, free_bytes)
 
     def finish(self, read: TakenRead, *, failed: bool = False) -> None:
-        """A request has ended: its slot is free, and so are its bytes if it has failed or no reader needs them."""
+        """A request has ended. Frees its slot, and its bytes too if the request failed or no reader needs them."""
         if not read.is_in_flight:
             return
         read.is_in_flight = False
@@ -130,7 +130,7 @@ class IoQueue:
     def release(self, submission: Submission) -> list[TakenRead]:
         """Drop a submission. Returns the requests in flight that no other submission needs.
 
-        What of it is queued is dropped. Once is enough.
+        Its queued parts are dropped. A second call does nothing.
         """
         if submission.is_released:
             return []
@@ -139,7 +139,7 @@ class IoQueue:
             if part.is_queued:
                 submission.file.parts.remove(part)
                 self._unqueue(part)
-        submission.parts = []  # Parts know their submission: what is done with is gone at once, without a collector.
+        submission.parts = []  # Break the cycle with its parts, so that both are freed without the garbage collector.
         broken = []
         for read in submission.reads:
             del read.users[submission]
@@ -176,7 +176,7 @@ class IoQueue:
         return self._held[0][0] if self._held else None
 
     def _queue(self, part: Part) -> None:
-        """Queue a part, and what of others it divides, wherever their submissions are queued."""
+        """Queue a part, and the new parts of others that it splits, in every heap of their submissions."""
         for one in part.submission.file.parts.add(part):
             heapq.heappush(self._all, (one.key, one))
             if one.submission.is_follow_up:
@@ -204,7 +204,7 @@ class IoQueue:
         return read
 
     def _extend(self, first: Part, free_bytes: int | None) -> list[Part]:
-        """Take along what comes with ``first``, as many pieces of a part at once as would come one by one."""
+        """Merge the neighbours of ``first`` into its request, in the order in which single pieces would be merged."""
         file, place = first.submission.file, first.place(first.first)
         low, high = first.start, first.end
         left: list[Part] = []
@@ -215,14 +215,14 @@ class IoQueue:
             if before is not None and file.are_near(before.end, low):
                 limit = self._limit(before, free_bytes)
                 piece = before.fitting_before(max(high, before.end), limit)
-                if before.end > high:  # It may bring what is behind it into reach, which may be needed sooner.
+                if before.end > high:  # Its end may bring a part after it into reach that is needed sooner.
                     piece = max(piece, before.last - 1)
                 bounds.append((before.last_key, before, piece, before.last))
             if after is not None and file.are_near(high, after.start):
                 limit = self._limit(after, free_bytes)
                 piece = after.fitting_behind(low, limit) if high - low <= limit else after.first
                 bounds.append((after.key, after, after.first, piece))
-            fitting = [one for one in bounds if one[2] < one[3]]
+            fitting = [bound for bound in bounds if bound[2] < bound[3]]
             if not fitting:
                 return [*reversed(left), first, *right]
             _, part, begin, end = min(fitting)
@@ -231,14 +231,14 @@ class IoQueue:
             (left if part is before else right).append(taken)
 
     def _limit(self, part: Part, free_bytes: int | None) -> int:
-        """How large a request may become for the sake of a part."""
+        """The maximum size of a request that takes pieces of ``part`` along."""
         bytes_max = self.request_bytes_max
         return bytes_max if free_bytes is None or _may_take(part, bytes_max, free_bytes) else min(bytes_max, free_bytes)
 
     def _take_out(self, part: Part, begin: int, end: int) -> Part:
-        """The pieces ``[begin, end)`` of a part, at one end of it, as a part that is queued no more."""
+        """Remove the pieces ``[begin, end)``, at one end of a part, from the queue; returns them as a part."""
         if begin > part.first:
-            part = part.split(begin)  # What is before keeps its place.
+            part = part.split(begin)  # The pieces before keep their place.
         else:
             part.submission.file.parts.remove(part)
             if end < part.last:
@@ -263,7 +263,7 @@ class IoQueue:
 
 
 def cut(start: int, end: int, bytes_max: int) -> list[Range]:
-    """A range in as few equal parts as have at most ``bytes_max`` bytes each; an empty one in none."""
+    """Cut a range into the fewest equal parts of at most ``bytes_max`` bytes each; an empty range has no parts."""
     count = -(-(end - start) // bytes_max)
     bounds = [start + (end - start) * number // count for number in range(count)] + [end]
     return list(pairwise(bounds))
@@ -272,7 +272,7 @@ def cut(start: int, end: int, bytes_max: int) -> list[Range]:
 def _pieces(
     ranges: Sequence[Range], bytes_max: int, file: QueuedFile
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Starts and ends of the ranges without the empty ones, the large ones cut; and which range each is of."""
+    """The starts, ends and range numbers of the pieces: large ranges are cut, empty ranges are dropped."""
     divided = [file.divide(*one) for one in ranges] if file.is_planned else []
     if any(len(one) > 1 for one in divided):
         cuts = [
@@ -291,15 +291,14 @@ def _pieces(
 
 
 def request_bytes_for(wanted_bytes: int) -> int:
-    """The default size of a request of a scan that wants this many bytes in all."""
+    """The default ``request_bytes_max`` of a scan of ``wanted_bytes`` bytes."""
     return min(REQUEST_BYTES_MAX, max(REQUEST_BYTES_MIN, -(-wanted_bytes // REQUESTS_WANTED)))
 
 
 def plan_requests(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max: int) -> list[Range]:
-    """The requests for ranges of one file, given in the order in which they are needed, as they would be sent.
+    """The requests for ranges of one file, in the order of sending; ``ranges`` are in the order of their need.
 
-    That is what the queue makes of them when all are queued before the first is taken, and neither slots nor budget
-    are short.
+    The plan holds if all ranges are queued before the first request is taken, and neither slots nor budget are short.
     """
     queue = IoQueue(slots=1, request_bytes_max=request_bytes_max)
     file = QueuedFile(gap_bytes)
@@ -313,7 +312,7 @@ def plan_requests(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max:
 
 
 def _may_take(part: Part, need_bytes: int, free_bytes: int | None) -> bool:
-    """Whether ``need_bytes`` fit, or may exceed the budget for the sake of this part: the rules 1, 2, 4 and 5."""
+    """Whether ``need_bytes`` fit, or this part may exceed the budget by one of the rules 1, 2, 4 and 5."""
     if free_bytes is None or need_bytes <= free_bytes:
         return True
     submission = part.submission

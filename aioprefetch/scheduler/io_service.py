@@ -97,7 +97,7 @@ class IoService:
 
     @property
     def in_flight(self) -> int:
-        """How many requests are in flight."""
+        """The number of requests in flight."""
         return self._queue.in_flight
 
     def file(

@@ -1,4 +1,4 @@
-"""One request of a scan: the sink of its own answer, in memory that is taken when the checked head has come."""
+"""One request of a scan: the sink of its response, in memory that is taken when the checked head has come."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class ColumnScheduler(Protocol[PageT_co]):
 
     @property
     def rows_scheduled(self) -> int:
-        """How many rows of the scan (wanted rows, counted from 0) its pages cover so far."""
+        """The number of rows of the scan (wanted rows, counted from 0) that its pages cover so far."""
         ...
 
     @property
@@ -131,18 +131,18 @@ class RootDecoder(Protocol[PageT_contra]):
         ...
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """How many of the next ``rows`` rows may stay within ``batch_bytes``, by what is known before they come.
+        """The number of the next ``rows`` rows that may stay within ``batch_bytes``, by what is known before they come.
 
         At least 1. So that no more is waited for than a batch will have; ``fitting_rows`` has the last word.
         """
         ...
 
     def loaded_rows(self, rows_max: int) -> int:
-        """How many of the next rows, up to ``rows_max``, could be drained at once without waiting."""
+        """The number of the next rows, up to ``rows_max``, that could be drained at once without waiting."""
         ...
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """How many of the next ``rows`` rows, which are loaded, stay within ``batch_bytes`` of memory; at least 1."""
+        """The number of the next ``rows`` loaded rows that stay within ``batch_bytes`` of memory; at least 1."""
         ...
 
     def drain(self, rows: int) -> DecodeTask:

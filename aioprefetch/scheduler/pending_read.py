@@ -12,18 +12,18 @@ from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.scheduler.queued_parts import Part, Submission
 
-# Starts and ends of ranges in the file, and the view that has them, which begins at the third number.
+# The starts and ends of ranges in the file, the offset of the view in the file, and the view with their bytes.
 Stretch = tuple[Sequence[int], Sequence[int], int, memoryview]
 
 _NOTHING = memoryview(b"")
 
 
 class QueuedRead:
-    """A submission and its bytes as they arrive; see ``PendingRead``. Made by the service alone.
+    """A submission and its bytes as they arrive: the ``PendingRead`` that the service creates.
 
-    What arrives is kept as it came, many small ranges in one view, and is divided when it is viewed. A range
-    above the maximum is asked for in parts. They are received into one **landing**, or put there; where the
-    file has memory of its own the parts stay in it, and are joined by who looks at the range as a whole.
+    Many small ranges arrive in one view, which is divided when ``views`` is first read. A range above the maximum is
+    requested in parts. They are received into one shared buffer, the **landing**. If the file has memory of its own,
+    the parts stay there, and are joined when ``views`` is first read.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class QueuedRead:
         self._on_want = on_want
         self._on_release = on_release
         self._missing = len(submission.starts)
-        self._views: dict[int, memoryview] = {}  # Of ranges that did not arrive like the others.
+        self._views: dict[int, memoryview] = {}  # Ranges with a view of their own: resident ones, and landings.
         self._arrivals: list[tuple[int, int, int, memoryview]] = []
         self._whole: list[memoryview] | None = None
         self._landings: dict[int, memoryview] = {}
@@ -83,17 +83,19 @@ class QueuedRead:
 
     @property
     def stretches(self) -> list[Stretch]:
-        """The ranges in what arrived, in the order of submission; none where they came otherwise. Raises as ``views``.
+        """The ranges within the arrived views, in the order of submission. Raises like ``views``.
 
-        For callers that put thousands of small ranges together: a view of each takes longer than receiving them, and
-        gives the garbage collector as many objects to go through.
+        The list is empty if a range was resident or cut, or if ``views`` was read before. For callers that join
+        thousands of small ranges: creating a view of each takes longer than receiving them, and slows the garbage
+        collector down.
         """
         self._check()
-        one = self.submission
-        if self._whole is not None or self._views or self._pieces or not isinstance(one.indices, range):
+        submission = self.submission
+        if self._whole is not None or self._views or self._pieces or not isinstance(submission.indices, range):
             return []
         arrivals = sorted(self._arrivals, key=itemgetter(0))
-        return [(one.starts[first:last], one.ends[first:last], base, view) for first, last, base, view in arrivals]
+        starts, ends = submission.starts, submission.ends
+        return [(starts[first:last], ends[first:last], base, view) for first, last, base, view in arrivals]
 
     def want(self) -> None:
         """Let the read exceed the budget, because a decoder cannot go on without it."""
@@ -108,7 +110,7 @@ class QueuedRead:
         return self.views
 
     async def arrive(self) -> None:
-        """Wait until the read has ended, well or not."""
+        """Wait until the read has arrived, failed, or was released; raises nothing of its own."""
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -124,15 +126,15 @@ class QueuedRead:
             self._forget()
             self._on_release(self)
 
-    # --- what the service tells it ------------------------------------------------------------------------------
+    # --- called by the service ----------------------------------------------------------------------------------
 
     def put(self, index: int, view: memoryview) -> None:
-        """The bytes of a range that were there already."""
+        """Set the bytes of a range that were resident already."""
         self._views[index] = view.toreadonly()
         self.resident.append(self._ranges[index])
 
     def landing(self, part: Part, owner: Owner) -> memoryview | None:
-        """Where the bytes of a part of a range belong, if that is not where they are received."""
+        """The memory to receive a part of a cut range into; ``None`` if the part is a whole range, or was released."""
         cut = self._cut_range(part)
         if cut is None or self._is_released:
             return None
@@ -144,7 +146,7 @@ class QueuedRead:
         return whole[part.start - start : part.end - start]
 
     def arrived(self, part: Part, view: memoryview) -> None:
-        """The bytes of a part are in ``view``."""
+        """Set the bytes of a part, which are in ``view``."""
         cut = self._cut_range(part)
         if cut is None:
             self._arrivals.append((part.first, part.last, part.start, view.toreadonly()))
@@ -155,7 +157,7 @@ class QueuedRead:
             self._wake()
 
     def failed(self, error: Exception) -> None:
-        """It will never be complete, unless it is already."""
+        """Fail the read with ``error``, unless it has ended already."""
         if not self.done:
             self._error = error
             self._forget()
@@ -168,7 +170,7 @@ class QueuedRead:
             raise Closed(f"the bytes of this read {what}", operation="read")
 
     def _cut_range(self, part: Part) -> tuple[int, Range] | None:
-        """The range, and its number, that a part is only a piece of."""
+        """The number and the range that a part is only a piece of; ``None`` for whole ranges."""
         if part.count > 1 or isinstance(self.submission.indices, range):
             return None
         index = self.submission.indices[part.first]
@@ -186,15 +188,16 @@ class QueuedRead:
 
     def _divided(self) -> list[memoryview]:
         """A view of each range."""
-        one = self.submission
+        submission = self.submission
+        starts, ends, indices = submission.starts, submission.ends, submission.indices
         views = [_NOTHING] * len(self._ranges)
         for first, last, base, view in self._arrivals:
-            places = zip(one.starts[first:last], one.ends[first:last], strict=True)
-            made = [view[start - base : end - base] for start, end in places]
-            if isinstance(one.indices, range):
-                views[first:last] = made
+            places = zip(starts[first:last], ends[first:last], strict=True)
+            slices = [view[start - base : end - base] for start, end in places]
+            if isinstance(indices, range):
+                views[first:last] = slices
             else:
-                for index, piece in zip(one.indices[first:last], made, strict=True):
+                for index, piece in zip(indices[first:last], slices, strict=True):
                     views[index] = piece
         for index, pieces in self._pieces.items():
             views[index] = memoryview(b"".join(piece for _, piece in sorted(pieces, key=itemgetter(0))))
@@ -205,9 +208,9 @@ class QueuedRead:
 
 
 def twin(error: Exception) -> Exception:
-    """A copy for each who waits: one exception raised in several tasks would collect all their tracebacks."""
+    """A copy of the error for one waiter: an exception raised in several tasks would collect all their tracebacks."""
     if not isinstance(error, Error):
         return error
-    made = copy.copy(error)
-    made.__cause__ = error.__cause__
-    return made
+    duplicate = copy.copy(error)
+    duplicate.__cause__ = error.__cause__
+    return duplicate

@@ -1,9 +1,9 @@
-"""What the queue of a scan holds: submissions, the parts they are queued in, and the neighbours within a file. Pure.
+"""The contents of a scan's queue: submissions, their parts, and the parts of each file by position. Pure.
 
-A take submits thousands of small ranges at once. Those that ascend and lie within the gap of each other are queued as
-one **part**, which is divided only where a request ends, or where a part of another submission begins in between. A
-part is no more than a stretch of its submission's lists: however many ranges it has, it is queued, taken and delivered
-at once, and yet the queue does what it would do with each of its ranges alone.
+A take submits thousands of small ranges at once. Ranges that ascend and lie within the gap of each other are queued as
+one **part**. A part is divided only where a request ends, or where a part of another submission begins inside it. It
+is a slice of its submission's lists: it is queued, taken and delivered in one step, whatever its number of ranges, and
+the requests are the same as if each range were queued alone.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from aioprefetch.ranges import Range
 
-# Inserting moves what is behind it in its block, finding the block halves the number of blocks.
+# Inserting an entry moves the later entries of its block; the block itself is found by bisection.
 _BLOCK_PARTS = 512
 
 
 class Priority(NamedTuple):
-    """When something is needed, smaller is sooner: rank of the file, top-level row, number of the submission."""
+    """When a read is needed, the smallest first: rank of the file, top-level row, number of the submission."""
 
     rank: int
     row: int
@@ -33,11 +33,11 @@ _Entry = tuple[int, int, Key, "Part"]
 
 
 class QueuedFile:
-    """A file of the queue: neighbours within it are merged over gaps of ``gap_bytes``.
+    """A file of the queue: neighbours within it are merged over gaps of at most ``gap_bytes``.
 
-    Where its requests were **planned** (disjoint ranges), what lies in one of them is merged however far apart it is,
-    and nothing is merged across their ends. ``wanted`` is what will be submitted (disjoint too): a request is complete
-    when all that is wanted of it was.
+    If its requests were **planned** (disjoint ranges), ranges inside one request are merged whatever the gap between
+    them, and nothing is merged across the end of a request. ``wanted`` holds the ranges that will be submitted
+    (disjoint too): a request is complete when all wanted bytes inside it were submitted.
     """
 
     __slots__ = ("_ends", "_starts", "_unsubmitted", "gap_bytes", "parts")
@@ -54,11 +54,11 @@ class QueuedFile:
 
     @property
     def is_planned(self) -> bool:
-        """Whether its requests were planned."""
+        """Whether the requests of this file were planned."""
         return bool(self._starts)
 
     def are_near(self, end: int, start: int) -> bool:
-        """Whether what begins at ``start`` may come with what ends at ``end``, before it."""
+        """Whether a range that begins at ``start`` may join the request of an earlier range that ends at ``end``."""
         if self._starts:
             number = bisect_right(self._starts, end - 1) - 1
             if number >= 0 and end <= self._ends[number]:
@@ -68,23 +68,23 @@ class QueuedFile:
         return start <= end + self.gap_bytes
 
     def divide(self, start: int, end: int) -> list[Range]:
-        """A range, cut where a planned request begins or ends in it."""
+        """Cut the range ``[start, end)`` at each start and end of a planned request inside it."""
         if not self._starts:
             return [(start, end)]
         first, last = bisect_right(self._starts, start) - 1, bisect_left(self._starts, end)
         if last <= first + 1 and (first < 0 or not start < self._ends[first] < end):
-            return [(start, end)]  # As nearly all: thousands are submitted at once.
+            return [(start, end)]  # The fast path: thousands of ranges are submitted at once, and few cross an end.
         borders = {*self._starts[max(first, 0) : last], *self._ends[max(first, 0) : last]}
-        cuts = sorted(one for one in borders if start < one < end)
+        cuts = sorted(border for border in borders if start < border < end)
         return list(pairwise([start, *cuts, end]))
 
     def submitted(self, start: int, end: int) -> None:
-        """A piece was submitted, which lies in one request."""
+        """Count a submitted piece, which lies within one request, off the bytes that its request waits for."""
         if self._starts:
             self._count(start, end, -1)
 
     def is_complete(self, position: int) -> bool:
-        """Whether the request of this byte waits for nothing that is still to be submitted."""
+        """Whether every wanted byte of the planned request at ``position`` was submitted."""
         number = bisect_right(self._starts, position) - 1
         return number < 0 or self._unsubmitted[number] <= 0
 
@@ -99,11 +99,11 @@ class QueuedFile:
 
 
 class Submission:
-    """Ranges of a file that were submitted together, and are given back together.
+    """Ranges of a file that were submitted together, and are released together.
 
-    ``starts`` and ``ends`` are its **pieces**, none of them empty: the ranges, or equal parts of those above the
-    maximum. ``indices`` says which range each is of; it is a ``range`` where every piece is the range of its number.
-    ``parts`` are what it is queued in, ``size`` the sum of its bytes.
+    ``starts`` and ``ends`` are its **pieces**, which are never empty: a range is one piece, or several equal ones if
+    it is above the maximum. ``indices`` holds the number of the range for each piece; it is a ``range`` object if
+    each range is exactly one piece. ``parts`` are the queued slices of the pieces, ``size`` is the sum of their bytes.
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class Submission:
         self.reads: list[TakenRead] = []
 
     def divide(self) -> list[Part]:
-        """All of its pieces in as few parts as they may be queued in."""
+        """All pieces of the submission, in the smallest possible number of parts."""
         bounds = [0, *find_breaks(self), len(self.starts)] if self.starts else []
         return [Part(self, first, last) for first, last in pairwise(bounds)]
 
@@ -157,70 +157,70 @@ class Part:
         self.first = first
         self.last = last
         self.is_queued = True
-        # Of its first piece, like no other's: the keys alone decide where parts are compared.
+        # The key of the first piece is unique, so comparing two entries never reaches the parts themselves.
         self.key: Key = (*submission.priority, first)
         submission.parts.append(self)
 
     @property
     def start(self) -> int:
-        """Where its first byte is."""
+        """The offset of the first byte."""
         return self.submission.starts[self.first]
 
     @property
     def end(self) -> int:
-        """Behind its last byte."""
+        """The offset after the last byte."""
         return self.submission.ends[self.last - 1]
 
     @property
     def count(self) -> int:
-        """How many pieces it has."""
+        """The number of pieces."""
         return self.last - self.first
 
     @property
     def size(self) -> int:
-        """Bytes of its pieces, without the gaps; those of two pieces count twice."""
-        one = self.submission
-        return sum(one.ends[self.first : self.last]) - sum(one.starts[self.first : self.last])
+        """The sum of the pieces' bytes, without the gaps; a byte that lies in two pieces counts twice."""
+        ends, starts = self.submission.ends, self.submission.starts
+        return sum(ends[self.first : self.last]) - sum(starts[self.first : self.last])
 
     @property
     def head_size(self) -> int:
-        """Bytes of its first piece, which is all that must be admitted at once."""
+        """The bytes of the first piece: a part can be admitted if this piece fits."""
         return self.submission.ends[self.first] - self.submission.starts[self.first]
 
     @property
     def last_key(self) -> Key:
-        """The key of its last piece."""
+        """The key of the last piece."""
         return (*self.submission.priority, self.last - 1)
 
     def place(self, piece: int) -> Place:
-        """The place of a piece among all of the file."""
-        one = self.submission
-        return one.starts[piece], one.ends[piece], (*one.priority, piece)
+        """The sort key of a piece among all queued pieces of the file: by position, then by priority."""
+        submission = self.submission
+        return submission.starts[piece], submission.ends[piece], (*submission.priority, piece)
 
     def reach(self, place: Place) -> int:
-        """The first of its pieces whose place is not before ``place``."""
+        """The number of the first piece at or after ``place``."""
         return bisect_left(range(self.last), place, lo=self.first, key=self.place)
 
     def split(self, piece: int) -> Part:
-        """Keep what is before ``piece``; the part from there on."""
+        """Keep the pieces before ``piece``, and return the others as a new part."""
         rest = Part(self.submission, piece, self.last)
         self.last = piece
         return rest
 
     def fitting_behind(self, low: int, limit: int) -> int:
-        """Behind the last piece, counted from the first, with which ``[low, its end)`` has ``limit`` bytes at most."""
+        """The end of the pieces, counted from the first, that end at most ``limit`` bytes after ``low``."""
         return bisect_right(self.submission.ends, low + limit, self.first, self.last)
 
     def fitting_before(self, high: int, limit: int) -> int:
-        """The first piece, counted from the last, with which ``[its start, high)`` has ``limit`` bytes at most."""
+        """The start of the pieces, counted from the last, that begin at most ``limit`` bytes before ``high``."""
         return bisect_left(self.submission.starts, high - limit, self.first, self.last)
 
 
 class TakenRead:
     """One request: ``[start, end)`` of a file, and the parts it serves, ordered by position.
 
-    Its bytes are ``held`` from admission until it has failed, or has ended and every submission was released.
-    ``is_overdraft``: it was admitted although it did not fit.
+    Its bytes are **held**, that is charged to the budget, from admission until the request has failed, or has ended and
+    all its submissions were released. ``is_overdraft``: the request was admitted although it exceeded the budget.
     """
 
     __slots__ = ("end", "file", "is_held", "is_in_flight", "is_overdraft", "parts", "start", "users")
@@ -236,14 +236,14 @@ class TakenRead:
 
     @property
     def size(self) -> int:
-        """Bytes of the request, gaps included."""
+        """The bytes of the request, gaps included."""
         return self.end - self.start
 
 
 class FileParts:
-    """The parts of a file that are queued, by position; no piece of one lies between those of another.
+    """The queued parts of a file, by position; no piece of one part lies between the pieces of another.
 
-    Kept in blocks: in one list each of hundreds of thousands of parts would move half of the others.
+    The parts are kept in blocks: in a single list of hundreds of thousands, each insertion would move half of them.
     """
 
     __slots__ = ("_blocks", "_firsts")
@@ -256,27 +256,27 @@ class FileParts:
         return sum(map(len, self._blocks))
 
     def add(self, part: Part) -> list[Part]:
-        """Queue a part. Returns the parts it came to, and those that had to make room for it: what is new in here."""
+        """Queue a part. Returns all new entries: the slices of this part, and of others that it splits."""
         new = []
         rest: Part | None = part
         while rest is not None:
-            one, rest = rest, None
-            place = one.place(one.first)
+            added, rest = rest, None
+            place = added.place(added.first)
             before, after = self.around(place)
             if before is not None and before.count > 1 and before.place(before.last - 1) > place:
                 after = before.split(before.reach(place))
                 self._insert(after)
                 new.append(after)
-            if after is not None and one.count > 1:
+            if after is not None and added.count > 1:
                 bound = after.place(after.first)
-                if one.place(one.last - 1) > bound:
-                    rest = one.split(one.reach(bound))
-            self._insert(one)
-            new.append(one)
+                if added.place(added.last - 1) > bound:
+                    rest = added.split(added.reach(bound))
+            self._insert(added)
+            new.append(added)
         return new
 
     def around(self, place: Place) -> tuple[Part | None, Part | None]:
-        """What begins last before a place, and first from there on."""
+        """The last part that begins before ``place``, and the first that begins at or after it."""
         number = max(0, bisect_right(self._firsts, place) - 1)
         block = self._blocks[number] if self._blocks else []
         index = bisect_left(block, place)
@@ -286,7 +286,7 @@ class FileParts:
         return before, self._blocks[number + 1][0][3] if number + 1 < len(self._blocks) else None
 
     def remove(self, part: Part) -> None:
-        """Take a part out."""
+        """Remove a queued part."""
         place = part.place(part.first)
         number = bisect_right(self._firsts, place) - 1
         block = self._blocks[number]
@@ -313,7 +313,7 @@ class FileParts:
 
 
 def find_breaks(submission: Submission) -> list[int]:
-    """The pieces of a submission, but the first, at which a part of its own must begin."""
+    """The numbers of the pieces, apart from the first, at which a new part must begin."""
     starts, ends, indices, file = submission.starts, submission.ends, submission.indices, submission.file
     steps = enumerate(zip(starts, starts[1:], ends, ends[1:], strict=False), 1)
     if file.is_planned:
@@ -331,7 +331,7 @@ def find_breaks(submission: Submission) -> list[int]:
         ]
     if isinstance(indices, range):
         return wide
-    # Parts of a range that was cut are put together where they arrive, each by itself.
+    # Each piece of a range that was cut becomes a part of its own, since it is joined with the others on arrival.
     same = [number for number in range(1, len(indices)) if indices[number] == indices[number - 1]]
-    cut = {one for number in same for one in (number - 1, number, number + 1)}
+    cut = {neighbour for number in same for neighbour in (number - 1, number, number + 1)}
     return sorted((cut | set(wide)) - {0, len(starts)})

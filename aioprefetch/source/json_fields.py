@@ -26,7 +26,7 @@ def parsed(data: bytes | str) -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def fields_of(value: Any, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Offset:
         """
         if not isinstance(value, dict) or not {"v", "state", "seq"} <= value.keys():
             raise InvalidArgument(
-                "this is no offset of aioprefetch: it has no fields v, state and seq", operation="read_offset"
+                "this is not an offset of aioprefetch: it has no fields v, state and seq", operation="read_offset"
             )
         version = value["v"]
         if type(version) is int and OFFSET_VERSION < version <= INTEGER_MAX:

@@ -51,7 +51,7 @@ def budget_bytes(
 
 
 def configured_cores(environment: Mapping[str, str], properties: Mapping[str, str]) -> int:
-    """How many cores an executor was given by a setting; 0 where none says so."""
+    """The number of cores of an executor by a setting; 0 if it is not set."""
     configured = (
         properties.get("resource.executor.cores"),
         properties.get("spark.executor.cores"),
@@ -61,7 +61,7 @@ def configured_cores(environment: Mapping[str, str], properties: Mapping[str, st
 
 
 def assumed_cores(properties: Mapping[str, str]) -> int:
-    """How many tasks an executor runs at once without that setting, by the URL of the master."""
+    """The number of tasks that an executor runs at once without that setting, by the URL of the master."""
     master = properties.get("spark.master", "")
     match = _LOCAL.match(master) or _CLUSTER.match(master)
     if match is not None:

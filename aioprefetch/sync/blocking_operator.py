@@ -108,11 +108,11 @@ class BlockingOperator:
         return self._run("read", path, lambda op: op.read(path, **options))
 
     def view(self, path: str, **options: Any) -> memoryview:
-        """As ``read``, as a read-only ``memoryview`` without a copy."""
+        """Read like ``read``; returns a read-only ``memoryview`` without a copy."""
         return self._run("view", path, lambda op: op.view(path, **options))
 
     def read_into(self, path: str, offset: int, buffer: WriteableBuffer) -> int:
-        """Fill a writable buffer from ``offset``; how many bytes it took."""
+        """Fill a writable buffer from ``offset``; returns the number of bytes."""
         return self._run("read_into", path, lambda op: op.read_into(path, offset, buffer))
 
     def read_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[bytes]:
@@ -120,7 +120,7 @@ class BlockingOperator:
         return self._run("read_ranges", path, lambda op: op.read_ranges(path, ranges, **options))
 
     def view_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[memoryview]:
-        """As ``read_ranges``, as views."""
+        """Read like ``read_ranges``; returns read-only views."""
         return self._run("view_ranges", path, lambda op: op.view_ranges(path, ranges, **options))
 
     def read_at(self, path: str, offset: int, size: int | None) -> bytes:

@@ -137,7 +137,7 @@ class SyncFile(io.RawIOBase):
         return self._read(*self._range(offset, size))
 
     def view_at(self, offset: int, size: int | None) -> memoryview:
-        """As ``read_at``, as a read-only ``memoryview``.
+        """Read like ``read_at``; returns a read-only ``memoryview``.
 
         Without a copy where the bytes lie in one block, are at least an eighth of it, and views hold no more than half
         of ``memory_bytes``. Then the block stays in memory, and accounted, until the last slice of the view is gone.
@@ -283,7 +283,7 @@ class SyncFile(io.RawIOBase):
         return checked_range(offset, size, operation="read", path=self._path)
 
     def _wanted(self, size: int | None) -> int | None:
-        """How many bytes a read through the cursor asks for; ``None``: all that is left."""
+        """The number of bytes that a read at the cursor requests; ``None``: all bytes up to the end."""
         if size is None:
             return None
         number = checked_int(size, "size", operation="read", path=self._path)

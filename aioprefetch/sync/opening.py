@@ -45,7 +45,7 @@ def _split_http(url: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigInvalid(f"{printable(redact(url))!r} is no URL: {error}", operation="open") from None
+        raise ConfigInvalid(f"{printable(redact(url))!r} is not a URL: {error}", operation="open") from None
     if parts.fragment:
         raise ConfigInvalid(
             f"{printable(redact(url))!r} has a fragment; encode the character # as %23", operation="open"
@@ -60,7 +60,7 @@ def checked_mode(mode: object, *, path: str) -> None:
         raise InvalidType(f"mode must be a string such as 'rb', not {mode!r}", operation="open", path=path)
     kinds = set(mode)
     if len(kinds) != len(mode) or not kinds <= set("rwxabt+") or len(kinds & set("rwxa")) != 1 or {"b", "t"} <= kinds:
-        raise InvalidArgument(f"mode={mode!r} is no mode of a file", operation="open", path=path)
+        raise InvalidArgument(f"mode={mode!r} is not a mode of a file", operation="open", path=path)
     if kinds == {"r", "b"}:
         return
     hint = "to write an object, use write" if kinds & set("wxa+") else "for text, put io.TextIOWrapper around the file"
@@ -96,11 +96,11 @@ def open(  # noqa: A001 - what it stands in for
 
 
 def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:
-    """``ConfigInvalid`` for what is no option of a reader."""
+    """``ConfigInvalid`` for what is not an option of a reader."""
     for name in options.keys() - READER_OPTIONS:
         if any(name in store_options(scheme) for scheme in BUILT_IN):
             raise ConfigInvalid(
-                f"{name!r} is no option of a reader; options of a store belong to Operator.from_uri",
+                f"{name!r} is not an option of a reader; options of a store belong to Operator.from_uri",
                 operation="open",
                 path=path,
             )

@@ -243,9 +243,9 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, sock: socket.socket, ori
             raise ProtocolError(f"the proxy {proxy.origin} sent an endless response to CONNECT")
     status = parse_head(bytes(head[: end + 4]), is_head=True).status
     if status in (401, 403, 407):
-        raise PermissionDenied(f"the proxy answered {status}: give its user and password in its URL")
+        raise PermissionDenied(f"the proxy responded {status}: give its user and password in its URL")
     if not 200 <= status < 300:
-        raise Unavailable(f"the proxy answered {status}")
+        raise Unavailable(f"the proxy responded {status}")
     if len(head) > end + 4:
         # The origin sends nothing before TLS begins, so these bytes are from the proxy.
         raise ProtocolError(f"the proxy {proxy.origin} sent more than a head in response to CONNECT")

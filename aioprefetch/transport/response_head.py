@@ -47,7 +47,7 @@ class ResponseHead:
 
     def on_body(self, body: bytes) -> None:
         """Refuse the response: for the parser the head ends before its empty line."""
-        raise ProtocolError("the response is no valid HTTP/1.1")
+        raise ProtocolError("the response is not valid HTTP/1.1")
 
     def index(self) -> dict[bytes, bytes]:
         """Fill ``fields`` from the parsed lines."""
@@ -73,13 +73,13 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
     head = ResponseHead()
     parser = httptools.HttpResponseParser(head)
     if data[:7] != b"HTTP/1.":  # llhttp accepts other protocols, and leading empty lines.
-        raise ProtocolError("the response is no valid HTTP/1.1")
+        raise ProtocolError("the response is not valid HTTP/1.1")
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
         raise ProtocolError("the server changes to another protocol, which was not requested") from None
     except httptools.HttpParserError:
-        raise ProtocolError("the response is no valid HTTP/1.1") from None
+        raise ProtocolError("the response is not valid HTTP/1.1") from None
     head.status = status = parser.get_status_code()
     if not 100 <= status < 600 or len(head._lines) > FIELDS_MAX:
         raise ProtocolError(f"the response has status {status} and {len(head._lines)} headers, which is not valid")

@@ -68,5 +68,5 @@ def test_what_spark_shows_of_an_error_begins_with_its_sentence(spark: SparkSessi
     at_listing = failing(tmp_path / "nowhere", "id bigint")
     assert "there are no files in" in at_listing.splitlines()[0]
     at_reading = failing(tmp_path, "id date")
-    assert "'id' is no date32" in at_reading.splitlines()[1]  # Spark's own sentence comes before it.
+    assert "'id' is not a valid date32" in at_reading.splitlines()[1]  # Spark's own sentence comes before it.
     assert "Traceback" not in at_planning + at_listing + at_reading

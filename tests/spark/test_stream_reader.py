@@ -200,7 +200,7 @@ def test_the_second_of_two_queries_on_one_state_ends_the_first(query: Query, sou
 def test_offsets_of_a_newer_format_and_of_another_source(query: Query) -> None:
     with pytest.raises(Unsupported, match="format 2"):
         query.reader.latestOffset({**query.start, "v": 2}, ReadMaxFiles(1))
-    with pytest.raises(InvalidArgument, match="no offset of aioprefetch"):
+    with pytest.raises(InvalidArgument, match="not an offset of aioprefetch"):
         query.reader.latestOffset({"partition-0": 3}, ReadMaxFiles(1))
 
 

@@ -1,6 +1,8 @@
 """Plain English: what we write of the code can be believed without the code beside it."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,8 @@ HABITS: dict[str, str] = {
 HABIT = re.compile("|".join(rf"\b(?P<h{index}>{habit})\b" for index, habit in enumerate(HABITS)), re.IGNORECASE)
 # A docstring of a pronoun says nothing where it is read alone.
 BARE = re.compile(r'"""(?:The same|Both|Nothing|It is gone|As many \w+|They were \w+ there|See ``\w+``)\.?"""')
+# In errors and logs: "X is no Y" reads as if there were no Y at all. "There is no Y" is for that.
+IS_NO = re.compile(r"(?<!there )\b(?:is|are|was|were) no\b(?! longer\b)", re.IGNORECASE)
 
 PAGES = [path for path in project_files() if path.suffix == ".md" and path.name != "CHANGELOG.md"]
 SOURCES = [path for path in (*python_files(PACKAGE), *python_files(ROOT / "tests")) if path != Path(__file__)]
@@ -52,6 +56,26 @@ def test_what_is_written_is_plain(paths: list[Path]) -> None:
     assert [habit for path in paths for habit in habits_in(path)] == []
 
 
+def texts_in(source: str) -> Iterator[tuple[int, str]]:
+    """The string literals of a module, with their lines, and without docstrings."""
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            yield node.lineno, node.value
+
+
+def test_errors_say_what_is_not_valid() -> None:
+    """Error texts say "is not a Y" or "is not a valid Y"."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}"
+        for path in python_files(PACKAGE)
+        for line, text in texts_in(path.read_text("utf-8"))
+        if IS_NO.search(text)
+    ]
+    assert found == []
+
+
 def test_names_of_tests_are_plain() -> None:
     """The same habits, in names."""
     names = [
@@ -69,3 +93,6 @@ def test_the_check_bites(tmp_path: Path) -> None:
         assert HABIT.search(text) or BARE.search(text), text
     for text in ("as many as there are", "so much more", "so many that", "retold", "responses"):
         assert not HABIT.search(text), text
+    assert list(texts_in('"""It is no text."""\nraise ValueError(f"{1} is no text")')) == [(2, " is no text")]
+    assert IS_NO.search(" is no text")
+    assert not IS_NO.search("there is no text, and it is no longer wanted")

@@ -203,7 +203,7 @@ class GuardedDirectory:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             return error
         return ConfigInvalid(
-            f"disk_cache={self.path!r}: {name!r} is a symbolic link or no directory; give the directory itself",
+            f"disk_cache={self.path!r}: {name!r} is a symbolic link or not a directory; give the directory itself",
             operation="configure",
         )
 
@@ -254,11 +254,11 @@ class GuardedDirectory:
             descriptor = Descriptor(self.calls.open(name, _READ, directory=self._held.number), self.calls)
         except OSError as error:
             if error.errno in _NO_FILE:
-                raise BadEntry(f"it is no regular file: {error.strerror}") from error
+                raise BadEntry(f"it is not a regular file: {error.strerror}") from error
             raise
         status = self.calls.status(descriptor.number)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise BadEntry("it is no regular file of this user")
+            raise BadEntry("it is not a regular file of this user")
         return descriptor
 
     def create(self, name: str) -> int:

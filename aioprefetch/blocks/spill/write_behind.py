@@ -97,7 +97,7 @@ class SpillWaitBudget:
         self._waiting_since: float | None = None
 
     def left(self, now: float) -> float:
-        """How many seconds may be waited from now on; 0 or less for none."""
+        """The number of seconds left to wait; 0 or less if there is no time left."""
         seconds = min(SPILL_WAIT_SECONDS_MAX, self._seconds + (now - self._at) * SPILL_WAIT_SHARE)
         return seconds if self._waiting_since is None else seconds - (now - self._waiting_since)
 

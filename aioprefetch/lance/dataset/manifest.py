@@ -103,7 +103,7 @@ class Manifest:
 def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
     """Start and end of the manifest, with its length in front, in its file of ``size`` bytes."""
     if len(trailer) < TRAILER.size:
-        raise UntrustedMetadata(f"a file of {size} bytes is no manifest", path=path)
+        raise UntrustedMetadata(f"a file of {size} bytes is not a manifest", path=path)
     position, _, _, magic = TRAILER.unpack(trailer[-TRAILER.size :])
     if magic != _MAGIC:
         raise UntrustedMetadata("no manifest: its last four bytes are not LANC", path=path)

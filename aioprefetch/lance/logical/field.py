@@ -112,7 +112,7 @@ class RecordRoot:
         return rows
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """How many of the next ``rows`` rows, which are loaded, stay within ``batch_bytes``; at least 1.
+        """The number of the next ``rows`` loaded rows that stay within ``batch_bytes``; at least 1.
 
         Never more than fit into ``BATCH_BYTES_MAX``.
         """

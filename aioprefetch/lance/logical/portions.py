@@ -116,7 +116,7 @@ class ListPortion:
 
     @property
     def is_cheap(self) -> bool:
-        """Few rows with cheap items."""
+        """Whether the lists are few and their items are cheap to decode."""
         return sum(piece.rows for piece in self._pieces) * 8 <= CHEAP_BYTES_MAX and self.items.is_cheap
 
 

@@ -54,7 +54,7 @@ class LogicalField(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows, or items, it has."""
+        """The number of rows, or items."""
         ...
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ColumnScheduler[Any]:

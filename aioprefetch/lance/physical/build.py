@@ -167,7 +167,7 @@ def _binary(kind: pa.DataType, encoding: enc.Binary | enc.Fsst, buffers: PageBuf
     if isinstance(encoding, enc.Fsst):
         symbol_table = encoding.symbol_table
         if not isinstance(encoding.binary, enc.Binary):
-            raise UntrustedMetadata("FSST codes that are no strings")
+            raise UntrustedMetadata("FSST codes that are not strings")
         encoding = encoding.binary
     width = offset_bytes(kind)
     flat = _flat(encoding.content)

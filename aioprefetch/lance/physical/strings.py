@@ -162,7 +162,7 @@ class CompressedStrings:
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """By the ends."""
+        """The size by the ends of the strings: exact for plain text, an estimate for FSST."""
         start, end = self.ends.bounds(skip, rows)
         growth = 1 if self.scheduler.symbol_table is None else _FSST_GROWTH
         return growth * (end - start) + rows * self.scheduler.offset_width

@@ -91,7 +91,7 @@ def _leaf(field: Field, pieces_of_leaf: Iterable[Segment], rows: int) -> tuple[p
 
 
 def _text_leaf(kind: pa.DataType, segments: Iterable[Segment], rows: int) -> tuple[pa.Array, list[Unraveler]]:
-    """As ``_leaf``: pieces are decoded one by one, each into the destination of all before the next is."""
+    """The result of ``_leaf`` for texts: each piece is decoded into the common destination before the next one."""
     unravelers: list[Unraveler] = []
     flags: list[Flags | None] = []
     counts: list[int] = []

@@ -89,7 +89,7 @@ def decode(encoding: Encoding, buffers: Sequence[Pieces], counts: Positions) -> 
 
 
 def buffer_count(encoding: Encoding) -> int:
-    """How many buffers a chunk has."""
+    """The number of buffers in a chunk."""
     match encoding:
         case Rle():
             return 2

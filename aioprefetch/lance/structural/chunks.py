@@ -37,7 +37,7 @@ class ChunkIndex:
 
     @property
     def count(self) -> int:
-        """How many chunks there are."""
+        """The number of chunks."""
         return self.starts.size - 1
 
     def span(self, start: int, end: int) -> Range:
@@ -113,7 +113,7 @@ def _counts(logarithms: Positions, items: int) -> Positions:
 
 
 def _rows(index: Bytes, depth: int, chunks: int) -> tuple[Positions, Flags]:
-    """How many rows start in each chunk, and which chunks begin within a row."""
+    """The number of rows that start in each chunk, and which chunks begin within a row."""
     stride = depth + 1
     if index.size != chunks * stride * 8:
         raise damaged(f"a repetition index of {index.size} bytes for {chunks} chunks")

@@ -44,12 +44,12 @@ class LeafPage:
 
     @property
     def rows(self) -> int:
-        """How many wanted rows it holds."""
+        """The number of wanted rows."""
         return self.loading.rows
 
     @property
     def together(self) -> int:
-        """How many rows are decoded at once where batches are smaller."""
+        """The number of rows that are decoded at once if batches are smaller."""
         return int(SPAN_BYTES / max(self.row_bytes, 0.125))
 
 

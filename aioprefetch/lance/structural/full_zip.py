@@ -152,7 +152,7 @@ class Zip:
         return self.control_bytes + lengths
 
     def _walk(self, data: Bytes, at: Positions, ends: Positions) -> Positions:
-        """As ``_item_starts``, for few long rows."""
+        """The result of ``_item_starts``, for few long rows."""
         raw = data.tobytes()
         control, word = self.control_bytes, self.layout.bits // 8
         mask, visible, fixed = (1 << self.layout.bits_def) - 1, self._visible, not self.layout.is_variable

@@ -38,7 +38,7 @@ class Layer(IntEnum):
 
     @property
     def codes(self) -> int:
-        """How many definition levels it takes."""
+        """The number of definition levels of this layer."""
         return {Layer.ALL_VALID_ITEM: 0, Layer.ALL_VALID_LIST: 0, Layer.NULL_AND_EMPTY_LIST: 2}.get(self, 1)
 
 

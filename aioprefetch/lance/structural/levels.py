@@ -77,7 +77,7 @@ class Unraveler:
         return self._layer < len(self.layers)
 
     def validity(self) -> tuple[int, Flags | None]:
-        """How many entries an item layer (values or structs) has, and which are valid; ``None`` when all are."""
+        """The number of entries of an item layer (values or structs), and which are valid; ``None`` if all are."""
         layer, level = self.layer, self._code
         if layer.is_list:
             raise damaged("a page has a layer of lists where its field has none")

@@ -226,7 +226,7 @@ class MiniBlockPage:
 def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Coded:
     """Indices into the dictionary, checked."""
     if not isinstance(values, Fixed) or values.bits not in (8, 16, 32, 64):
-        raise damaged("dictionary indices that are no numbers")
+        raise damaged("dictionary indices that are not numbers")
     indices = np.ascontiguousarray(values.data).view(np.dtype(f"<u{values.width}"))
     if indices.size and int(indices.max()) >= dictionary.count:
         raise damaged(f"index {int(indices.max())} into a dictionary of {dictionary.count} values")

@@ -41,7 +41,7 @@ class Texts:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of texts."""
         return self.offsets.size - 1
 
 
@@ -64,7 +64,7 @@ class Coded:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of values."""
         return self.indices.size
 
 
@@ -160,7 +160,7 @@ def expanded_bytes(values: Coded) -> int:
 
 
 def _take_many(dictionary: Texts, indices: npt.NDArray[np.unsignedinteger]) -> Texts:
-    """As ``take_texts``, for many more indices than texts: Arrow copies them, without the interpreter lock."""
+    """Take like ``take_texts``, for many more indices than texts: Arrow copies them, without the interpreter lock."""
     offsets = (dictionary.offsets - dictionary.offsets[0]).astype(np.int64)
     data = np.ascontiguousarray(dictionary.data[int(dictionary.offsets[0]) : int(dictionary.offsets[-1])])
     table = pa.Array.from_buffers(

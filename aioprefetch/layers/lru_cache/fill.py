@@ -326,7 +326,8 @@ class Fill:
             return
         assert self._turn is not None
         self._reservation = self._turn.reserve(head.size)
-        if self._reservation is None:  # Nothing to remember of the object: there is no memory just now.
+        if self._reservation is None:
+            # Memory is short only now: without a head here, the object is not remembered as one to bypass.
             self._bypass(head)
             return
         self.head = head

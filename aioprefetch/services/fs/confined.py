@@ -132,7 +132,7 @@ def _open_directory(directory: int, name: str) -> int:
             if status is not None and not stat.S_ISDIR(status.st_mode):
                 raise
         # The name has changed meanwhile: look again.
-    raise InvalidPath(f"{name!r} on the way keeps being replaced by something that is no directory")
+    raise InvalidPath(f"{name!r} on the way keeps being replaced by something that is not a directory")
 
 
 def is_partial(name: str) -> bool:

@@ -210,7 +210,7 @@ def _note_ignored_range(runtime: Runtime, traits: ServerTraits, options: HttpOpt
 
 
 def _is_ranged(response: ResponseHead) -> bool:
-    """Whether a 200 or 206 claims to hold a range. Some servers answer 200 with a correct Content-Range."""
+    """Whether a 200 or 206 claims to hold a range. Some servers respond 200 with a correct Content-Range."""
     return response.status == 206 or b"content-range" in response.fields
 
 

@@ -87,7 +87,7 @@ def _other(status: int) -> tuple[type[Error], str]:
         return Unavailable, f"the server failed with {status}"
     if status >= 400:
         return Unexpected, f"the server does not accept the request: {status}"
-    return ProtocolError, f"a status {status} is no response to a read"
+    return ProtocolError, f"a status {status} is not a valid response to a read"
 
 
 def _excerpt(body: bytes, identity: Identity) -> str:

@@ -102,7 +102,7 @@ def checked_headers(headers: Mapping[str, str | Secret] | None) -> tuple[tuple[s
 
 def _checked_header(name: object, value: object) -> tuple[str, str | Secret]:
     if not isinstance(name, str) or not _TOKEN.fullmatch(name):
-        raise _invalid(f"{name!r} is no valid name of a header")
+        raise _invalid(f"{name!r} is not a valid header name")
     if name.lower() in _OURS:
         raise _invalid(f"the header {name} is set by aioprefetch itself and cannot be given")
     if isinstance(value, Secret):

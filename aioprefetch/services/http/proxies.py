@@ -42,7 +42,7 @@ class Proxies:
             parts = urlsplit(url if "//" in url else f"http://{url}")
             proxy = origin_of(parts)
         except ValueError:
-            raise _invalid(f"the proxy for {origin.scheme} is no URL like http://host:3128") from None
+            raise _invalid(f"the proxy for {origin.scheme} is not a URL like http://host:3128") from None
         if parts.username is None:
             return Proxy(proxy)
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

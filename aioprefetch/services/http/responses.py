@@ -43,7 +43,7 @@ def content_length(head: ResponseHead) -> int | None:
     if text is None:
         return None
     if not _LENGTH.fullmatch(text.strip()) or int(text) > OFFSET_MAX:
-        raise ProtocolError("the response's Content-Length is no length")
+        raise ProtocolError("the response's Content-Length is not a valid length")
     return int(text)
 
 

@@ -39,7 +39,7 @@ def parse_base_url(text: object) -> BaseUrl:
         parts = urlsplit(text)
         origin = origin_of(parts)
     except ValueError as error:
-        raise _invalid(f"base_url {_shown(text)!r} is no http(s) URL: {error}") from None
+        raise _invalid(f"base_url {_shown(text)!r} is not an http(s) URL: {error}") from None
     if parts.fragment:
         raise _invalid(f"base_url {_shown(text)!r} has a fragment; encode the character # as %23")
     if any(unquote(segment) in (".", "..") for segment in parts.path.split("/")):
@@ -89,15 +89,15 @@ def origin_of(parts: SplitResult) -> Origin:
         try:
             host = host.encode("idna").decode("ascii")
         except UnicodeError:
-            raise ValueError("the host is no valid name") from None
+            raise ValueError("the host is not a valid name") from None
     if ":" in host:
         ipaddress.IPv6Address(host)
     elif not _HOST_NAME.fullmatch(host):
-        raise ValueError("the host is missing or no valid name")
+        raise ValueError("the host is missing or not a valid name")
     try:
         port = parts.port
     except ValueError:  # Its message shows the text, which may be half of a password.
-        raise ValueError("the port is no number below 65536") from None
+        raise ValueError("the port is not a number below 65536") from None
     return Origin(scheme, host, port or DEFAULT_PORTS[scheme])
 
 

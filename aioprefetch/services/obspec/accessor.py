@@ -166,7 +166,7 @@ class ObspecAccessor(ServiceAccessor):
             options.pop("range")
             return await self._read(request, sink, lambda: get(key, options=options or None))
         except ProtocolError as error:
-            # obstore raises this too when a store answers a range of an empty object with the whole object.
+            # obstore raises this too when a store responds to a range of an empty object with the whole object.
             if "range_ignored" not in error.context or await self._size(request) != 0:
                 raise
             raise RangeNotSatisfied("the object is empty", total=0, operation="read", path=request.path) from None

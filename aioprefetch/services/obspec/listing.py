@@ -102,7 +102,8 @@ class Pages:
         parent = _parent_of(request.path)
         found = await self._guard(request, lambda: self._store.list_with_delimiter_async(parent))
         if not isinstance(found, Mapping):
-            raise ProtocolError("the listing is none", operation="list", path=request.path)
+            what = f"list_with_delimiter_async returned a {type(found).__name__}, not a mapping"
+            raise ProtocolError(what, operation="list", path=request.path)
         entries = [entry_of(meta, request) for meta in found.get("objects") or ()]
         entries += [
             Entry(path=f"{str(path).rstrip('/')}/", kind="directory") for path in found.get("common_prefixes") or ()
@@ -134,7 +135,7 @@ class HeldListing:
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> HeldListing:
-        """Out of entries in any order."""
+        """A listing of entries that may be in any order."""
         by_path = {entry.path: entry for entry in entries}
         return cls(sorted(by_path), by_path)
 

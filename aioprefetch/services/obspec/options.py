@@ -114,8 +114,8 @@ def _checked_prefix(prefix: object) -> str:
 
 def _no_store(found: object) -> ConfigInvalid:
     return _invalid(
-        f"a {type(found).__name__} is no store of obspec: it has neither get_async nor put_async. Give a store, or a "
-        "function that makes one"
+        f"a {type(found).__name__} is not a store of obspec: it has neither get_async nor put_async. Give a store, or "
+        "a function that makes one"
     )
 
 

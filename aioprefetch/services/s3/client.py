@@ -80,7 +80,7 @@ class S3Client:
         return reply
 
     async def open(self, request: Request, method: str, **parameters: Any) -> tuple[Reply, Callable[[], None]]:
-        """As ``call``, for a reply whose body the caller reads; with the function to call when it has been read."""
+        """Call like ``call``, but leave the body to the caller; also returns the function to call when it is read."""
         return await self._called(request, method, parameters, streams=True)
 
     async def _called(

@@ -59,7 +59,7 @@ _ARCHIVED = Row(
 )
 _WRONG_REGION = Row(errors.ConfigInvalid, "bucket {bucket!r} is not served from the configured region: {set_region}")
 _REDIRECT = Row(
-    errors.RedirectRefused, "the store answered {http_status} for bucket {bucket!r} and was not followed: {set_region}"
+    errors.RedirectRefused, "the store responded {http_status} for bucket {bucket!r} and was not followed: {set_region}"
 )
 _LACKING = Row(errors.Unsupported, "the store does not support this", quotes=True)
 _CORRUPTED = Row(errors.Unavailable, "what was sent arrived damaged", quotes=True)
@@ -75,7 +75,7 @@ BY_CODE: Mapping[str, Row] = {
     "AccessDenied": _DENIED,
     "AllAccessDisabled": _DENIED,
     "AccountProblem": _DENIED,
-    "UnsupportedAlgorithm": _DENIED,  # how rclone answers a request without a signature
+    "UnsupportedAlgorithm": _DENIED,  # the response of rclone to a request without a signature
     "SignatureDoesNotMatch": Row(
         errors.PermissionDenied,
         "the store does not accept the signature of {identity!r}: check secret_access_key, and region if it is not AWS",
@@ -157,7 +157,7 @@ BY_CLASS: Mapping[str, Row] = {
     ),
     "ConfigParseError": Row(errors.ConfigInvalid, "the AWS configuration file cannot be read", quotes=True),
     "NoRegionError": Row(errors.ConfigInvalid, "no region is configured: set region='...' or AWS_REGION"),
-    "InvalidRegionError": Row(errors.ConfigInvalid, "the configured region is no region", quotes=True),
+    "InvalidRegionError": Row(errors.ConfigInvalid, "the configured region is not a valid region", quotes=True),
     "InvalidProxiesConfigError": Row(errors.ConfigInvalid, "the proxies cannot be used: check proxies and ca_bundle"),
     "SSLError": Row(
         errors.ConfigInvalid,
@@ -173,9 +173,9 @@ BY_CLASS: Mapping[str, Row] = {
     "EndpointConnectionError": Row(errors.Unavailable, "no connection to {endpoint} ({reason})"),
     "ClientPayloadError": Row(errors.Unavailable, "the body broke off ({reason})"),
     "ClientConnectionError": Row(errors.Unavailable, "the connection broke ({reason})"),
-    "ClientResponseError": Row(errors.ProtocolError, "the response is no valid HTTP"),
-    "HttpProcessingError": Row(errors.ProtocolError, "the response is no valid HTTP"),
-    "ResponseParserError": Row(errors.ProtocolError, "the response is no valid answer of S3"),
+    "ClientResponseError": Row(errors.ProtocolError, "the response is not valid HTTP"),
+    "HttpProcessingError": Row(errors.ProtocolError, "the response is not valid HTTP"),
+    "ResponseParserError": Row(errors.ProtocolError, "the response is not a valid response of S3"),
     "ParamValidationError": Row(errors.InvalidArgument, "the request cannot be sent", quotes=True),
     "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
     "TimeoutError": Row(errors.TimedOut, "no response in time"),
@@ -417,7 +417,9 @@ def _row(response: ErrorResponse, request: Request) -> Row:
         row = BY_STATUS.get(response.http_status)
     if row is None:
         row = (
-            _FAILED if response.http_status >= 500 else Row(errors.Unexpected, "the store answered {code}", quotes=True)
+            _FAILED
+            if response.http_status >= 500
+            else Row(errors.Unexpected, "the store responded {code}", quotes=True)
         )
     return row
 

@@ -79,7 +79,7 @@ def _resolved(
     variables: tuple[tuple[str, str], ...],
     files: tuple[tuple[str, FileState], ...],
 ) -> Ambient:
-    """As ``ambient``, for the values of variables and the states of files: a changed file has another state."""
+    """The result of ``ambient`` for these values of variables and states of files; a changed file has another state."""
     values = dict(variables)
     named = profile or ("" if has_identity else _first_set(values, _PROFILE_VARIABLES))
     sections = _merged(*files[:2])

@@ -110,7 +110,7 @@ class S3Options:
     @property
     def info(self) -> ServiceInfo:
         own = self._own_identity()
-        # With keys and an endpoint of its own nothing is left open that tells bytes apart, and no file is looked at.
+        # With explicit keys and an explicit endpoint the identity is complete: no AWS configuration file is read.
         files = not (own and self.endpoint_url)
         found = ambient(self.profile, has_identity=bool(own), files=files)
         return ServiceInfo(
@@ -180,7 +180,7 @@ class S3Options:
         return f"{self.prefix}/" if self.prefix else ""
 
     def connections(self, concurrency: int) -> int:
-        """How many connections the pool holds for a runtime that lets ``concurrency`` requests through."""
+        """The number of pooled connections for a runtime that lets ``concurrency`` requests through."""
         return self.connections_max or concurrency + _CONNECTIONS_EXTRA
 
     def known_secrets(self) -> Iterator[str]:
@@ -213,7 +213,7 @@ def checked_bucket(bucket: object) -> str:
         raise invalid(f"bucket={bucket!r} looks like an IP address; give the address as endpoint_url")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
         raise invalid(
-            f"bucket={bucket!r} is no name of a bucket: 3 to 63 of a-z, 0-9, '.', '-', '_', "
+            f"bucket={bucket!r} is not a valid bucket name: 3 to 63 of a-z, 0-9, '.', '-', '_', "
             "a letter or digit at both ends"
         )
     return bucket
@@ -270,7 +270,7 @@ def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> 
 def checked_region(region: object) -> str:
     """A region's name: it becomes part of a host name."""
     if not isinstance(region, str) or not _REGION.fullmatch(region):
-        raise invalid(f"region={region!r} is no region; one looks like 'eu-west-1'")
+        raise invalid(f"region={region!r} is not a valid region; one looks like 'eu-west-1'")
     return region
 
 
@@ -328,7 +328,7 @@ def sse_key_bytes(text: str) -> bytes:
     try:
         key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise invalid(f"sse_customer_key is no base64; it must hold {SSE_KEY_BYTES} bytes") from None
+        raise invalid(f"sse_customer_key is not base64; it must hold {SSE_KEY_BYTES} bytes") from None
     if len(key) != SSE_KEY_BYTES:
         raise invalid(f"sse_customer_key must hold {SSE_KEY_BYTES} bytes, not {len(key)}")
     return key
@@ -349,7 +349,7 @@ def _split(url: str, shown: str) -> SplitResult:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises for a port that is no number
     except ValueError as error:
-        raise invalid(f"{shown} is no URL: {error}") from None
+        raise invalid(f"{shown} is not a URL: {error}") from None
     return parts
 
 

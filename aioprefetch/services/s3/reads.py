@@ -155,7 +155,7 @@ class S3Reads:
 
     async def _read_via_aiobotocore(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
         # A condition that cannot be sent is compared when the response is here: a weak ETag never matches, and some
-        # stores answer 412 to "*" although the object exists.
+        # stores respond 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
         self._runtime.counters["transport_fallbacks"] += 1
         reply, end = await self._client.open(
@@ -279,5 +279,5 @@ def _fields(request: ReadRequest, range_text: str | None) -> bytes:
 
 def _condition(name: str, etag: str, request: ReadRequest) -> str:
     if not (etag.isprintable() and etag.isascii()):
-        raise InvalidArgument(f"{etag!r} is no ETag", operation="read", path=request.path)
+        raise InvalidArgument(f"{etag!r} is not a valid ETag", operation="read", path=request.path)
     return f"{name}: {quote_etag(etag)}\r\n"

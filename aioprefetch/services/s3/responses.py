@@ -167,7 +167,7 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entr
 
 def _check_is_page(reply: Mapping[str, Any], request: ListRequest | StatRequest) -> None:
     if not _PAGE_FIELDS & reply.keys():
-        raise ProtocolError("the response is no page of a listing", operation=request.operation, path=request.path)
+        raise ProtocolError("the response is not a page of a listing", operation=request.operation, path=request.path)
 
 
 def _entry(found: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> Entry:

@@ -65,7 +65,7 @@ def _short(text: str, wanted: pa.Decimal128Type) -> str:
     if value.is_finite() and not value:
         return "0"
     if not value.is_finite() or value.adjusted() >= wanted.precision - wanted.scale:
-        raise ValueError(f"{text[:_DIGITS_MAX]!r} is no {wanted}")
+        raise ValueError(f"{text[:_DIGITS_MAX]!r} is not a valid {wanted}")
     sign, digits, _ = value.as_tuple()
     significant = "".join(map(str, digits)).strip("0")
     if len(significant) > _DECIMAL128_DIGITS:
@@ -78,7 +78,7 @@ def _of_floats(array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
     made = array.cast(wanted)
     lost = pc.not_equal(to_floating(made, array.type), array)
     if lost.true_count:
-        raise ValueError(f"{array.filter(lost)[0].as_py()!r} is no {wanted}: it would be rounded")
+        raise ValueError(f"{array.filter(lost)[0].as_py()!r} is not a valid {wanted}: it would be rounded")
     return made
 
 

@@ -69,7 +69,7 @@ def directory_value(text: str | None, field: pa.Field, *, key: str, time_zone: s
             return pa.scalar(_time(text, field.type, time_zone), field.type)
         return cast_plain(pa.array([text]), field.type)[0]
     except (CannotCast, pa.ArrowException, ValueError, OverflowError) as error:
-        raise _unfit(text, field, key, f"it is no {field.type}") from error
+        raise _unfit(text, field, key, f"it is not a valid {field.type}") from error
 
 
 class DirectoryColumns:

@@ -1,4 +1,4 @@
-"""How many files go into one batch, and where a file that does not fit is cut. Pure."""
+"""The number of files in one batch, and the place to cut a file that does not fit. Pure."""
 
 from __future__ import annotations
 

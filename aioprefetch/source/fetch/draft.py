@@ -145,7 +145,7 @@ def is_repeated(change: Change, seen: Change) -> bool:
 
 
 def passes(cursor: Cursor) -> int:
-    """How many times a cursor has passed all keys; for a follower, its record."""
+    """The number of times that a cursor has passed all keys; for a follower, its record."""
     match cursor:
         case TailAndSweep():
             return cursor.sweeps

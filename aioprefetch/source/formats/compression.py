@@ -111,7 +111,7 @@ class GzipStream:
         try:
             found = member.decompress(piece, room)
         except zlib.error as error:
-            what = "this is no gzip" if self._members == 1 else "what follows a gzip member is no other one"
+            what = "this is not gzip" if self._members == 1 else "data after a gzip member is not another member"
             raise corrupt(f"{what}, or it is damaged: {error}", path=self._path, offset=self.position) from error
         self._at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
         if member.eof:
@@ -169,7 +169,7 @@ class ZstdStream:
         try:
             found: bytes = frame.decompress(piece, room)
         except self._module.ZstdError as error:
-            what = "this is no zstd" if self._frames == 1 else "what follows a zstd frame is no other one"
+            what = "this is not zstd" if self._frames == 1 else "data after a zstd frame is not another frame"
             raise corrupt(f"{what}, or it is damaged: {error}", path=self._path, offset=self.position) from error
         self._at += len(piece)
         if frame.eof:

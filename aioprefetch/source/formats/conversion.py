@@ -45,7 +45,7 @@ class NotConvertible(Exception):
     """A value that its column cannot hold; ``name`` is the column, with the path of fields within it."""
 
     def __init__(self, name: str, value: object, kind: pa.DataType) -> None:
-        super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is no {kind}")
+        super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is not a valid {kind}")
         self.name = name
         self.value = value
         self.kind = kind
@@ -58,7 +58,7 @@ class Number(float):
     text: str
 
     def __new__(cls, text: str) -> Number:
-        """Of the text of a number."""
+        """Parse ``text``, a number of JSON, and keep it."""
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -70,7 +70,7 @@ class Integer(int):
     text: str
 
     def __new__(cls, text: str) -> Integer:
-        """Of the text of a number."""
+        """Parse ``text``, a number of JSON, and keep it."""
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -186,7 +186,7 @@ def _inner_text(value: Any) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8: half of a surrogate pair, which JSON can escape, cannot."""
+    """Whether it can be written as UTF-8: an unpaired surrogate, which JSON can escape, cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -185,7 +185,7 @@ class CsvParts:
             raise unfit(misfit, path=self._path, offset=starts[place].as_py()) from error
 
     def _column_at_once(self, texts: pa.StringArray, field: pa.Field) -> pa.Array | None:
-        """As pyarrow casts it; ``None`` where that does not do, or takes a text for another value."""
+        """The column as pyarrow casts it; ``None`` if the cast fails or may change a value."""
         kind = field.type
         if pa.types.is_boolean(kind):
             return None
@@ -254,7 +254,7 @@ class CsvParts:
         return line_starts(lines, self._ends, with_empty=False)
 
     def _check_quotes(self, lines: Lines, data: bytes) -> None:
-        """``data`` are the lines with plain ends. What the quotes hide pyarrow must find as well."""
+        """Refuse ``data``, the lines with plain ends, for a malformed or ambiguous quote that pyarrow might accept."""
         fault = self._quoting.fault(data)
         if fault is None:
             return

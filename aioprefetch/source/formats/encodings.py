@@ -33,7 +33,7 @@ def codec_name(encoding: str) -> str:
             operation="read_items",
         ) from None
     if not getattr(found, "_is_text_encoding", True) or found.name in _NO_FILES:
-        raise ConfigInvalid(f"encoding={encoding!r} is no encoding of text files", operation="read_items")
+        raise ConfigInvalid(f"encoding={encoding!r} is not a known encoding of text files", operation="read_items")
     return "utf-8" if found.name == "utf-8-sig" else found.name
 
 
@@ -83,9 +83,9 @@ def undecodable(data: bytes, error: UnicodeDecodeError, encoding: str, *, path: 
 
 
 def _half_pair(encoding: str, *, path: str, offset: int) -> Exception:
-    """Bytes that stand for half of a surrogate pair, which some encodings allow."""
+    """The error for bytes that encode an unpaired surrogate, which some encodings allow."""
     return corrupt(
-        f"what is decoded from {encoding} has half of a surrogate pair in it, which is no text",
+        f"the text decoded from {encoding} contains an unpaired surrogate",
         path=path,
         offset=offset,
         encoding=encoding,
@@ -93,7 +93,7 @@ def _half_pair(encoding: str, *, path: str, offset: int) -> Exception:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """As ``bytes.decode`` would say, without making a text of it."""
+    """Raise the error of ``bytes.decode``, if any, without creating the text."""
     ends = pa.py_buffer(len(data).to_bytes(8, "little").rjust(16, b"\0"))
     array = pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data))
     try:
@@ -141,7 +141,7 @@ class Transcoder:
                 encoding=self.encoding,
             )
         if self._waiting_bytes < held and not is_last:
-            return b""  # What it holds (of UTF-7, all of a section in base64) it decodes again each time.
+            return b""  # The decoder decodes all held bytes again at each call; UTF-7 holds whole base64 sections.
         piece = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         try:
@@ -167,5 +167,5 @@ class Transcoder:
             raise _half_pair(self.encoding, path=self._path, offset=begin) from error
 
     def length(self, data: bytes) -> int:
-        """How many bytes of the file this UTF-8 was."""
+        """The number of bytes in the file that decoded to this UTF-8."""
         return len(data.decode().encode(self._plain))

@@ -46,7 +46,7 @@ def _integer(text: str) -> Integer | Number:
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uint8)
 
-_HALF_PAIR = "an unknown field has half of a surrogate pair in it, which is no text"
+_HALF_PAIR = "an unknown field contains an unpaired surrogate"
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=_integer)
 
@@ -148,7 +148,7 @@ def depth_of(text: bytes) -> int:
 def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:
     """The error for a value that does not fit the schema."""
     return corrupt(
-        f"a value of the column {error.name!r} is no {error.kind}: {shown(error.value)!r}",
+        f"a value of the column {error.name!r} is not a valid {error.kind}: {shown(error.value)!r}",
         path=path,
         offset=offset,
         column=error.name,

@@ -255,7 +255,7 @@ def _kind(value: Any) -> _Kind:
     if isinstance(value, dict):
         wrong = next((name for name in value if not is_unicode(name)), None)
         if wrong is not None:
-            raise ValueError(f"the name {wrong!r} has half of a surrogate pair in it, which is no text")
+            raise ValueError(f"the name {wrong!r} contains an unpaired surrogate")
         return {name: _kind(one) for name, one in value.items()}
     if isinstance(value, list):
         inner: _Kind = "null"

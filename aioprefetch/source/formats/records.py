@@ -74,7 +74,7 @@ def newlines(data: bytes) -> np.typing.NDArray[np.intp]:
 
 
 def count_lines(data: bytes) -> int:
-    r"""How many lines there are, which end with ``\n``."""
+    r"""The number of lines that end with ``\n``."""
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n"))) + (not data.endswith(b"\n"))
 
 

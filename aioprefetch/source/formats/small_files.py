@@ -37,7 +37,7 @@ class SmallText:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory, about as much as when it is parsed."""
+        """The bytes of the text in memory; its parsed rows take about as many."""
         return len(self.data)
 
 

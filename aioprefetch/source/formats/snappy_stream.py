@@ -36,7 +36,7 @@ class SnappyStream:
 
     @property
     def position(self) -> int:
-        """How many compressed bytes were used."""
+        """The number of compressed bytes that were used."""
         return self._base + self._used
 
     def feed(self, data: bytes) -> None:

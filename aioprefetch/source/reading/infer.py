@@ -87,7 +87,7 @@ async def infer_schema(
 def _warn_of_outside(columns: DirectoryColumns, names: list[str]) -> None:
     logger.warning(
         "%d file(s) such as %r are in no name=value directory, as %r is: their %s is what they hold themselves, or "
-        "null. Leave them out by a glob if they are no part of the table",
+        "null. Leave them out by a glob if they are not part of the table",
         columns.outside_count,
         columns.outside,
         columns.within,

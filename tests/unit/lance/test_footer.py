@@ -117,8 +117,8 @@ def footer(**changed: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "0 bytes is no Lance file"),
-        (b"x" * 39, "39 bytes is no Lance file"),
+        (b"", "0 bytes is not a Lance file"),
+        (b"x" * 39, "39 bytes is not a Lance file"),
         (b"x" * 200, "not LANC"),
         (bytes(160) + footer(start=161), "beyond the file"),
         (bytes(160) + footer(columns_at=150), "beyond the file"),

@@ -10,7 +10,7 @@ from aioprefetch.values import Lane
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["acquire", "release", "withdraw", "promote", "refused", "answered"]), st.integers(0, 50)
+        st.sampled_from(["acquire", "release", "withdraw", "promote", "refused", "responded"]), st.integers(0, 50)
     ),
     max_size=120,
 )
@@ -62,7 +62,7 @@ class Model:
         self.limit //= 2
         return True
 
-    def answered(self) -> bool:
+    def responded(self) -> bool:
         """One slot more after as many as there are slots."""
         self.round_of_responses += 1
         if self.limit == self.limit_max or self.round_of_responses < self.limit:
@@ -96,12 +96,12 @@ def act(queue: SlotQueue, model: Model, step: str, choice: int) -> None:
         model.settle()
         assert (holder.state == "holding") == (holder.ticket is None)
         return
-    if step in ("refused", "answered"):
+    if step in ("refused", "responded"):
         model.seconds += choice / 32  # A sum of these is exact.
         if step == "refused":
             assert queue.refused(model.seconds) == model.refused()
         else:
-            assert queue.answered() == model.answered()
+            assert queue.responded() == model.responded()
         model.settle()
         return
     if step == "release":
@@ -171,11 +171,11 @@ def test_each_full_round_of_responses_brings_one_slot_back() -> None:
     responses = []
     for limit in (4, 5, 6, 7):
         assert queue.limit == limit
-        responses += [queue.answered() for _ in range(limit)]
+        responses += [queue.responded() for _ in range(limit)]
     assert queue.limit == 8
     assert responses.count(True) == 1
     assert responses[-1]
-    assert not any(queue.answered() for _ in range(100))
+    assert not any(queue.responded() for _ in range(100))
     assert queue.limit == 8
 
 
@@ -184,7 +184,7 @@ def test_a_round_with_a_refusal_in_it_is_not_full() -> None:
     queue.refused(0.0)
     for _ in range(100):
         for _ in range(queue.limit - 1):
-            queue.answered()
+            queue.responded()
         assert not queue.refused(0.5)
     assert queue.limit == 4
 
@@ -199,8 +199,8 @@ def test_what_is_in_flight_when_the_limit_sinks_stays_and_who_waits_comes_when_i
     queue.release("demand")
     queue.release("demand")
     assert not ticket.granted
-    assert not queue.answered()
-    assert not queue.answered()
+    assert not queue.responded()
+    assert not queue.responded()
     assert (ticket.granted, queue.in_flight, queue.limit) == (True, 3, 3)
     late = queue.enqueue("demand", lambda: None)
     queue.restore()

@@ -88,8 +88,8 @@ def test_its_scheme_is_among_the_supported() -> None:
     [
         ("nowhere_at_all:Toy", "cannot be loaded: ModuleNotFoundError"),
         ("tests.unit.services.toy:Missing", "cannot be loaded: AttributeError"),
-        ("tests.unit.services.toy:TEXTS", "is no recipe for that scheme: it has no schemes"),
-        ("aioprefetch.services.memory:Memory", "is no recipe for that scheme: its schemes are memory"),
+        ("tests.unit.services.toy:TEXTS", "is not a recipe for that scheme: it has no schemes"),
+        ("aioprefetch.services.memory:Memory", "is not a recipe for that scheme: its schemes are memory"),
     ],
 )
 def test_a_broken_entry_point_names_its_distribution(register: Register, value: str, why: str) -> None:

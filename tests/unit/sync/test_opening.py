@@ -83,7 +83,7 @@ async def _live_runtimes(operator: Operator) -> int:
 
 
 def test_open_by_path_takes_reader_options_only(operator: Operator) -> None:
-    with pytest.raises(ConfigInvalid, match="'region' is no option of a reader"):
+    with pytest.raises(ConfigInvalid, match="'region' is not an option of a reader"):
         sync.open("k", operator=operator, region="eu-west-1")
     with pytest.raises(ConfigInvalid, match="unheard_of"):
         sync.open("memory://name/k", unheard_of=1)

@@ -185,15 +185,15 @@ REFUSALS: list[tuple[bytes, type[Error], str]] = [
     (b"HTTP/1.1 407 x\r\nContent-Length: 10006\r\n\r\n" + PAGE, PermissionDenied, "407: give its user"),
     (b"HTTP/1.0 407 x\r\n\r\n" + PAGE, PermissionDenied, "407: give its user"),
     (b"HTTP/1.1 403 x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", PermissionDenied, "403"),
-    (b"HTTP/1.1 502 Bad Gateway\r\n\r\n" + PAGE, Unavailable, "answered 502"),
-    (b"HTTP/1.1 302 x\r\nLocation: http://login.example/\r\n\r\n", Unavailable, "answered 302"),
-    (b"HTTP/1.1 100 Continue\r\n\r\n", Unavailable, "answered 100"),
+    (b"HTTP/1.1 502 Bad Gateway\r\n\r\n" + PAGE, Unavailable, "responded 502"),
+    (b"HTTP/1.1 302 x\r\nLocation: http://login.example/\r\n\r\n", Unavailable, "responded 302"),
+    (b"HTTP/1.1 100 Continue\r\n\r\n", Unavailable, "responded 100"),
     (b"", Unavailable, "closed the connection"),
     (b"HTTP/1.1 200 OK\r\nX-Half: ", Unavailable, "closed the connection"),
     (ESTABLISHED + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged", ProtocolError, "more than a head"),
     (ESTABLISHED + b"\x16\x03\x03", ProtocolError, "more than a head"),
-    (b"SSH-2.0-OpenSSH\r\n\r\n", ProtocolError, "no valid HTTP"),
-    (b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", ProtocolError, "no valid HTTP"),
+    (b"SSH-2.0-OpenSSH\r\n\r\n", ProtocolError, "not valid HTTP"),
+    (b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n", ProtocolError, "not valid HTTP"),
     (b"HTTP/1.1 200 OK\r\nX: " + b"x" * (80 << 10), ProtocolError, "endless response"),
 ]
 
@@ -323,6 +323,6 @@ async def test_an_environment_that_names_no_proxy(monkeypatch: pytest.MonkeyPatc
     """It is not shown: there may be a password in it."""
     monkeypatch.setenv("http_proxy", url)
     monkeypatch.setenv("no_proxy", "")
-    with pytest.raises(ConfigInvalid, match="no URL like") as caught:
+    with pytest.raises(ConfigInvalid, match="not a URL like") as caught:
         await read(Http("http://inner.example/"))
     assert CANARY not in repr(caught.value)

@@ -205,7 +205,7 @@ def test_a_block_file_of_another_user_is_not_read(tmp_path: Path) -> None:
     cache, key = cache_in(tmp_path), key_of()
     put(cache, key)
     os.chown(file_of(tmp_path, key), 12345, 12345)
-    with pytest.raises(BadEntry, match="no regular file of this user"):
+    with pytest.raises(BadEntry, match="not a regular file of this user"):
         cache.find(key)
     cache.drop(key.name)
     assert not file_of(tmp_path, key).exists()

@@ -139,7 +139,7 @@ def test_a_link_in_place_of_the_private_directory_is_refused(tmp_path: Path) -> 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(b"")
-    with pytest.raises(ConfigInvalid, match="no directory"):
+    with pytest.raises(ConfigInvalid, match="not a directory"):
         put(cache_in(tmp_path / "given"), key_of())
 
 

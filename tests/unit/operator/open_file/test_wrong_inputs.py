@@ -109,8 +109,8 @@ def test_what_is_passed_over_is_noted_once(builder: OpenFileBuilder, caplog: pyt
         builder.opt(k.LENGTH, 5).build()
     noted = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
     assert noted == [
-        "open_file: 'fs.option.openfile.read.polcy' is no known key, and opt() ignores it",
-        "open_file: 'radnom' is no known read policy, and is passed over",
+        "open_file: 'fs.option.openfile.read.polcy' is not a known key, and opt() ignores it",
+        "open_file: 'radnom' is not a known read policy, and is passed over",
     ]
 
 

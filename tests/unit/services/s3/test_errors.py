@@ -66,7 +66,7 @@ def failing(status: int, code: str = "", more: str = "", **headers: str) -> Faul
         (400, "InvalidArgument", errors.InvalidArgument, False, "it says: said so"),
         (405, "MethodNotAllowed", errors.Unsupported, False, "does not support"),
         (501, "NotImplemented", errors.Unsupported, False, "does not support"),
-        (418, "Teapot", errors.Unexpected, False, "answered Teapot; it says: said so"),
+        (418, "Teapot", errors.Unexpected, False, "responded Teapot; it says: said so"),
     ],
 )
 async def test_answers(
@@ -139,7 +139,7 @@ async def test_a_conflict_of_creators_is_already_exists(store: Callable[..., Sto
     [
         (Fault(drop=True), errors.Unavailable, "closed the connection"),
         (Fault(hang_before_head=True), errors.TimedOut, "within read_timeout_seconds=0.05"),
-        (Fault(status=200, body=b"", headers={"Content-Length": "x"}), errors.ProtocolError, "no valid HTTP"),
+        (Fault(status=200, body=b"", headers={"Content-Length": "x"}), errors.ProtocolError, "not valid HTTP"),
     ],
 )
 async def test_responses_that_are_none(

@@ -233,7 +233,7 @@ async def test_of_any_bytes_no_error_is_a_foreign_one_and_none_gets_past_the_pol
 @pytest.mark.parametrize(
     ("key", "data", "message"),
     [
-        ("a.jsonl", b'{"n":1}\n{"o":{"\\ud800":1}}\n', "half of a surrogate pair"),
+        ("a.jsonl", b'{"n":1}\n{"o":{"\\ud800":1}}\n', "unpaired surrogate"),
         ("a.jsonl", b'{"n":1}\n{"o":' + nested(250, "[", "]").encode() + b"}\n", "more than 200 deep"),
     ],
 )

@@ -264,7 +264,7 @@ async def test_settings_of_openfile_are_checked_for_every_format(kind: str) -> N
         file = await shelf.put(f"0.{kind}", data_of(kind, 0, 2))
         known = {f"{prefix}must.fs.option.openfile.read.policy": "random", f"{prefix}option.fs.x": "1"}
         assert await shelf.rows([file], task_of(open_file=known)) == rows_of(0, 2)
-        with pytest.raises(ConfigInvalid, match=r"fs\.x.*no known key"):
+        with pytest.raises(ConfigInvalid, match=r"fs\.x.*not a known key"):
             await shelf.rows([file], task_of(open_file={f"{prefix}must.fs.x": "1"}))
 
 

@@ -185,7 +185,7 @@ def test_a_foreign_offset_is_refused_as_such(foreign: Any) -> None:
     for _ in range(5000):
         nested = [nested]
     for one in (foreign, nested):
-        with pytest.raises(InvalidArgument, match="no offset of aioprefetch"):
+        with pytest.raises(InvalidArgument, match="not an offset of aioprefetch"):
             Offset.from_json(one)
 
 
