@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import aioprefetch.lance  # noqa: F401 - the first file of Lance would import it, and hold up a test's loop
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
