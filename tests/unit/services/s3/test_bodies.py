@@ -114,7 +114,7 @@ async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) ->
     async with FaultServer(OBJECTS, [rule]) as server:
         opened = store(server)
         await opened.client.connected()
-        assert await longest_step(CALLS["list"], opened) < 0.05
+        assert await longest_step(CALLS["list"], opened) < 0.2
 
 
 async def test_a_long_error_is_no_empty_page(store: Callable[..., Store]) -> None:
@@ -145,7 +145,7 @@ def test_a_document_type_is_seen_in_any_encoding(encoding: str) -> None:
     body = entities(9, encoding)
     assert has_document_type(body)
     assert parse_error(body) == {}
-    assert time.thread_time() - before < 0.05
+    assert time.thread_time() - before < 0.2
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ async def test_a_long_text_of_a_store_stops_nothing(
         opened = store(server)
         await opened.client.connected()
         longest = await longest_step(CALLS.get(call, whole), opened)
-    assert longest < 0.05
+    assert longest < 0.2
 
 
 async def longest_step(call: Callable[[Store], Awaitable[object]], store: Store) -> float:
