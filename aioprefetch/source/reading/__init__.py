@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import aioprefetch.lance  # noqa: F401 - its import takes longer than a loop may be held, so not at the first file
 from aioprefetch.source.columns.conform import Conformer, conform
 from aioprefetch.source.columns.plain_types import plain_schema
 from aioprefetch.source.reading.batch_plan import list_files, plan_batch

@@ -2,6 +2,4 @@
 
 import pyarrow as pa
 
-import aioprefetch.lance  # noqa: F401 - the first file of Lance would import it
-
 pa.array([0])  # The first array imports pandas, where it is installed.
