@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 SAMPLE_SECONDS = 0.005
 STACK_FRAMES_MAX = 25
@@ -55,33 +56,44 @@ class HeldLoop:
 
 
 class _Running:
-    """The callback that runs on one thread, and the call into the package that it is in."""
+    """The callback that runs on one thread, and the call into the package that it is in.
+
+    Most callbacks end before a look falls into them: those cost a read of one clock.
+    """
 
     def __init__(self, thread_id: int) -> None:
         self.thread_id = thread_id
+        self.is_running = False
+        # Set from time to time. What the kernel has used is read again before the next callback.
+        self.is_stale = True
         self._clock = time.pthread_getcpuclockid(thread_id)
         self._lock = threading.Lock()
-        self._collecting_since = 0.0
-        self.is_running = False
-        self._clear()
-
-    def _clear(self) -> None:
-        self._began = self._looked = time.clock_gettime(self._clock)
+        self._collecting_since = self._began = self._looked = 0.0
         self._kernel_seconds = self._garbage_seconds = 0.0
+        self._callback = 0
+        self._clear(0)
+
+    def _clear(self, callback: int) -> None:
+        self._looked_into = callback
         self._call: FrameType | None = None
         self._call_seconds = self._longest_seconds = 0.0
         self._worst = HeldLoop(0.0, ())
 
     def begin(self) -> None:
-        with self._lock:
-            self._clear()
+        if self.is_stale:
+            self.is_stale = False
             self._kernel_seconds = kernel_seconds()
-            self.is_running = True
+        self._garbage_seconds = 0.0
+        self._began = self._looked = time.clock_gettime(self._clock)
+        self._callback += 1
+        self.is_running = True
 
-    def end(self) -> HeldLoop:
-        """The call that took longest; what came after the last look counts as that did."""
+    def end(self) -> HeldLoop | None:
+        """The call that took longest, if the callback was looked into; what came after counts as the last look did."""
+        self.is_running = False
+        if self._looked_into != self._callback:
+            return None
         with self._lock:
-            self.is_running = False
             if self._call is not None:
                 self._add(time.clock_gettime(self._clock) - self._looked, self._worst.stack)
             self._call = None
@@ -94,10 +106,14 @@ class _Running:
         Not before: a frame that is looked at lives longer, with all that its variables hold.
         """
         with self._lock:
+            if not self.is_running:
+                return
             now = time.clock_gettime(self._clock)
             spent, self._looked = now - self._looked, now
-            if not self.is_running or now - self._began < quiet_seconds:
+            if now - self._began < quiet_seconds:
                 return
+            if self._looked_into != self._callback:
+                self._clear(self._callback)
             frame = sys._current_frames().get(self.thread_id)
             call = entered(frame, package)
             if call is not self._call:
@@ -156,8 +172,8 @@ def entered(frame: FrameType | None, package: str) -> FrameType | None:
 class LoopLag:
     """Watches the event loops of this process while it is entered. asyncio's own loops only, not uvloop's.
 
-    A thread looks every 5 ms whether a callback takes long, and then at what it does; a callback costs two reads of a
-    clock more.
+    A thread looks every 5 ms whether a callback takes long, and then at what it does; a callback costs a read of a clock
+    more.
 
     Args:
         limit_seconds: CPU seconds that one call may take without a turn of the loop.
@@ -169,7 +185,8 @@ class LoopLag:
         self.held: list[HeldLoop] = []
         self._package = str(package)
         self._here = threading.local()
-        self._running: dict[int, _Running] = {}
+        # By thread. The thread itself keeps its entry alive.
+        self._running: WeakValueDictionary[int, _Running] = WeakValueDictionary()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="aioprefetch-loop-lag", daemon=True)
 
@@ -199,19 +216,17 @@ class LoopLag:
     def _measure(self, handle: Any, run: Any) -> None:
         running: _Running | None = getattr(self._here, "running", None)
         if running is None:
-            running = self._here.running = _Running(threading.get_ident())
+            running = self._here.running = self._running[threading.get_ident()] = _Running(threading.get_ident())
         if running.is_running:  # a loop within a callback of a loop: it is part of that callback
             run(handle)
             return
-        self._running[running.thread_id] = running
         running.begin()
         try:
             run(handle)
         finally:
-            found = running.end()
-            del self._running[running.thread_id]
-            if found.cpu_seconds > self.limit_seconds:
-                self.held.append(found)
+            held = running.end()
+            if held is not None and held.cpu_seconds > self.limit_seconds:
+                self.held.append(held)
 
     def _collect(self, phase: str, info: Mapping[str, int]) -> None:
         running: _Running | None = getattr(self._here, "running", None)
@@ -221,5 +236,6 @@ class LoopLag:
     def _watch(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             for running in list(self._running.values()):
+                running.is_stale = True
                 with suppress(OSError):  # The thread has ended since.
                     running.look(self._package, self.limit_seconds / 5)
