@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from tests.benches.certificates import write_certificates
 from tests.benchmarks.access_log import LOG_FORMAT, AccessLog, Request
-from tests.benchmarks.certificates import write_certificates
 from tests.benchmarks.content import write_object
 from tests.benchmarks.list_page import LIST_KEYS, list_page
 from tests.benchmarks.nginx_configuration import configuration

@@ -27,8 +27,8 @@ from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.source.record import Record
 from aioprefetch.values import Entry
+from tests.benches.computed_listing import ArithmeticStore
 from tests.benchmarks.process_usage import memory_bytes
-from tests.model.source_listing.arithmetic_store import ArithmeticStore
 
 BATCH = AdmissionOptions(files_max=10_000)
 PAGE_KEYS = 1000

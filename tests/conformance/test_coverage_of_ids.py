@@ -10,7 +10,7 @@ from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.ids import ALL_IDS, CHECKED, NOT_APPLICABLE, checks
 from aioprefetch.testing.conformance.suite import ConformanceSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.tidy.source_tree import ROOT, parse, python_files
+from tests.benches.source_tree import ROOT, parse, python_files
 
 DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
 

@@ -10,7 +10,7 @@ from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.conformance.stacks import EachStack, MotoBucket, get_file, put_file
+from tests.benches.stacks import EachStack, MotoBucket, get_file, put_file
 from tests.conformance.test_s3_moto import OnMoto
 
 SECRET = "a-secret-key-for-tests"

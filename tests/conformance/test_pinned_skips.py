@@ -17,14 +17,14 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.suite import skipped_tests
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.conformance.stacks import STACKS, EachStack, lacking
+from tests.benches.source_tree import PACKAGE, python_files
+from tests.benches.stacks import STACKS, EachStack, lacking
 from tests.conformance.test_fs import OnFs
 from tests.conformance.test_http import OnHttp
 from tests.conformance.test_memory import OnMemory
 from tests.conformance.test_obspec import OnObstoreLocal, OnObstoreMemory, OnObstoreS3
 from tests.conformance.test_s3_moto import OnMoto
 from tests.conformance.test_s3_rclone import OnRclone
-from tests.tidy.source_tree import PACKAGE, python_files
 
 NO_VERSIONS = {"test_condition_version"}
 KEEPS_METADATA = {"test_write_user_metadata_is_refused_where_it_would_be_lost"}

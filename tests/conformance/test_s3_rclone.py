@@ -11,7 +11,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing import RcloneS3Server
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.conformance.stacks import EachStack
+from tests.benches.stacks import EachStack
 
 
 class RcloneBucket:

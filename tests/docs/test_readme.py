@@ -6,8 +6,8 @@ import re
 import pytest
 
 from aioprefetch.cli import main
-from tests.docs.pages import rows_under
-from tests.tidy.source_tree import ROOT
+from tests.benches.doc_pages import rows_under
+from tests.benches.source_tree import ROOT
 
 README = ROOT / "README.md"
 

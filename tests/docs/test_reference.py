@@ -31,8 +31,8 @@ from aioprefetch.services.http.errors import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
 from aioprefetch.values import Capability
-from tests.docs.pages import PAGES, code, rows_under
-from tests.tidy.source_tree import ROOT
+from tests.benches.doc_pages import PAGES, code, rows_under
+from tests.benches.source_tree import ROOT
 from tests.tidy.test_imports import ORDER
 
 DOCS = ROOT / "docs"

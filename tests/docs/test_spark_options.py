@@ -17,8 +17,8 @@ from aioprefetch.source.options import (
     ReadOptions,
 )
 from aioprefetch.spark.option_names import _OPTIONS, OPEN_FILE_PREFIXES, PAGE, Option
-from tests.docs.pages import code, rows_under
-from tests.tidy.source_tree import ROOT
+from tests.benches.doc_pages import code, rows_under
+from tests.benches.source_tree import ROOT
 
 DEFAULTS: Mapping[str, object] = {
     "list": ListOptions(),

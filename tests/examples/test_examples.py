@@ -23,8 +23,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.spark.java import use_java
 from aioprefetch.testing import FaultServer
 from aioprefetch.values import Request
+from tests.benches.source_tree import ROOT
 from tests.profile import chosen
-from tests.tidy.source_tree import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 HEADER = re.compile(r"# /// script\n((?:#.*\n)+?)# ///\n")

@@ -21,8 +21,8 @@ from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest, parse_manifest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import CountingS3Server
+from tests.benches.lance_files import damaged, dataset_objects, stored
 from tests.profile import chosen
-from tests.unit.lance.written import damaged, dataset_objects, stored
 
 lance: Any = pytest.importorskip("lance")
 

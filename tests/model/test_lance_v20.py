@@ -10,9 +10,8 @@ from lance.file import LanceFileReader
 import aioprefetch as ap
 from aioprefetch.lance.physical import strings
 from aioprefetch.ranges import Range
-from tests.profile import chosen
-from tests.unit.lance.v20.families import FAMILIES
-from tests.unit.lance.v20.pages_in_memory import (
+from tests.benches.lance_v20_columns import FAMILIES
+from tests.benches.lance_v20_pages import (
     assert_same,
     open_bytes,
     picked,
@@ -21,6 +20,7 @@ from tests.unit.lance.v20.pages_in_memory import (
     read_rows,
     write_file,
 )
+from tests.profile import chosen
 
 ROWS = 1200
 COLUMNS = [

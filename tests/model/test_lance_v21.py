@@ -11,11 +11,11 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.ranges import Range
+from tests.benches.lance_files import PATH, peer_reader, stored, write_file
+from tests.benches.lance_v20_pages import open_bytes, random_ranges, random_take
+from tests.benches.lance_v21_columns import FLAT, MAPS, NESTED, STORED_AS
+from tests.benches.lance_v21_pages import VERSIONS, plain, read_rows
 from tests.profile import chosen
-from tests.unit.lance.v20.pages_in_memory import open_bytes, random_ranges, random_take
-from tests.unit.lance.v21.families import FLAT, MAPS, NESTED, STORED_AS
-from tests.unit.lance.v21.structural_pages import VERSIONS, plain, read_rows
-from tests.unit.lance.written import PATH, peer_reader, stored, write_file
 
 ROWS = 1000
 EVERY = {**FLAT, **NESTED, **STORED_AS}

@@ -21,7 +21,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import SMALL_GAP_BYTES, Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from tests.model.arithmetic import MIB, Arithmetic, Distance, Read, repeated
+from tests.benches.computed_store import MIB, Arithmetic, Distance, Read, repeated
 from tests.profile import chosen
 
 pytestmark = pytest.mark.virtual

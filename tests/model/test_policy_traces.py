@@ -11,8 +11,8 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import ALIASES, POLICIES
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
-from tests.model.arithmetic import KIB, MIB, Arithmetic
-from tests.unit.gates import settle
+from tests.benches.computed_store import KIB, MIB, Arithmetic
+from tests.benches.gated_reader import settle
 
 SIZE = 64 * MIB
 BLOCK = MIB

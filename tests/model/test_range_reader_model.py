@@ -16,6 +16,7 @@ from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import GateLayer
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
 from aioprefetch.values import WriteRequest
+from tests.benches.gated_reader import in_case
 from tests.model.reader_machine import (
     BLOCK,
     GROWTHS,
@@ -31,7 +32,6 @@ from tests.model.reader_machine import (
     upheavals,
 )
 from tests.profile import chosen
-from tests.unit.gates import in_case
 
 MODEL = settings(
     max_examples=150,

@@ -10,7 +10,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content, pattern
 from aioprefetch.values import WriteRequest
-from tests.model.arithmetic import KIB, MIB, Arithmetic, Read, repeated
+from tests.benches.computed_store import KIB, MIB, Arithmetic, Read, repeated
 
 CHUNK = 1365
 ROW_GROUPS, COLUMNS = 50, 12

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.benches.lance_files import write_file
+from tests.benches.source_tree import ROOT
 from tests.profile import chosen
-from tests.tidy.source_tree import ROOT
-from tests.unit.lance.written import write_file
 
 MIB = 1 << 20
 BUDGET_BYTES = 32 * MIB

@@ -5,7 +5,7 @@ That every row has a test, or a reason why it has none, is asserted with the oth
 
 import ast
 
-from tests.tidy.source_tree import ROOT, parse, python_files
+from tests.benches.source_tree import ROOT, parse, python_files
 
 # Their faults are not of servers.
 WITHOUT_ROWS = ("test_every_row.py", "test_process.py")

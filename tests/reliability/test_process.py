@@ -15,8 +15,8 @@ import pytest
 from aioprefetch.errors import TimedOut, Unavailable
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault
+from tests.benches.descriptors import IN_PROC, needs_proc
 from tests.reliability.scripted import PATIENT_HANG_SECONDS, Serve, once
-from tests.unit.descriptors import IN_PROC, needs_proc
 
 PATIENCE_SECONDS = 30
 HOUR = 3600.0

@@ -7,9 +7,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from aioprefetch.spark import register
-from tests.docs.pages import blocks_of
+from tests.benches.doc_pages import blocks_of
+from tests.benches.source_tree import ROOT
 from tests.spark.files import expected, records, rows, write_jsonl, write_parquet
-from tests.tidy.source_tree import ROOT
 
 pytestmark = pytest.mark.spark
 

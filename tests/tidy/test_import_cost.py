@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.tidy.source_tree import ROOT
+from tests.benches.source_tree import ROOT
 
 FORBIDDEN = (
     *("aiobotocore", "aiohappyeyeballs", "aiohttp", "botocore", "fsspec", "httptools", "numpy", "pyarrow", "pyspark"),

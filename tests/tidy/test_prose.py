@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.source_tree import PACKAGE, ROOT, project_files, python_files
+from tests.benches.source_tree import PACKAGE, ROOT, project_files, python_files
 
 # Habits of our own that a reader had to translate. On the right: what the field says.
 HABITS: dict[str, str] = {

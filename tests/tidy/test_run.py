@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from tests.benches.source_tree import ROOT
 from tests.run import NO_TESTS, commands, main, outcome
-from tests.tidy.source_tree import ROOT
 
 
 def test_each_test_is_in_one_part() -> None:

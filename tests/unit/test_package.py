@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import aioprefetch as ap
-from tests.tidy.source_tree import ROOT
+from tests.benches.source_tree import ROOT
 
 ROOMS = ["lance", "parquet", "spark", "testing"]
 

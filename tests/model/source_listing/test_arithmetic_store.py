@@ -7,8 +7,8 @@ from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
-from tests.model.source_listing.arithmetic_store import ArithmeticStore
-from tests.model.source_listing.dict_index import Consumer, DictIndex
+from tests.benches.computed_listing import ArithmeticStore
+from tests.benches.dict_index import Consumer, DictIndex
 from tests.profile import chosen
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=10)

@@ -9,9 +9,9 @@ from aioprefetch import Operator
 from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.dict_index import Consumer, DictIndex
+from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.simulated_bucket import SimulatedBucket
 from tests.model.source_listing.document_scheme import DocumentScheme, ExactSet, SmallFilter
-from tests.model.source_listing.simulated_bucket import SimulatedBucket
 from tests.profile import chosen
 
 SEEDS = range(chosen(quick=2, full=3))

@@ -23,8 +23,8 @@ from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
-from tests.model.source_listing.dict_index import Consumer, DictIndex
-from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.simulated_bucket import SimulatedBucket
 
 Kind = type[TailSweepLister] | type[DiffLister]
 

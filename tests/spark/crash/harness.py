@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 
 from aioprefetch.spark.java import use_java
+from tests.benches.source_tree import ROOT
 from tests.spark.crash.file_sets import add_late_files, make_file_set
 from tests.spark.crash.kill_points import JVM, KILLED, MARKER, POINT
-from tests.tidy.source_tree import ROOT
 
 RUN_SECONDS_MAX = 240
 PIPELINE = Path(__file__).with_name("pipeline.py")

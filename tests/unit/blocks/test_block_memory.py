@@ -11,7 +11,7 @@ from aioprefetch.blocks.block import Segment
 from aioprefetch.errors import BudgetExhausted, Unavailable
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import new_buffer
-from tests.unit.gates import KIB, MIB, Bench, bench, settle
+from tests.benches.gated_reader import KIB, MIB, Bench, bench, settle
 
 BLOCK = 64 * KIB
 

@@ -12,7 +12,7 @@ from aioprefetch.blocks.file import ReaderPosition
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
-from tests.unit.gates import KIB, MIB, Bench, bench, resident_blocks, settle
+from tests.benches.gated_reader import KIB, MIB, Bench, bench, resident_blocks, settle
 
 BLOCK = 64 * KIB
 

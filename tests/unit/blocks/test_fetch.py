@@ -9,7 +9,7 @@ from aioprefetch.blocks.block import SegmentState
 from aioprefetch.blocks.fetch import DRAIN_BYTES
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.values import ReadHead
-from tests.unit.gates import KIB, MIB, bench, file_of, settle
+from tests.benches.gated_reader import KIB, MIB, bench, file_of, settle
 
 BLOCK = 64 * KIB
 

@@ -17,7 +17,7 @@ from aioprefetch.runtime.buffers import IDLE_BYTES_MAX, IDLE_SHARE, MAPPED_BYTES
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
-from tests.unit.gates import MIB, Bench, bench, reads_of, settle
+from tests.benches.gated_reader import MIB, Bench, bench, reads_of, settle
 
 SIZE = MAPPED_BYTES_MIN
 LIMIT = 64 * MIB

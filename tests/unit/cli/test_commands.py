@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.cli import main
-from tests.tidy.source_tree import ROOT
+from tests.benches.source_tree import ROOT
 
 
 @pytest.fixture

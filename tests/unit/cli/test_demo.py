@@ -23,7 +23,7 @@ from aioprefetch.cli.naive_reader import READ_AHEAD_BYTES, DropOnSeekReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
-from tests.tidy.source_tree import ROOT
+from tests.benches.source_tree import ROOT
 
 # The script `aioprefetch` of the wheel, where nothing is installed that the extra `demo` does not bring.
 INSTALLED_DEMO = """

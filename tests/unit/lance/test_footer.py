@@ -12,7 +12,7 @@ import aioprefetch.lance as ap_lance
 from aioprefetch.errors import NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import FOOTER, TAIL_BYTES, Footer, TailMemory, open_file
 from aioprefetch.lance.schema import arrow_schema
-from tests.unit.lance.written import PATH, VERSIONS, stored, write_file
+from tests.benches.lance_files import PATH, VERSIONS, stored, write_file
 
 TABLE = pa.table({"a": range(50_000), "b": [str(number) for number in range(50_000)]})
 

@@ -18,8 +18,8 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
+from tests.benches.lance_files import PATH, VERSIONS, stored, write_file
 from tests.profile import chosen
-from tests.unit.lance.written import PATH, VERSIONS, stored, write_file
 
 ROWS = 20_000
 TABLE = pa.table(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.wire import DEPTH_MAX, FieldRule, MessageTable, message, one_of, parse, uint
+from tests.benches.protobuf import key, span, varint
 
 INNER = MessageTable("Inner", {1: uint("count"), 2: FieldRule("text", "text")})
 TABLE = MessageTable(
@@ -30,23 +31,6 @@ TABLE = MessageTable(
 )
 LOOP = MessageTable("Loop")
 LOOP.rules[1] = message("loop", LOOP)
-
-
-def varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def key(number: int, wire: int) -> bytes:
-    return varint(number << 3 | wire)
-
-
-def span(number: int, data: bytes) -> bytes:
-    return key(number, 2) + varint(len(data)) + data
 
 
 def inner(value: dict[str, Any]) -> bytes:

@@ -33,7 +33,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-from tests.unit.layers.layer_stack import open_stack, pattern
+from tests.benches.layer_stack import open_stack, pattern
 
 pytestmark = pytest.mark.virtual
 

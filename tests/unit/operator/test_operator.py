@@ -39,7 +39,7 @@ from aioprefetch.layers import (
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest, WriteRequest
-from tests.unit.gates import bench, settle
+from tests.benches.gated_reader import bench, settle
 
 Call = Callable[[Operator], Awaitable[object]]
 

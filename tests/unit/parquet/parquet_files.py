@@ -10,7 +10,7 @@ from aioprefetch.parquet import thrift
 from aioprefetch.parquet.footer import Footer, footer_start, parse
 from aioprefetch.runtime.statistics import Counters
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from tests.unit.gates import Bench
+from tests.benches.gated_reader import Bench
 
 MAGIC = b"PAR1"
 

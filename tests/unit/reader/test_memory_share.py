@@ -11,8 +11,8 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
+from tests.benches.gated_reader import KIB, MIB
 from tests.profile import chosen
-from tests.unit.gates import KIB, MIB
 
 BLOCK = 512 * KIB
 

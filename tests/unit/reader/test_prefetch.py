@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
+from tests.benches.gated_reader import MIB, Call, reads_of, settle
 from tests.profile import chosen
-from tests.unit.gates import MIB, Call, reads_of, settle
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,

@@ -9,9 +9,9 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.window import Run, Windows
-from tests.model.arithmetic import GIB, KIB, MIB, Arithmetic, blank
+from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, blank
+from tests.benches.gated_reader import file_of, reads_of, settle
 from tests.profile import combinations
-from tests.unit.gates import file_of, reads_of, settle
 
 BLOCK = 64 * KIB
 AHEAD = 8

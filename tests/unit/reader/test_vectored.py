@@ -17,7 +17,7 @@ from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.conformance.probes import RecordingLayer
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import WriteRequest
-from tests.unit.gates import KIB, MIB, Bench, settle
+from tests.benches.gated_reader import KIB, MIB, Bench, settle
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,

@@ -18,7 +18,7 @@ from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
 from aioprefetch.values import WriteRequest
-from tests.unit.gates import bench
+from tests.benches.gated_reader import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from aioprefetch.runtime.supervisor import Supervisor
-from tests.unit.gates import settle
+from tests.benches.gated_reader import settle
 
 
 class Log(list[str]):

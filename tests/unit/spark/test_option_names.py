@@ -4,7 +4,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.option_names import _SPARKS, OPTIONS, PAGE, check_scope, find_option
-from tests.tidy.source_tree import ROOT
+from tests.benches.source_tree import ROOT
 
 
 @pytest.mark.parametrize(

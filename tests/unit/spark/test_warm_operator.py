@@ -19,7 +19,7 @@ from aioprefetch.spark import worker
 from aioprefetch.spark.map_batches import map_batches
 from aioprefetch.spark.warm_operator import WarmOperator, with_operator
 from aioprefetch.sync import BlockingOperator
-from tests.unit.sync.conftest import run_program
+from tests.benches.programs import run_program
 
 
 @pytest.fixture

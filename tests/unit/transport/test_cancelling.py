@@ -10,8 +10,8 @@ import pytest
 
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient
-from tests.unit.transport.raw_server import Peer, RawServer, client_of, eventually, get, reply
-from tests.unit.transport.wire import PausingTaker
+from tests.benches.raw_server import Peer, RawServer, client_of, eventually, get, reply
+from tests.benches.wire import PausingTaker
 
 LARGE = content(300_000)
 TURNS_MAX = 60

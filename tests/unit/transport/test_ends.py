@@ -13,11 +13,11 @@ import pytest
 from aioprefetch.errors import Unavailable
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient, Target
+from tests.benches.raw_server import eventually, reply
+from tests.benches.tls_servers import Authority, client, target_of
+from tests.benches.wire import PausingTaker, Taker
 from tests.profile import combinations
 from tests.unit.transport.blocking_server import PATIENCE_SECONDS, BlockingServer, Handler, hang_up, next_request
-from tests.unit.transport.raw_server import eventually, reply
-from tests.unit.transport.tls_servers import Authority, client, target_of
-from tests.unit.transport.wire import PausingTaker, Taker
 
 BODY = content(3_000_000)
 KINDS = ["length", "chunks", "end"]

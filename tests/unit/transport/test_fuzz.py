@@ -9,10 +9,10 @@ import pytest
 
 from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
 from aioprefetch.transport.response_head import parse_head
+from tests.benches.wire import Memory, Taker, Wire
 from tests.profile import chosen
 from tests.unit.transport.generated import Sent, draw_response, mutate, split
 from tests.unit.transport.model import Refused, read_head, read_receiver
-from tests.unit.transport.wire import Memory, Taker, Wire
 
 CASES = chosen(quick=2_000, full=10_000)
 BLOCKS = CASES // 1_000

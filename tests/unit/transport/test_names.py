@@ -16,7 +16,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, connecting
 from aioprefetch.transport import connecting as resolving
 from aioprefetch.transport.connecting import THREADS_MAX, Resolver
-from tests.unit.transport.tls_servers import client, get, ok, serving, target_of
+from tests.benches.tls_servers import client, get, ok, serving, target_of
 
 Info = tuple[int, int, int, str, Any]
 

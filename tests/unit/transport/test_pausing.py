@@ -8,8 +8,8 @@ import pytest
 from aioprefetch.errors import Closed, ProtocolError, Stalled, Unavailable
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import ClientOptions
-from tests.unit.transport.raw_server import Peer, RawServer, answering, client_of, eventually, reply
-from tests.unit.transport.wire import PausingTaker, Wire
+from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, reply
+from tests.benches.wire import PausingTaker, Wire
 
 MIB = 1 << 20
 SHORT_SECONDS = 0.05

@@ -10,8 +10,8 @@ from aioprefetch.errors import Closed, Error, TimedOut, Unavailable
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import Connection, HttpClient
 from aioprefetch.transport.origin import Route
-from tests.unit.transport.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
-from tests.unit.transport.wire import PausingTaker
+from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
+from tests.benches.wire import PausingTaker
 
 SHORT_SECONDS = 0.05
 SMALL, LARGE = content(100), content(200_000)

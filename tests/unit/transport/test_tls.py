@@ -15,8 +15,8 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, Error, TimedOut, Unavailable
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target, connecting
 from aioprefetch.transport.tls import tls_context
-from tests.unit.transport.raw_server import PATIENCE_SECONDS
-from tests.unit.transport.tls_servers import (
+from tests.benches.raw_server import PATIENCE_SECONDS
+from tests.benches.tls_servers import (
     Authority,
     Collected,
     Serve,
@@ -27,7 +27,7 @@ from tests.unit.transport.tls_servers import (
     serving,
     target_of,
 )
-from tests.unit.transport.wire import PausingTaker
+from tests.benches.wire import PausingTaker
 
 LARGE = bytes(range(256)) * (8 << 12)  # 8 MiB
 # For a server that hangs, and long enough for a busy machine to reach it before.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aioprefetch.blocks.spill.block_cache import BlockCache
 from aioprefetch.blocks.spill.block_key import BlockKey
-from tests.unit.blocks.spill.failing_calls import FailingCalls, cache_in, data_of, key_of, put, read
+from tests.benches.failing_disk import FailingCalls, cache_in, data_of, key_of, put, read
 
 PROCESSES = 8
 ROUNDS = 3

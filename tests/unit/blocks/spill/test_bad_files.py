@@ -13,7 +13,7 @@ from aioprefetch.blocks.spill.block_cache import BlockCache
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.spill.failing_calls import (
+from tests.benches.failing_disk import (
     FailingCalls,
     cache_in,
     data_of,

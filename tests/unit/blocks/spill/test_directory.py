@@ -20,7 +20,8 @@ from aioprefetch.blocks.spill.directory import (
 )
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.spill.failing_calls import (
+from tests.benches.descriptors import descriptors_below, needs_proc
+from tests.benches.failing_disk import (
     FailingCalls,
     cache_in,
     data_of,
@@ -33,7 +34,6 @@ from tests.unit.blocks.spill.failing_calls import (
     put,
     read,
 )
-from tests.unit.descriptors import descriptors_below, needs_proc
 
 
 def mode_of(path: Path) -> int:

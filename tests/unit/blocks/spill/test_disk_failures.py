@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.spill.disk_bench import (
+from tests.benches.disk_tier import (
     BLOCK,
     counts,
     disk_bench,
@@ -25,7 +25,7 @@ from tests.unit.blocks.spill.disk_bench import (
     warnings,
     written,
 )
-from tests.unit.blocks.spill.failing_calls import (
+from tests.benches.failing_disk import (
     FailingCalls,
     cache_in,
     failing,
@@ -35,7 +35,7 @@ from tests.unit.blocks.spill.failing_calls import (
     private,
     until,
 )
-from tests.unit.blocks.spill.failing_calls import (
+from tests.benches.failing_disk import (
     read as read_file,
 )
 

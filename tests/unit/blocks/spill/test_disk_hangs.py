@@ -9,7 +9,8 @@ import pytest
 
 from aioprefetch.blocks.spill.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.spill.disk_bench import (
+from tests.benches.descriptors import descriptors_below, needs_proc
+from tests.benches.disk_tier import (
     BLOCK,
     counts,
     disk_bench,
@@ -22,8 +23,7 @@ from tests.unit.blocks.spill.disk_bench import (
     warnings,
     written,
 )
-from tests.unit.blocks.spill.failing_calls import FailingCalls, file_of, files_in, overwrite, until
-from tests.unit.descriptors import descriptors_below, needs_proc
+from tests.benches.failing_disk import FailingCalls, file_of, files_in, overwrite, until
 
 
 class Hang:

@@ -7,13 +7,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.profile import chosen
-from tests.unit.blocks.spill.disk_bench import (
+from tests.benches.disk_tier import (
     disk_bench,
     written,
 )
-from tests.unit.blocks.spill.failing_calls import EveryNth, FailingCalls, until
-from tests.unit.gates import KIB, Bench
+from tests.benches.failing_disk import EveryNth, FailingCalls, until
+from tests.benches.gated_reader import KIB, Bench
+from tests.profile import chosen
 
 SMALL = 4 * KIB
 SMALL_BLOCKS: dict[str, Any] = {"blocks": 0, "block_bytes": SMALL, "disk": {"cool_down_seconds": 0.001}}

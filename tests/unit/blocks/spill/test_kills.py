@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from aioprefetch.testing.conformance.ids import checks
-from tests.tidy.source_tree import ROOT
+from tests.benches.source_tree import ROOT
 from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
 
 

@@ -14,7 +14,7 @@ from aioprefetch.blocks.spill.entry import PIECE_BYTES
 from aioprefetch.errors import Unavailable
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.blocks.spill.disk_bench import (
+from tests.benches.disk_tier import (
     BLOCK,
     counts,
     disk_bench,
@@ -25,8 +25,8 @@ from tests.unit.blocks.spill.disk_bench import (
     tier_of,
     written,
 )
-from tests.unit.blocks.spill.failing_calls import FailingCalls, cache_in, files_in, read_until_on_disk, until
-from tests.unit.gates import Bench, settle
+from tests.benches.failing_disk import FailingCalls, cache_in, files_in, read_until_on_disk, until
+from tests.benches.gated_reader import Bench, settle
 
 
 @pytest.mark.parametrize("memory_blocks", [1, 2, 3])

@@ -15,7 +15,7 @@ from aioprefetch.lance.dataset import deletions as deletions_module
 from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, parse_arrow, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import DeletionFile, Fragment
 from aioprefetch.lance.row_ranges import RowNumbers, runs
-from tests.unit.lance.written import damaged, stored
+from tests.benches.lance_files import damaged, stored
 
 
 def arrow_file(column: pa.Array, name: str = "row_id") -> bytes:

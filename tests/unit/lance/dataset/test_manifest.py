@@ -17,8 +17,8 @@ from aioprefetch.lance.dataset.manifest import Manifest, manifest_range, parse_m
 from aioprefetch.lance.dataset.versions import manifest_paths, version_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry
-from tests.unit.lance.test_wire import key, span, varint
-from tests.unit.lance.written import damaged, dataset_objects, stored
+from tests.benches.lance_files import damaged, dataset_objects, stored
+from tests.benches.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
 

@@ -16,8 +16,8 @@ from aioprefetch.lance.physical.memory import INT32_MAX
 from aioprefetch.lance.physical.offsets import Ends
 from aioprefetch.lance.physical.protocols import Piece
 from aioprefetch.lance.physical.strings import BinaryRows, TextRows
-from tests.unit.lance.v20.families import table_of
-from tests.unit.lance.v20.pages_in_memory import (
+from tests.benches.lance_v20_columns import table_of
+from tests.benches.lance_v20_pages import (
     MemoryIo,
     assert_same,
     drain_all,

@@ -17,9 +17,9 @@ from aioprefetch.lance.physical.build import PageBuffers, blob_scheduler, list_s
 from aioprefetch.lance.physical.dictionary import DictionaryRows, TextDictionaryRows
 from aioprefetch.lance.physical.protocols import Piece
 from aioprefetch.lance.row_ranges import RowRanges
+from tests.benches.lance_v20_columns import FAMILIES, table_of
+from tests.benches.lance_v20_pages import random_ranges, read_rows, write_file
 from tests.profile import chosen
-from tests.unit.lance.v20.families import FAMILIES, table_of
-from tests.unit.lance.v20.pages_in_memory import random_ranges, read_rows, write_file
 
 ROWS = 240
 MUTATED = [

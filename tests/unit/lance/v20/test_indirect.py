@@ -14,8 +14,8 @@ from aioprefetch.lance.logical.structs import StructField
 from aioprefetch.lance.physical import blob, strings
 from aioprefetch.lance.physical.offsets import StoredEnds
 from aioprefetch.lance.row_ranges import RowRanges
-from tests.unit.lance.v20.families import table_of
-from tests.unit.lance.v20.pages_in_memory import (
+from tests.benches.lance_v20_columns import table_of
+from tests.benches.lance_v20_pages import (
     MemoryIo,
     MemoryRead,
     assert_same,

@@ -9,9 +9,8 @@ import pytest
 from lance.file import LanceFileWriter
 
 from aioprefetch.lance.physical import strings
-from tests.profile import chosen
-from tests.unit.lance.v20.families import FAMILIES, table_of
-from tests.unit.lance.v20.pages_in_memory import (
+from tests.benches.lance_v20_columns import FAMILIES, table_of
+from tests.benches.lance_v20_pages import (
     MemoryIo,
     assert_same,
     open_bytes,
@@ -23,6 +22,7 @@ from tests.unit.lance.v20.pages_in_memory import (
     unsliced,
     write_file,
 )
+from tests.profile import chosen
 
 ROWS = 700
 

@@ -15,11 +15,11 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.structural import assembly
 from aioprefetch.lance.structural.layouts import MiniBlock, parse_layout
 from aioprefetch.ranges import Range
+from tests.benches.lance_files import write_file
+from tests.benches.lance_v20_pages import MemoryIo, open_bytes
+from tests.benches.lance_v21_columns import FLAT, NESTED, STORED_AS
+from tests.benches.lance_v21_pages import VERSIONS, decode_first_pages, start_scan
 from tests.profile import chosen, combinations
-from tests.unit.lance.v20.pages_in_memory import MemoryIo, open_bytes
-from tests.unit.lance.v21.families import FLAT, NESTED, STORED_AS
-from tests.unit.lance.v21.structural_pages import VERSIONS, decode_first_pages, start_scan
-from tests.unit.lance.written import write_file
 
 ROWS = 2000
 MUTATIONS = chosen(quick=20, full=40)

@@ -9,7 +9,7 @@ from aioprefetch import RangeReader
 from aioprefetch.operator.open_file import OpenFileBuilder
 from aioprefetch.operator.open_file_keys import KEYS
 from aioprefetch.reader.options import ReaderOptions
-from tests.unit.gates import KIB, Bench
+from tests.benches.gated_reader import KIB, Bench
 
 BLOCK = 32 * KIB
 SIZE = 32 * BLOCK - 1000

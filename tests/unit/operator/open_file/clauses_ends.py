@@ -6,7 +6,7 @@ from aioprefetch import Metadata
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.operator import open_file_keys as k
 from aioprefetch.ranges import OFFSET_MAX
-from tests.unit.gates import settle
+from tests.benches.gated_reader import settle
 from tests.unit.operator.open_file.clauses import BLOCK, SIZE, Scene, clause
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch.operator.open_file_keys import warn_once
-from tests.unit.gates import bench
+from tests.benches.gated_reader import bench
 from tests.unit.operator.open_file import (
     clauses_build,
     clauses_ends,

@@ -1,8 +1,8 @@
 """The pages about openFile() say what the tables of the code say."""
 
 from aioprefetch.operator.open_file_keys import KEYS
-from tests.docs.pages import code, rows_under
-from tests.tidy.source_tree import ROOT
+from tests.benches.doc_pages import code, rows_under
+from tests.benches.source_tree import ROOT
 from tests.unit.operator.open_file.clauses_vendor import CAPABILITIES
 
 MAP = ROOT / "docs" / "maps" / "openfile.md"

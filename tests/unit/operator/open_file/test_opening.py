@@ -12,7 +12,7 @@ from aioprefetch.errors import IsADirectory, NotFound
 from aioprefetch.operator import open_file_keys as k
 from aioprefetch.operator.open_file import PendingReader
 from aioprefetch.services import Memory
-from tests.unit.gates import bench, settle
+from tests.benches.gated_reader import bench, settle
 
 
 def test_building_needs_no_loop() -> None:

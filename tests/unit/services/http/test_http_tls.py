@@ -11,8 +11,8 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
+from tests.benches.tls_servers import self_signed
 from tests.unit.services.http.reading import Servers, read
-from tests.unit.transport.tls_servers import self_signed
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

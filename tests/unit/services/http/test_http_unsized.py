@@ -16,9 +16,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.receivers import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest
+from tests.benches.raw_server import eventually
 from tests.profile import chosen
 from tests.unit.services.http.reading import Servers, accessor_for
-from tests.unit.transport.raw_server import eventually
 
 MIB = 1 << 20
 BODY = bytes(range(256)) * (6 * MIB // 256)

@@ -12,9 +12,9 @@ from aioprefetch.errors import Closed, ConditionNotMatch
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import ReadRequest
+from tests.benches.raw_server import eventually
 from tests.unit.services.obspec.plain import GetOnly, Result
 from tests.unit.services.obspec.stores import response, s3_store, serving
-from tests.unit.transport.raw_server import eventually
 
 SECONDS_MAX = 30
 REQUEST = ReadRequest(path="k", offset=0, size=1_000_000)

@@ -21,8 +21,8 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
-from tests.docs.pages import code, rows_under
-from tests.tidy.source_tree import ROOT
+from tests.benches.doc_pages import code, rows_under
+from tests.benches.source_tree import ROOT
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET
 

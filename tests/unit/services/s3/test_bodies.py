@@ -13,8 +13,8 @@ from aioprefetch.services.s3.writer import S3WriteBody
 from aioprefetch.services.s3.xml_guard import has_document_type, parse_error
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest, WriteRequest
+from tests.benches.raw_server import Peer, RawServer
 from tests.unit.services.s3.stores import Store
-from tests.unit.transport.raw_server import Peer, RawServer
 
 OBJECTS = {"bucket/k": b"the object"}
 PAGE = b"<ListBucketResult><Name>b</Name><KeyCount>0</KeyCount><Comment>%s</Comment></ListBucketResult>"

@@ -18,9 +18,9 @@ from aioprefetch.services.s3 import errors as s3_errors
 from aioprefetch.services.s3.session import RedactingFilter, redact_logs
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
-from tests.unit.error_walk import everything
+from tests.benches.error_walk import everything
+from tests.benches.raw_server import Peer, RawServer
 from tests.unit.services.s3.stores import Store
-from tests.unit.transport.raw_server import Peer, RawServer
 
 OBJECTS = {"bucket/k": b"the object"}
 CANARIES: dict[str, Any] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import random
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -21,42 +20,11 @@ from aioprefetch.source.formats import can_split, compression_of
 from aioprefetch.source.formats.compression import decompressor
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.testing.conformance.ids import checks
+from tests.benches.packed_files import PACKERS, SUFFIXES
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])
-_SNAPPY = pa.Codec("snappy")
-
-
-def hadoop_snappy(data: bytes, block: int = 1000, chunk: int = 300) -> bytes:
-    """As Hadoop's SnappyCodec writes it: blocks of chunks."""
-    out = b""
-    for start in range(0, len(data), block):
-        part = data[start : start + block]
-        out += struct.pack(">I", len(part))
-        for at in range(0, len(part), chunk):
-            packed = _SNAPPY.compress(part[at : at + chunk], asbytes=True)
-            out += struct.pack(">I", len(packed)) + packed
-    return out
-
-
-def framed_snappy(data: bytes) -> bytes:
-    """The framing format, with padding, a skippable chunk and chunks that are not compressed."""
-    out = b"\xff\x06\x00\x00sNaPpY" + b"\xfe\x02\x00\x00ab"
-    for number, start in enumerate(range(0, len(data), 700)):
-        part = data[start : start + 700]
-        body = bytes(4) + (part if number % 2 else _SNAPPY.compress(part, asbytes=True))
-        out += bytes([number % 2]) + struct.pack("<I", len(body))[:3] + body + b"\x80\x01\x00\x00z"
-    return out
-
-
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
-    "zstd": zstd.compress,
-    "snappy": hadoop_snappy,
-    "framed": framed_snappy,
-}
 KINDS = {"framed": "snappy"}
-SUFFIXES = {"gzip": ".gz", "zstd": ".zst", "snappy": ".snappy", "framed": ".snappy"}
 
 
 def unpack(kind: str, packed: bytes, sizes: list[int]) -> bytes:
@@ -149,7 +117,7 @@ async def test_zeros_behind_a_gzip_member_are_padding() -> None:
 
 async def test_raw_snappy_is_refused_by_name() -> None:
     async with new_operator() as operator:
-        file = await put(operator, "a.txt.snappy", _SNAPPY.compress(b"some text\n" * 50, asbytes=True))
+        file = await put(operator, "a.txt.snappy", pa.Codec("snappy").compress(b"some text\n" * 50, asbytes=True))
         with pytest.raises(UntrustedMetadata, match="raw snappy block cannot be streamed"):
             await read(operator, file, TEXT)
 

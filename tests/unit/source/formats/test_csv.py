@@ -20,8 +20,8 @@ from aioprefetch.source.formats.csv_records import Quoting
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask
 from aioprefetch.testing.conformance.ids import checks
+from tests.benches.source_files import URL, Shelf
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
-from tests.unit.source.reading.stores import URL, Shelf
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 INSTANT = pa.timestamp("us", "UTC")

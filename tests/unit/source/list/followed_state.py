@@ -8,7 +8,7 @@ from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.record import Record
 from aioprefetch.source.state.delta import Changes, KeyChange, carried_files, changes_of, fold, with_gone
-from tests.model.source_listing.dict_index import DictIndex
+from tests.benches.dict_index import DictIndex
 
 
 class FollowedState:

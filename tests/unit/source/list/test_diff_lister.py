@@ -19,8 +19,8 @@ from aioprefetch.source.list.key_sets import KeySpill
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
-from tests.model.source_listing.dict_index import Consumer, DictIndex
-from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.simulated_bucket import SimulatedBucket
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=4)
 

@@ -14,7 +14,7 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.record import Record
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.dict_index import Consumer, DictIndex
+from tests.benches.dict_index import Consumer, DictIndex
 from tests.unit.source.list.followed_state import FollowedState
 
 EAGER = ListOptions(interval_seconds=0.0)

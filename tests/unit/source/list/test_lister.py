@@ -12,8 +12,8 @@ from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.list.listing_pages import UNUSED_SECONDS_MAX
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.dict_index import Consumer, DictIndex
-from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.simulated_bucket import SimulatedBucket
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=2)
 

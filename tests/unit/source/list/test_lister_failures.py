@@ -18,8 +18,8 @@ from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.model.source_listing.dict_index import Consumer, DictIndex
-from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
 

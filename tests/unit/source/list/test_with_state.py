@@ -19,7 +19,7 @@ from aioprefetch.source.options import ListOptions, StateOptions
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState
 from aioprefetch.testing.conformance.ids import checks
-from tests.model.source_listing.simulated_bucket import SimulatedBucket
+from tests.benches.simulated_bucket import SimulatedBucket
 from tests.profile import chosen
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=4)

@@ -15,7 +15,7 @@ from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, plan_batch
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
+from tests.benches.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MIB = 1 << 20

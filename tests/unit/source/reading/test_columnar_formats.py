@@ -23,7 +23,7 @@ from aioprefetch.source.formats.columnar import RowNumbers
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, read_items
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.source.reading.stores import URL, Shelf, parquet
+from tests.benches.source_files import URL, Shelf, parquet
 
 DEFAULTS = FormatOptions(), ReadOptions()
 NUMBERS = pa.schema([("n", pa.int64()), ("_offset", pa.int64())])

@@ -25,7 +25,7 @@ from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
+from tests.benches.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
 KINDS = ["jsonl", "parquet"]

@@ -15,8 +15,8 @@ from aioprefetch.errors import ConfigInvalid, Error, Unsupported, UntrustedMetad
 from aioprefetch.source.formats.jsonl import JsonLinesFormat
 from aioprefetch.source.options import FailureOptions, FormatOptions
 from aioprefetch.source.reading import ReadTask, infer_schema
-from tests.unit.source.formats.test_compression import PACKERS, SUFFIXES
-from tests.unit.source.reading.stores import URL, Shelf
+from tests.benches.packed_files import PACKERS, SUFFIXES
+from tests.benches.source_files import URL, Shelf
 
 N = pa.schema([("n", pa.int64())])
 MAPPED = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])

@@ -12,7 +12,7 @@ from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import infer, infer_schema, list_files
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.source.reading.stores import Shelf, jsonl, parquet
+from tests.benches.source_files import Shelf, jsonl, parquet
 
 
 async def given(files: Sequence[SourceFile]) -> AsyncIterator[SourceFile]:

@@ -12,7 +12,7 @@ from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.testing.conformance.ids import checks
-from tests.unit.source.reading.stores import URL, Shelf, jsonl, parquet
+from tests.benches.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 FORMATS = ["jsonl", "parquet", "text"]

@@ -14,7 +14,7 @@ from aioprefetch.lance.structural.layouts import parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.scheduling_loop import scan_lines
-from tests.unit.lance.v20.pages_in_memory import MemoryIo, drain_all
+from tests.benches.lance_v20_pages import MemoryIo, drain_all
 
 VERSIONS = ("2.1", "2.2")
 

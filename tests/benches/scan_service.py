@@ -10,7 +10,7 @@ from aioprefetch.scheduler.io_service import IoService, ScanFile
 from aioprefetch.scheduler.page_request import FileMemory
 from aioprefetch.scheduler.pages import PendingRead
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from tests.unit.gates import MIB, Bench, bench, settle
+from tests.benches.gated_reader import MIB, Bench, bench, settle
 
 TAIL = 1000
 

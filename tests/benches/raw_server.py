@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, HttpClient, Origin, Target
-from tests.unit.transport.wire import Taker
+from tests.benches.wire import Taker
 
 LINGER_RESET = struct.pack("ii", 1, 0)
 PATIENCE_SECONDS = 10.0

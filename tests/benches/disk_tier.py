@@ -1,4 +1,4 @@
-"""A bench with a disk tier: the gated store of tests.unit.gates, and block files whose system calls may fail."""
+"""A bench with a disk tier: the gated store below it, and block files whose system calls may fail."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -13,8 +13,8 @@ from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import DiskTier
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
-from tests.unit.blocks.spill.failing_calls import until
-from tests.unit.gates import KIB, Bench, bench, file_of
+from tests.benches.failing_disk import until
+from tests.benches.gated_reader import KIB, Bench, bench, file_of
 
 BLOCK = 64 * KIB
 # A busy machine is no disk that hangs: what a test does not say itself is far away.
