@@ -1,9 +1,10 @@
 """Range requests over HTTP/1.1, straight into the caller's memory: the data plane of the s3 and http services."""
 
-from aioprefetch.transport.client import ClientSnapshot, HttpClient
+from aioprefetch.transport.client import HttpClient
 from aioprefetch.transport.connection import Connection, Destination, Receiver
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local_or_metadata
+from aioprefetch.transport.pool import ClientSnapshot, OriginSnapshot
 from aioprefetch.transport.response_head import ResponseHead
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Destination",
     "HttpClient",
     "Origin",
+    "OriginSnapshot",
     "Proxy",
     "Receiver",
     "ResponseHead",

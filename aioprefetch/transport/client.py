@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.connection import Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
-from aioprefetch.transport.pool import Pool
-
-
-class ClientSnapshot(NamedTuple):
-    """The connections of a client at one moment.
-
-    ``open`` counts those that are open or being made, ``idle`` those of them that wait for a request, ``waiting`` the
-    requests that wait for a connection.
-    """
-
-    open: int
-    idle: int
-    waiting: int
+from aioprefetch.transport.pool import ClientSnapshot, Pool
 
 
 class HttpClient:
@@ -32,18 +19,18 @@ class HttpClient:
 
     def __init__(self, runtime: Runtime, options: ClientOptions | None = None) -> None:
         self._runtime = runtime
-        self._pool = Pool(runtime, options or ClientOptions())
+        options = options or ClientOptions()
+        self._pool = Pool(runtime, options, Connector(runtime, options))
         runtime.supervisor.on_close(self._pool.aclose)
         runtime.gauges.append(self._gauged)
 
     def snapshot(self) -> ClientSnapshot:
-        """The connections of this moment. A plain call without I/O, for statistics and tests."""
-        pool = self._pool
-        return ClientSnapshot(open=pool.open_count, idle=pool.idle_count, waiting=pool.waiting_count)
+        """The connections of this moment, in all and for each origin. A plain call without I/O."""
+        return self._pool.snapshot()
 
     def _gauged(self) -> dict[str, int]:
-        pool = self._pool
-        return {"transport_connections_open": pool.open_count, "transport_connections_idle": pool.idle_count}
+        snapshot = self.snapshot()
+        return {"transport_connections_open": snapshot.open, "transport_connections_idle": snapshot.idle}
 
     async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
         """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.

@@ -33,8 +33,6 @@ from aioprefetch.transport.tls import tls_context
 AddressInfo = tuple[int, int, int, str, Any]
 # A name whose servers do not respond occupies its thread for half a minute; such a call cannot be ended.
 THREADS_MAX = 8
-# The second address is tried when the first one has not responded for this time (RFC 8305).
-NEXT_ADDRESS_SECONDS = 0.25
 
 
 class Resolver:
@@ -161,7 +159,7 @@ class Connector:
         from aiohappyeyeballs import start_connection
 
         addresses = await self._resolver.resolve(origin.host, origin.port)
-        return await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, interleave=1)
+        return await start_connection(addresses, happy_eyeballs_delay=self._options.next_address_seconds, interleave=1)
 
     async def _connect_over(
         self, sock: socket.socket, route: Route, context: ssl.SSLContext | None, on_lost: Callable[[Connection], None]

@@ -13,6 +13,8 @@ class ClientOptions:
     ----------
     connect_timeout_seconds
         The time for name resolution, connecting, the proxy and TLS together.
+    next_address_seconds
+        The second address of a name is tried when the first one has not responded for this time (RFC 8305).
     first_byte_timeout_seconds
         The time from the request to the head of its response.
     stall_timeout_seconds, stall_bytes_per_second
@@ -35,6 +37,7 @@ class ClientOptions:
     """
 
     connect_timeout_seconds: float = 5.0
+    next_address_seconds: float = 0.25
     first_byte_timeout_seconds: float = 30.0
     stall_timeout_seconds: float = 30.0
     stall_bytes_per_second: float = 1024.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from contextvars import Context
+from dataclasses import dataclass
 
 from aioprefetch.errors import Closed, TimedOut
 from aioprefetch.runtime.runtime import Runtime
@@ -16,6 +18,44 @@ from aioprefetch.transport.origin import Route
 
 # The longest wait for the loop to close the sockets; no response of a server is needed.
 CLOSE_SECONDS_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OriginSnapshot:
+    """The connections to one origin at one moment: ``open``, ``idle`` and ``waiting`` as in ``ClientSnapshot``."""
+
+    open: int
+    idle: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSnapshot:
+    """The connections of a client at one moment.
+
+    Parameters
+    ----------
+    open
+        The connections that count against ``connections_max``: open or being made.
+    making
+        The number of them that are being made.
+    busy
+        The number of them that serve a request or are being closed.
+    idle
+        The number of them that wait for a request.
+    waiting
+        The requests that wait for a connection.
+    origins
+        The same for each origin with a connection or a waiting request, by its URL without a path. Connections through
+        proxies count for the origin behind the proxy.
+    """
+
+    open: int
+    making: int
+    busy: int
+    idle: int
+    waiting: int
+    origins: Mapping[str, OriginSnapshot]
 
 
 class _Waiter:
@@ -34,13 +74,16 @@ class _Waiter:
 
 
 class Pool:
-    """Hands out connections. A place is taken when a connection is begun, and given back when it is lost."""
+    """Hands out connections. A place is taken when a connection is begun, and given back when it is lost.
 
-    def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
+    ``connector`` makes the connections and is closed with the pool.
+    """
+
+    def __init__(self, runtime: Runtime, options: ClientOptions, connector: Connector) -> None:
         self._runtime = runtime
         self._loop = runtime.loop
         self._options = options
-        self._connector = Connector(runtime, options)
+        self._connector = connector
         self._idle: dict[str, list[Connection]] = {}
         self._open: set[Connection] = set()
         self._making: set[asyncio.Task[Connection]] = set()
@@ -50,20 +93,26 @@ class Pool:
         self._closed = False
         self._emptied: asyncio.Future[None] | None = None
 
-    @property
-    def open_count(self) -> int:
-        """The number of connections that are open or being made."""
-        return self._places.total()
-
-    @property
-    def idle_count(self) -> int:
-        """The number of connections that wait for a request."""
-        return sum(map(len, self._idle.values()))
-
-    @property
-    def waiting_count(self) -> int:
-        """The number of requests that wait for a connection."""
-        return len(self._waiters)
+    def snapshot(self) -> ClientSnapshot:
+        """The connections at this moment."""
+        places, idle, waiting = Counter[str](), Counter[str](), Counter[str]()
+        for key, count in self._places.items():
+            places[_origin_of(key)] += count
+        for key, connections in self._idle.items():
+            idle[_origin_of(key)] += sum(connection.is_usable for connection in connections)
+        for waiter in self._waiters:
+            waiting[_origin_of(waiter.key)] += 1
+        return ClientSnapshot(
+            open=places.total(),
+            making=len(self._making),
+            busy=len(self._open) - idle.total(),
+            idle=idle.total(),
+            waiting=waiting.total(),
+            origins={
+                origin: OriginSnapshot(places[origin], idle[origin], waiting[origin])
+                for origin in sorted(places.keys() | waiting.keys())
+            },
+        )
 
     def take_idle(self, route: Route, *, in_turn: bool = False) -> Connection | None:
         """The idle connection that was used last, marked ``is_reused``; ``None`` if there is none.
@@ -260,3 +309,8 @@ class Pool:
         if idle and connection in idle:
             idle.remove(connection)
             connection.close()
+
+
+def _origin_of(key: str) -> str:
+    """The origin of a route's key, which also names the proxy and its secret."""
+    return key.partition(" ")[0]

@@ -140,9 +140,9 @@ def answering(*replies: bytes) -> Handler:
 
 
 @asynccontextmanager
-async def client_of(**options: Any) -> AsyncIterator[HttpClient]:
-    """A client with a runtime of its own."""
-    runtime = Runtime(RuntimeOptions())
+async def client_of(runtime: Runtime | None = None, **options: Any) -> AsyncIterator[HttpClient]:
+    """A client of a runtime, by default of one of its own, which is closed with it."""
+    runtime = runtime or Runtime(RuntimeOptions())
     try:
         yield HttpClient(runtime, ClientOptions(**options))
     finally:

@@ -110,9 +110,9 @@ async def serving(serve: Serve, host: str = "127.0.0.1", **options: Any) -> Asyn
 
 
 @asynccontextmanager
-async def client(**options: Any) -> AsyncIterator[HttpClient]:
-    """A client, closed with its runtime; no connection of it is left."""
-    runtime = Runtime(RuntimeOptions())
+async def client(runtime: Runtime | None = None, **options: Any) -> AsyncIterator[HttpClient]:
+    """A client of a runtime, by default of one of its own, which is closed with it; no connection is left."""
+    runtime = runtime or Runtime(RuntimeOptions())
     made = HttpClient(runtime, ClientOptions(**options))
     try:
         yield made

@@ -259,6 +259,35 @@ class Taker:
         return b"" if self.memory is None else self.memory.content()
 
 
+class EndTaker(Taker):
+    """A receiver that calls ``at_end`` as its last byte is delivered, ``turns`` turns of the loop later.
+
+    At 0 the request goes on; at 1 it has ended, and its task has not run; at 2 that task has run, and the tasks that
+    it has woken have not.
+    """
+
+    def __init__(self, at_end: Callable[[], object], *, turns: int) -> None:
+        super().__init__()
+        self._at_end = at_end
+        self._turns = turns
+
+    def begin(self, head: ResponseHead, connection: Connection) -> Memory:
+        memory = super().begin(head, connection)
+        memory.on_advance = self._advanced
+        return memory
+
+    def _advanced(self) -> None:
+        assert self.memory is not None
+        if self.memory.received == self.memory.size:
+            self._call_in(self._turns)
+
+    def _call_in(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._call_in, turns - 1)
+        else:
+            self._at_end()
+
+
 class PausingTaker(Taker):
     """A receiver that pauses its connection whenever ``piece_bytes`` more have come, as one without memory does.
 

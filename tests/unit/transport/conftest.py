@@ -2,10 +2,13 @@
 
 import asyncio
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.util import find_spec
 
 import pytest
+
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 
 
 def pytest_asyncio_loop_factories(
@@ -18,3 +21,11 @@ def pytest_asyncio_loop_factories(
     if find_spec("uvloop") is not None:
         loops["uvloop"] = importlib.import_module("uvloop").new_event_loop
     return loops
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    """A runtime, closed after the test."""
+    live = Runtime(RuntimeOptions())
+    yield live
+    await live.aclose()

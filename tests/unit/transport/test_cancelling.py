@@ -11,7 +11,7 @@ import pytest
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient
 from tests.benches.raw_server import Peer, RawServer, client_of, eventually, get, reply
-from tests.benches.wire import PausingTaker
+from tests.benches.wire import EndTaker, PausingTaker
 
 LARGE = content(300_000)
 TURNS_MAX = 60
@@ -138,14 +138,17 @@ async def test_cancelled_while_waiting_for_a_place() -> None:
         await check(client, server)
 
 
+async def is_cancelled_at_its_end(client: HttpClient, server: RawServer, turns: int) -> bool:
+    taker = EndTaker(lambda: task.cancel(), turns=turns)
+    task = asyncio.ensure_future(client.fetch(server.target(), b"", taker))
+    await asyncio.wait([task])
+    return task.cancelled()
+
+
 async def test_cancelled_together_with_its_end() -> None:
-    """The response came in the same turn of the loop: nothing hangs, whether the response or the cancellation wins."""
+    """With the last byte and in the turns after it: nothing hangs, whether the response or the cancellation wins."""
     async with served(None, is_warm=True) as (client, server):
-        for _ in range(20):
-            task = asyncio.ensure_future(fetch(client, server))
-            await eventually(lambda: any(connection.is_busy for connection in client._pool._open))
-            (connection,) = client._pool._open
-            assert connection._done is not None
-            connection._done.add_done_callback(lambda _: task.cancel())  # noqa: B023
-            await asyncio.wait([task])
-            await check(client, server)
+        for _ in range(5):
+            for turns in range(4):
+                assert await is_cancelled_at_its_end(client, server, turns) == (turns < 2), turns
+                await check(client, server)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import Error, ProtocolError, Stalled, TimedOut, Unavailable
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import HttpClient
 from aioprefetch.transport.connection import StaleConnection
 from tests.benches.raw_server import Handler, Peer, RawServer, answering, client_of, eventually, get, reply
 from tests.benches.wire import Taker
@@ -16,17 +16,13 @@ SHORT_SECONDS = 0.05
 SMALL, LARGE = content(100), content(100_000)
 
 
-def counted(client: HttpClient, name: str) -> int:
-    return client._runtime.counters[name]
-
-
 @pytest.mark.parametrize("body", [b"", SMALL, LARGE], ids=len)
-async def test_a_connection_serves_many_requests(body: bytes) -> None:
-    async with RawServer(answering(reply(body))) as server, client_of() as client:
+async def test_a_connection_serves_many_requests(runtime: Runtime, body: bytes) -> None:
+    async with RawServer(answering(reply(body))) as server, client_of(runtime) as client:
         for _ in range(5):
             assert await get(client, server.target(), b"Range: bytes=0-\r\n") == body
         assert (server.connections, server.requests, client.snapshot().open) == (1, 5, 1)
-        assert counted(client, "transport_connections_opened") == 1
+        assert runtime.counters["transport_connections_opened"] == 1
         assert server.peers[0].requests[0].startswith(b"GET /k HTTP/1.1\r\n")
         assert server.peers[0].requests[0].endswith(b"\r\nRange: bytes=0-\r\n\r\n")
 
@@ -68,17 +64,17 @@ async def test_head_has_no_body() -> None:
     ],
     ids=["close", "close-large", "1.0", "until-close", "empty-until-close"],
 )
-async def test_some_answers_end_the_connection(sent: bytes, body: bytes) -> None:
+async def test_some_answers_end_the_connection(runtime: Runtime, sent: bytes, body: bytes) -> None:
     async def handle(peer: Peer) -> None:
         await peer.request()
         await peer.send(sent)
 
-    async with RawServer(handle) as server, client_of() as client:
+    async with RawServer(handle) as server, client_of(runtime) as client:
         for number in range(3):
             assert await get(client, server.target()) == body
             await eventually(lambda: client.snapshot().open == 0)
             assert server.connections == number + 1
-        assert counted(client, "transport_stale_connections") == 0
+        assert runtime.counters["transport_stale_connections"] == 0
 
 
 # --- stale connections ----------------------------------------------------------------------------------------------
@@ -101,12 +97,12 @@ def breaking_at(request: int, sent: bytes, how: str, *, connections: tuple[int, 
 
 
 @pytest.mark.parametrize("how", ["FIN", "RST"])
-async def test_a_stale_connection_is_replaced(how: str) -> None:
-    async with RawServer(breaking_at(2, b"", how)) as server, client_of() as client:
+async def test_a_stale_connection_is_replaced(runtime: Runtime, how: str) -> None:
+    async with RawServer(breaking_at(2, b"", how)) as server, client_of(runtime) as client:
         for _ in range(3):
             assert await get(client, server.target()) == SMALL
         assert [len(peer.requests) for peer in server.peers] == [2, 2]
-        assert counted(client, "transport_stale_connections") == 1
+        assert runtime.counters["transport_stale_connections"] == 1
         assert client.snapshot().open == 1
 
 
@@ -137,25 +133,25 @@ async def test_it_is_replaced_once_and_by_a_new_one(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["FIN", "RST"])
-async def test_a_new_connection_is_not_replaced(how: str) -> None:
-    async with RawServer(breaking_at(1, b"", how, connections=(0, 1))) as server, client_of() as client:
+async def test_a_new_connection_is_not_replaced(runtime: Runtime, how: str) -> None:
+    async with RawServer(breaking_at(1, b"", how, connections=(0, 1))) as server, client_of(runtime) as client:
         for number in (1, 2):
             with pytest.raises(Unavailable):
                 await get(client, server.target())
             assert server.requests == number
-        assert counted(client, "transport_stale_connections") == 0
+        assert runtime.counters["transport_stale_connections"] == 0
         assert await get(client, server.target()) == SMALL
 
 
 @pytest.mark.parametrize("sent", [b"H", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", reply(LARGE)[:500]])
-async def test_after_one_byte_of_a_response_nothing_is_repeated(sent: bytes) -> None:
-    async with RawServer(breaking_at(2, sent, "FIN")) as server, client_of() as client:
+async def test_after_one_byte_of_a_response_nothing_is_repeated(runtime: Runtime, sent: bytes) -> None:
+    async with RawServer(breaking_at(2, sent, "FIN")) as server, client_of(runtime) as client:
         await get(client, server.target())
         with pytest.raises(Unavailable) as caught:
             await get(client, server.target())
         assert not isinstance(caught.value, StaleConnection)
         assert server.requests == 2
-        assert counted(client, "transport_stale_connections") == 0
+        assert runtime.counters["transport_stale_connections"] == 0
 
 
 async def test_a_server_that_hangs_up_at_once() -> None:
@@ -176,16 +172,16 @@ async def test_a_server_that_hangs_up_at_once() -> None:
 # --- what comes unasked ---------------------------------------------------------------------------------------------
 
 
-async def test_an_idle_connection_that_the_server_closes() -> None:
+async def test_an_idle_connection_that_the_server_closes(runtime: Runtime) -> None:
     async def handle(peer: Peer) -> None:
         await peer.request()
         await peer.send(reply(SMALL))
 
-    async with RawServer(handle) as server, client_of() as client:
+    async with RawServer(handle) as server, client_of(runtime) as client:
         for _ in range(3):
             assert await get(client, server.target()) == SMALL
             await eventually(lambda: client.snapshot().open == 0)
-        assert counted(client, "transport_stale_connections") == 0
+        assert runtime.counters["transport_stale_connections"] == 0
 
 
 async def test_bytes_on_an_idle_connection_close_it() -> None:

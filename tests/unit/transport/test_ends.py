@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import Unavailable
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient, Target
 from tests.benches.raw_server import eventually, reply
@@ -151,7 +152,9 @@ async def test_a_body_that_is_cut(security: Any, kind: str, says_so: bool) -> No
 
 @pytest.mark.parametrize("size", [5, 100_000])
 @pytest.mark.parametrize("extra", [FORGED, FORGED[:20], b""], ids=["a response", "a piece of one", "the end"])
-async def test_what_waits_in_a_kept_connection_is_no_response(security: Any, size: int, extra: bytes) -> None:
+async def test_what_waits_in_a_kept_connection_is_no_response(
+    runtime: Runtime, security: Any, size: int, extra: bytes
+) -> None:
     """Even if the loop had no chance to see it: the caller computes from one request to the next."""
     context, options = security
     may_send, was_sent = threading.Event(), threading.Event()
@@ -168,7 +171,7 @@ async def test_what_waits_in_a_kept_connection_is_no_response(security: Any, siz
             was_sent.set()
 
     with no_complaint(), BlockingServer(handle, context) as server:
-        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client(runtime, **options) as http, asyncio.timeout(PATIENCE_SECONDS):
             target = target_of(server.url())
             for number in range(1, 4):
                 was_sent.clear()
@@ -177,7 +180,7 @@ async def test_what_waits_in_a_kept_connection_is_no_response(security: Any, siz
                 assert was_sent.wait(PATIENCE_SECONDS)
                 may_send.clear()
                 assert server.connections == number
-            assert http._runtime.statistics()["transport_stale_connections"] == 0
+            assert runtime.statistics()["transport_stale_connections"] == 0
 
 
 async def test_a_connection_that_says_nothing_is_kept(security: Any) -> None:

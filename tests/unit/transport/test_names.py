@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from aioprefetch.errors import Error, RedirectRefused, TimedOut, Unavailable
-from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport import ClientOptions, connecting
+from aioprefetch.transport import ClientOptions
 from aioprefetch.transport import connecting as resolving
 from aioprefetch.transport.connecting import THREADS_MAX, Resolver
 from tests.benches.tls_servers import client, get, ok, serving, target_of
@@ -63,14 +62,6 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     monkeypatch.setattr(socket, "getaddrinfo", asked)
     yield made
     made.may_answer.set()
-
-
-@pytest.fixture
-async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime, closed after the test."""
-    live = Runtime(RuntimeOptions())
-    yield live
-    await live.aclose()
 
 
 async def always_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,14 +125,13 @@ def deaf(address: str, port: int) -> Iterator[None]:
         yield
 
 
-async def test_an_address_that_never_answers(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_never_answers(names: Names) -> None:
     """The next one is tried before it is given up."""
-    monkeypatch.setattr(connecting, "NEXT_ADDRESS_SECONDS", 0.02)
     async with serving(always_ok) as port:
         names.known["two.example"] = ["127.0.0.2", "127.0.0.1"]
         with deaf("127.0.0.2", port):
             for _ in range(2):
-                async with client() as http:
+                async with client(next_address_seconds=0.02) as http:
                     found = await get(http, target_of(f"http://two.example:{port}/k"))
                     assert found == f"Host: two.example:{port}".encode()
 
@@ -259,10 +249,10 @@ async def test_closing_waits_for_no_name(names: Names, runtime: Runtime) -> None
         await task
 
 
-async def test_names_that_hang_hold_up_nothing_else(names: Names) -> None:
+async def test_names_that_hang_hold_up_nothing_else(names: Names, runtime: Runtime) -> None:
     """They have threads of their own, and what times out says that it was the name."""
     names.may_answer.clear()
-    async with serving(always_ok) as port, client(connect_timeout_seconds=0.1) as http:
+    async with serving(always_ok) as port, client(runtime, connect_timeout_seconds=0.1) as http:
         targets = [target_of(f"http://{number}.example:{port}/k") for number in range(2 * THREADS_MAX)]
         found = await asyncio.gather(*(get(http, target) for target in targets), return_exceptions=True)
         for error in found:
@@ -271,7 +261,7 @@ async def test_names_that_hang_hold_up_nothing_else(names: Names) -> None:
             assert error.context == {"reason": "dns"}
         assert http.snapshot().open == 0
         async with asyncio.timeout(5):
-            assert await http._runtime.run_blocking(lambda: "free") == "free"
+            assert await runtime.run_blocking(lambda: "free") == "free"
             assert await get(http, target_of(f"http://127.0.0.1:{port}/k"))
     assert len(names.asked) == THREADS_MAX
 

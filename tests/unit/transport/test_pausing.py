@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import Closed, ProtocolError, Stalled, Unavailable
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import ClientOptions
 from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, reply
@@ -31,7 +33,7 @@ async def test_a_body_with_pauses_is_whole_and_keeps_the_connection(framed: Any)
                 await client.fetch(server.target(), b"", taker)
                 assert taker.content() == body
                 assert bool(taker.pauses) == (body is LARGE)
-            assert (server.connections, client.snapshot()) == (1, (1, 1, 0))
+            assert (server.connections, client.snapshot().open, client.snapshot().idle) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("framed", [reply, chunked])
@@ -80,14 +82,15 @@ async def test_a_stall_after_a_pause_is_a_stall(framed: Any) -> None:
 async def test_a_paused_request_can_be_cancelled_and_closed(framed: Any) -> None:
     async with RawServer(answering(framed(LARGE))) as server:
         for ends_by in ("cancelling", "closing"):
-            async with client_of(connections_max=1) as client:
+            runtime = Runtime(RuntimeOptions())
+            async with client_of(runtime, connections_max=1) as client:
                 taker = PausingTaker(MIB, resumes_after=None)
                 request = asyncio.ensure_future(client.fetch(server.target(), b"", taker))
                 await eventually(lambda: taker.is_paused)  # noqa: B023
                 if ends_by == "cancelling":
                     request.cancel()
                 else:
-                    await client._runtime.aclose()
+                    await runtime.aclose()
                 with pytest.raises((asyncio.CancelledError, Closed)):
                     await request
                 taker.resume()

@@ -2,16 +2,22 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from aioprefetch.errors import Closed, Error, TimedOut, Unavailable
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import Connection, HttpClient
+from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, OriginSnapshot, Proxy, Target
+from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.origin import Route
+from aioprefetch.transport.pool import Pool
 from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
-from tests.benches.wire import PausingTaker
+from tests.benches.wire import EndTaker, PausingTaker
 
 SHORT_SECONDS = 0.05
 SMALL, LARGE = content(100), content(200_000)
@@ -33,14 +39,54 @@ class Gate:
             await peer.send(reply(SMALL))
 
 
-def check(client: HttpClient, *, idle: int) -> None:
-    """Every place is that of an open connection, every idle connection can be used, and no caller waits."""
-    pool = client._pool
-    assert pool.open_count == len(pool._open) == pool.idle_count == idle
-    kept = [connection for connections in pool._idle.values() for connection in connections]
-    assert len(set(kept)) == len(kept)
-    assert all(connection.is_usable and connection.is_idle for connection in kept)
-    assert (client.snapshot().waiting, pool._making) == (0, set())
+def check(client: HttpClient | Pool, *, idle: int) -> None:
+    """Every place is that of an open connection, every open connection is idle and can be used, and no caller waits."""
+    found = client.snapshot()
+    assert (found.open, found.making, found.busy, found.idle, found.waiting) == (idle, 0, 0, idle, 0)
+    assert sum(origin.open for origin in found.origins.values()) == idle
+    assert all(origin.open == origin.idle > 0 == origin.waiting for origin in found.origins.values())
+
+
+@asynccontextmanager
+async def pool_of(
+    connector: Callable[[Runtime, ClientOptions], Connector] = Connector, **options: Any
+) -> AsyncIterator[Pool]:
+    """A pool alone, closed at the end."""
+    runtime, client_options = Runtime(RuntimeOptions()), ClientOptions(**options)
+    pool = Pool(runtime, client_options, connector(runtime, client_options))
+    try:
+        yield pool
+    finally:
+        await pool.aclose()
+        await runtime.aclose()
+
+
+async def test_a_snapshot_counts_for_each_origin() -> None:
+    gate = Gate()
+    async with (
+        RawServer(gate) as one,
+        RawServer(answering(reply(SMALL))) as other,
+        client_of(connections_per_host_max=1) as client,
+    ):
+        asked = [asyncio.ensure_future(get(client, one.target())) for _ in range(3)]
+        await get(client, other.target())
+        await eventually(lambda: one.requests == 1)
+        found = client.snapshot()
+        assert (found.open, found.making, found.busy, found.idle, found.waiting) == (2, 0, 1, 1, 2)
+        assert found.origins == {
+            str(one.target().origin): OriginSnapshot(open=1, idle=0, waiting=2),
+            str(other.target().origin): OriginSnapshot(open=1, idle=1, waiting=0),
+        }
+        gate.response(3)
+        await asyncio.gather(*asked)
+        check(client, idle=2)
+
+
+async def test_a_snapshot_names_no_secret_of_a_proxy() -> None:
+    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
+        proxy = Proxy(server.target().origin, authorization="Basic c2VjcmV0")
+        await get(client, Target(Origin("http", "store.example", 80), "/k", proxy=proxy))
+        assert client.snapshot().origins == {"http://store.example": OriginSnapshot(open=1, idle=1, waiting=0)}
 
 
 async def test_limit_of_one_host() -> None:
@@ -168,28 +214,25 @@ async def test_waiting_for_a_connection_has_a_timeout() -> None:
         check(client, idle=1)
 
 
-def cancel_called(task: asyncio.Task[bytes], client: HttpClient) -> None:
-    future = client._pool._waiters[0].future
-    assert future is not None
-    assert future.done()
-    task.cancel()
-
-
 async def test_a_waiter_that_is_cancelled_takes_nothing_with_it() -> None:
-    """Before it was called, and just after."""
+    """Before it was called, and just after: the connection is idle then, and the waiter has not taken it yet."""
+
+    def cancel_called() -> None:
+        assert (client.snapshot().idle, client.snapshot().waiting) == (1, 2)
+        asked[1].cancel()
+
     gate = Gate()
     async with RawServer(gate) as server, client_of(connections_per_host_max=1) as client:
         for was_called in (False, True):
-            asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
+            first = EndTaker(cancel_called if was_called else lambda: None, turns=2)
+            fetched = asyncio.ensure_future(client.fetch(server.target(), b"", first))
+            asked = [fetched, *(asyncio.ensure_future(get(client, server.target())) for _ in range(2))]
             await eventually(lambda: client.snapshot().waiting == 2)
-            if was_called:  # In the same turn in which the first request ends, after which it calls the second.
-                (busy,) = (connection for connection in client._pool._open if connection._done is not None)
-                assert busy._done is not None
-                busy._done.add_done_callback(lambda _: cancel_called(asked[1], client))  # noqa: B023
-            else:
+            if not was_called:
                 asked[1].cancel()
             gate.response(2)
-            assert await asked[0] == await asked[2] == SMALL
+            await fetched
+            assert first.content() == await asked[2] == SMALL
             with pytest.raises(asyncio.CancelledError):
                 await asked[1]
             check(client, idle=1)
@@ -212,19 +255,25 @@ async def test_a_stale_connection_is_replaced_although_every_place_is_taken() ->
         bodies = await asyncio.gather(*(get(client, server.target()) for _ in range(5)))
         assert set(bodies) == {SMALL}
         check(client, idle=1)
+
+
+async def test_a_fresh_connection_is_new_although_one_is_idle() -> None:
+    async with RawServer(answering(reply(SMALL))) as server, pool_of(connections_per_host_max=1) as pool:
         route = server.target().route
-        fresh = await client._pool.connect(route, is_fresh=True)  # Closes the idle one.
-        assert (fresh.is_reused, client.snapshot().open) == (False, 1)
-        client._pool.release(fresh)
-        check(client, idle=1)
+        idle = await pool.connect(route)
+        pool.release(idle)
+        fresh = await pool.connect(route, is_fresh=True)  # Closes the idle one.
+        assert (fresh.is_reused, fresh is idle, pool.snapshot().open) == (False, False, 1)
+        pool.release(fresh)
+        check(pool, idle=1)
 
 
 async def test_a_connection_is_never_kept_twice() -> None:
-    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
-        await get(client, server.target())
-        (connection,) = client._pool._open
-        client._pool.release(connection)
-        check(client, idle=1)
+    async with RawServer(answering(reply(SMALL))) as server, pool_of() as pool:
+        connection = await pool.connect(server.target().route)
+        pool.release(connection)
+        pool.release(connection)
+        check(pool, idle=1)
 
 
 async def test_a_name_that_leads_nowhere_takes_no_place() -> None:
@@ -245,12 +294,13 @@ async def test_closing_in_the_middle_of_everything() -> None:
         await peer.send((b"", reply(LARGE)[:150_000], reply(LARGE)[:500])[peer.number % 3])
         await peer.gone()
 
-    async with RawServer(handle) as server, client_of(connections_per_host_max=6) as client:
+    runtime = Runtime(RuntimeOptions())
+    async with RawServer(handle) as server, client_of(runtime, connections_per_host_max=6) as client:
         asked = [asyncio.ensure_future(get(client, server.target())) for _ in range(9)]
         asked.append(asyncio.ensure_future(read(client, server)))
         await eventually(lambda: server.requests == 6 and client.snapshot().waiting == 4)
         asked.append(asyncio.ensure_future(get(client, server.target())))
-        await client._runtime.aclose()
+        await runtime.aclose()
         results = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(result) for result in results] == [Closed] * 11
         check(client, idle=0)
@@ -262,11 +312,12 @@ async def test_closing_in_the_middle_of_everything() -> None:
 async def test_closing_while_connections_are_made() -> None:
     """After any number of turns: each request gets its response or `Closed`, and no connection is left."""
     for turns in range(16):
-        async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
+        runtime = Runtime(RuntimeOptions())
+        async with RawServer(answering(reply(SMALL))) as server, client_of(runtime) as client:
             requests = [asyncio.ensure_future(get(client, server.target())) for _ in range(3)]
             for _ in range(turns):
                 await asyncio.sleep(0)
-            await client._runtime.aclose()
+            await runtime.aclose()
             for result in await asyncio.gather(*requests, return_exceptions=True):
                 assert result == SMALL or isinstance(result, Closed), f"after {turns} turns: {result!r}"
             check(client, idle=0)
@@ -274,41 +325,48 @@ async def test_closing_while_connections_are_made() -> None:
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-async def test_a_connection_that_is_lost_before_it_was_used(monkeypatch: pytest.MonkeyPatch, is_reset: bool) -> None:
+async def test_a_connection_that_is_lost_before_it_was_used(is_reset: bool) -> None:
     async def handle(peer: Peer) -> None:
         if is_reset:
             peer.reset()
 
-    async def connect(route: Route, on_lost: Callable[[Connection], None]) -> Connection:
-        connection = await make(route, on_lost)
-        await eventually(lambda: connection._transport is None)
-        return connection
+    class LateConnector(Connector):
+        """Hands a connection out after it was lost."""
 
-    async with RawServer(handle) as server, client_of(connections_max=1) as client:
-        make = client._pool._connector.connect
-        monkeypatch.setattr(client._pool._connector, "connect", connect)
+        async def connect(self, route: Route, on_lost: Callable[[Connection], None]) -> Connection:
+            def lost(connection: Connection) -> None:
+                on_lost(connection)
+                was_lost.set()
+
+            was_lost = asyncio.Event()
+            connection = await super().connect(route, lost)
+            await was_lost.wait()
+            return connection
+
+    async with RawServer(handle) as server, pool_of(LateConnector, connections_max=1) as pool:
         for _ in range(3):
             with pytest.raises(Unavailable):
-                await get(client, server.target())
-            check(client, idle=0)
+                await pool.connect(server.target().route)
+            check(pool, idle=0)
 
 
-async def test_a_connection_that_is_there_when_all_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_there_when_all_is_closed() -> None:
     """It was made in the turn before, and the caller has not got it yet."""
     closing: list[asyncio.Task[None]] = []
 
-    async def connect(route: Route, on_lost: Callable[[Connection], None]) -> Connection:
-        connection = await make(route, on_lost)
-        closing.append(asyncio.ensure_future(client._pool.aclose()))
-        return connection
+    class ClosingConnector(Connector):
+        """Closes the pool as it hands a connection out."""
 
-    async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
-        make = client._pool._connector.connect
-        monkeypatch.setattr(client._pool._connector, "connect", connect)
+        async def connect(self, route: Route, on_lost: Callable[[Connection], None]) -> Connection:
+            connection = await super().connect(route, on_lost)
+            closing.append(asyncio.ensure_future(pool.aclose()))
+            return connection
+
+    async with RawServer(answering(reply(SMALL))) as server, pool_of(ClosingConnector) as pool:
         with pytest.raises(Closed):
-            await get(client, server.target())
+            await pool.connect(server.target().route)
         await closing[0]
-        check(client, idle=0)
+        check(pool, idle=0)
         await eventually(lambda: server.open == 0)
         assert server.requests == 0
 

@@ -48,7 +48,7 @@ class ScriptedProxy:
         self.gone = asyncio.Event()
         self.asked = asyncio.Event()
         self._response = response
-        self._upstream = upstream
+        self.upstream = upstream
         self._then = then
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +78,7 @@ class ScriptedProxy:
                     pass
 
     async def _tunnel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_copy(reader, up_writer))
@@ -107,7 +107,7 @@ async def behind(
     """A proxy that leads to a TLS server with a certificate for ``inner.example``."""
     async with serving(serve, ssl=authority.context("inner.example")) as port:
         made = proxy or ScriptedProxy()
-        made._upstream = port
+        made.upstream = port
         yield made
 
 
