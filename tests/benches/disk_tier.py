@@ -10,10 +10,10 @@ import pytest
 
 from aioprefetch.blocks.spill.block_key import BlockKey
 from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.tier import DiskTier
+from aioprefetch.blocks.spill.tier import LOOK_SECONDS, DiskTier
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
-from tests.benches.failing_disk import until
+from tests.benches.failing_disk import StillCalls, until
 from tests.benches.gated_reader import KIB, Bench, bench, file_of
 
 BLOCK = 64 * KIB
@@ -35,6 +35,7 @@ async def disk_bench(
     blocks: int = 8,
     memory_blocks: int = 2,
     calls: SystemCalls | None = None,
+    look_seconds: float = LOOK_SECONDS,
     disk: dict[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[Bench]:
@@ -42,7 +43,11 @@ async def disk_bench(
     options = DiskCache(path, **{**OPTIONS, **(disk or {})})
     more = {"block_bytes": BLOCK, "prefetch_blocks": 0, "memory_bytes": memory_blocks * BLOCK, **more}
     async with bench(blocks * BLOCK, disk_cache=options, **more) as b:
-        tier = b.runtime.shared("disk_tier", lambda: DiskTier(b.runtime, options, calls))
+
+        def make_tier() -> DiskTier:
+            return DiskTier(b.runtime, options, calls or StillCalls(), look_seconds=look_seconds)
+
+        tier = b.runtime.shared("disk_tier", make_tier)
         await until(lambda: tier.cache.looked or b.runtime.statistics()["stream_file_cache_failures"])
         yield b
 

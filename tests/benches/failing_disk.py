@@ -21,19 +21,26 @@ OPERATIONS = (
 )
 
 
-class FailingCalls(SystemCalls):
+class StillCalls(SystemCalls):
+    """The system's calls with a clock that stands still: no listing ever takes long, so none is put off."""
+
+    def seconds(self) -> float:
+        return 0.0
+
+
+class FailingCalls(StillCalls):
     """Calls ``before`` at each call, which may raise. A call to close closes in any case."""
 
     def __init__(self, before: Callable[[str], None] | None = None) -> None:
         self.made: list[str] = []
-        self._before = before
+        self.before = before
         self._lock = threading.Lock()
 
     def note(self, operation: str) -> None:
         with self._lock:
             self.made.append(operation)
-        if self._before is not None:
-            self._before(operation)
+        if self.before is not None:
+            self.before(operation)
 
 
 def _failing(operation: str) -> Callable[..., Any]:
@@ -109,7 +116,7 @@ def data_of(key: BlockKey) -> bytes:
 
 def cache_in(path: Path, *, capacity_bytes: int = 1 << 20, calls: SystemCalls | None = None) -> BlockCache:
     """A cache with its files below a path."""
-    return BlockCache(str(path), capacity_bytes=capacity_bytes, calls=calls or SystemCalls())
+    return BlockCache(str(path), capacity_bytes=capacity_bytes, calls=calls or StillCalls())
 
 
 def put(cache: BlockCache, key: BlockKey) -> bool:

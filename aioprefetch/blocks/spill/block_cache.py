@@ -140,7 +140,7 @@ class BlockCache:
             self._look(self._opened(check=True))
 
     def _look(self, directory: GuardedDirectory) -> None:
-        changed_at, now = directory.changed_at, time.monotonic()
+        changed_at, now = directory.changed_at, self._calls.seconds()
         is_due = now >= self._look_again_at or self._unseen_bytes >= self.capacity_bytes // LOOK_WRITTEN_SHARE
         if changed_at == self._changed_at or not is_due:
             return
@@ -158,7 +158,7 @@ class BlockCache:
                 self._index.add(name, size_bytes, None, used_at=used_at)
         self.looked = True
         self._changed_at = changed_at if time.time_ns() - changed_at > RACY_NANOSECONDS else -1
-        took = time.monotonic() - now
+        took = self._calls.seconds() - now
         self._look_again_at = now + (took / LOOK_SHARE if took > LOOK_SECONDS_FREE else 0.0)
 
     def _measured(self, directory: GuardedDirectory, names: Sequence[str]) -> list[tuple[float, str, int]]:

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 
@@ -110,6 +111,10 @@ class SystemCalls:
         """Bytes free to our user on the file system of a directory, and bytes in all."""
         status = os.fstatvfs(directory)
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+
+    def seconds(self) -> float:
+        """The clock by which calls are timed; its zero means nothing."""
+        return time.monotonic()
 
     def is_alive(self, process: int) -> bool:
         """Whether a process of this number exists."""

@@ -147,14 +147,17 @@ class _Call(Generic[T]):
 
 
 class DiskGuard:
-    """All calls of one disk tier. Everything here runs on the runtime's loop."""
+    """All calls of one disk tier. Everything here runs on the runtime's loop.
+
+    ``hanging_count`` is the number of calls that took too long and whose threads have not come back yet.
+    """
 
     def __init__(self, runtime: Runtime, options: DiskCache) -> None:
+        self.hanging_count = 0
         self._runtime = runtime
         self._read_seconds_max = options.read_timeout_seconds
         # The other half of the threads stays free for the other users of the executor.
         self._turns = asyncio.Semaphore(max(1, runtime.options.executor_threads // 2))
-        self._overdue = 0
         self._failures = FailureGuard(
             runtime,
             subject=f"the block files in {options.directory}",
@@ -166,7 +169,7 @@ class DiskGuard:
     @property
     def is_off(self) -> bool:
         """Whether the disk is to be left alone now."""
-        return self._overdue > 0 or self._runtime.now() < self._failures.off_until or self._runtime.closed
+        return self.hanging_count > 0 or self._runtime.now() < self._failures.off_until or self._runtime.closed
 
     @property
     def is_writing_off(self) -> bool:
@@ -201,7 +204,7 @@ class DiskGuard:
         except Exception as error:
             if isinstance(error, TimeoutError) and call.leave():
                 call.is_overdue = True
-                self._overdue += 1
+                self.hanging_count += 1
             # Without its traceback, whose frames hold the memory that was to be written.
             self._failed(what, error.with_traceback(None))
             raise SpillFailed(error) from None
@@ -209,7 +212,7 @@ class DiskGuard:
     def _returned(self, call: _Call[T]) -> None:
         self._turns.release()
         if call.is_overdue:
-            self._overdue -= 1
+            self.hanging_count -= 1
 
     def _failed(self, what: str, error: Exception) -> None:
         if isinstance(error, Closed):

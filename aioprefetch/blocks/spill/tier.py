@@ -50,9 +50,19 @@ class SpillFetch(Protocol):
 
 
 class DiskTier:
-    """The block files of one runtime. Everything here runs on its loop."""
+    """The block files of one runtime. Everything here runs on its loop.
 
-    def __init__(self, runtime: Runtime, options: DiskCache, calls: SystemCalls | None = None) -> None:
+    A read lists the directory for the files of other processes when ``look_seconds`` have passed since the last time.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: DiskCache,
+        calls: SystemCalls | None = None,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
         self.guard = DiskGuard(runtime, options)
         self.cache = BlockCache(
             options.directory, capacity_bytes=options.capacity_bytes, calls=SystemCalls() if calls is None else calls
@@ -62,6 +72,7 @@ class DiskTier:
         self._tenant = options.tenant
         self._identities: weakref.WeakKeyDictionary[SpillFile, FileIdentity] = weakref.WeakKeyDictionary()
         self._memory: list[bytearray] = []
+        self._look_seconds = look_seconds
         self._look_at = float("-inf")
         self._look_when_due()
 
@@ -134,7 +145,7 @@ class DiskTier:
     def _look_when_due(self) -> None:
         now = self._runtime.now()
         if now >= self._look_at and not self.guard.is_off:
-            self._look_at = now + LOOK_SECONDS
+            self._look_at = now + self._look_seconds
             self._runtime.supervisor.spawn(self._look(), name="list the block files")
 
     async def _look(self) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.block_cache import BlockCache
-from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.testing.conformance.ids import checks
 from tests.benches.failing_disk import (
     FailingCalls,
+    StillCalls,
     cache_in,
     data_of,
     failing,
@@ -39,10 +38,10 @@ def test_a_file_that_cannot_be_read_is_no_wrong_response(tmp_path: Path, operati
     calls = FailingCalls()
     cache = cache_in(tmp_path, calls=calls)
     cache.look()
-    calls._before = failing(operation, errno.EIO)
+    calls.before = failing(operation, errno.EIO)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         read(cache, key)
-    calls._before = None
+    calls.before = None
     cache.drop(key.name)
     assert files_in(tmp_path) == []
     assert key.name not in cache
@@ -129,7 +128,7 @@ def test_a_file_of_zeroes_is_bad(tmp_path: Path) -> None:
     assert is_bad(cache, key_of(1))
 
 
-class CountsBytes(SystemCalls):
+class CountsBytes(StillCalls):
     """Remembers the largest read."""
 
     largest_read = 0
@@ -171,16 +170,23 @@ def test_a_link_in_place_of_a_block_is_neither_read_nor_written_through(tmp_path
     put(cache_in(tmp_path / "other"), key)
     secret.write_bytes(file_of(tmp_path / "other", key).read_bytes())
     before = secret.read_bytes()
-    cache = cache_in(tmp_path / "cache")
+    calls = FailingCalls()
+    cache = cache_in(tmp_path / "cache", calls=calls)
     cache.look()
     file_of(tmp_path / "cache", key).symlink_to(secret)
     assert is_bad(cache, key)
     cache.drop(key.name)
     assert secret.read_bytes() == before
-    file_of(tmp_path / "cache", key).symlink_to(secret)
-    BlockCache._write(cache, cache._opened(check=False), key, [b"new"])
+
+    def plant_while_writing(made: str) -> None:
+        if made == "write":
+            file_of(tmp_path / "cache", key).symlink_to(secret)
+
+    calls.before = plant_while_writing
+    assert put(cache, key)
     assert secret.read_bytes() == before
     assert not file_of(tmp_path / "cache", key).is_symlink()
+    assert read(cache, key) == data_of(key)
 
 
 @checks("reliability:D15")

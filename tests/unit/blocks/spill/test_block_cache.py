@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill import block_cache
 from aioprefetch.blocks.spill.block_cache import LOOK_WRITTEN_SHARE, RESERVE_SHARE
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import PIECE_BYTES
@@ -24,6 +23,7 @@ from aioprefetch.blocks.spill.write_behind import (
 from aioprefetch.testing.conformance.ids import checks
 from tests.benches.failing_disk import (
     FailingCalls,
+    StillCalls,
     cache_in,
     data_of,
     failing,
@@ -70,7 +70,7 @@ def test_a_block_of_any_length_in_any_number_of_parts(tmp_path: Path) -> None:
         assert read(cache, key) == data
 
 
-class WritesFewBytes(SystemCalls):
+class WritesFewBytes(StillCalls):
     """The operating system may always write less than it was given."""
 
     def write(self, descriptor: int, parts: object) -> int:
@@ -103,14 +103,14 @@ def test_a_put_that_fails_leaves_nothing(tmp_path: Path, operation: str) -> None
         calls = FailingCalls()
         failed = cache_in(tmp_path, calls=calls)
         failed.look()
-        calls._before = failing(operation, number)
+        calls.before = failing(operation, number)
         with pytest.raises(OSError, match=os.strerror(number)):
             put(failed, key_of(0))
         assert files_in(tmp_path) == [key_of(1).name]
         assert key_of(0).name not in failed
 
 
-class FullAfter(SystemCalls):
+class FullAfter(StillCalls):
     """A disk with room for ``room`` bytes."""
 
     def __init__(self, room: int) -> None:
@@ -136,7 +136,7 @@ def test_a_disk_full_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
     assert read(cache_in(tmp_path), key) == data_of(key)
 
 
-class OntoFullDevice(SystemCalls):
+class OntoFullDevice(StillCalls):
     """Writes go to the device that is always full."""
 
     def open(self, name: str, flags: int, mode: int = 0o600, *, directory: int | None = None) -> int:
@@ -180,7 +180,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     assert run.stderr.strip() == f"errno {errno.EFBIG}, left 1"
 
 
-class NameIsTaken(SystemCalls):
+class NameIsTaken(StillCalls):
     """Another program takes the names of temporary files, ``times`` times."""
 
     def __init__(self, times: int) -> None:
@@ -291,27 +291,36 @@ def test_the_capacity_holds_for_those_who_write_at_once(tmp_path: Path, operatio
     def then(number: int) -> Callable[[str], None]:
         def before(made: str) -> None:
             if made == operation:
-                calls[number]._before = None
+                calls[number].before = None
                 put(caches[number + 1], key_of(5 + number))
 
         return before
 
     for number in range(writers - 1):
-        calls[number]._before = then(number)
+        calls[number].before = then(number)
     put(caches[0], key_of(4))
     assert bytes_below(tmp_path) == caches[0].total_bytes <= 5 * size
     assert read(cache_in(tmp_path), key_of(4)) == data_of(key_of(4))
 
 
+class SlowListing(SystemCalls):
+    """A listing takes a minute, and nothing else takes any time."""
+
+    now = 0.0
+
+    def seconds(self) -> float:
+        return self.now
+
+    def names(self, directory: int) -> list[str]:
+        self.now += 60.0
+        return super().names(directory)
+
+
 @checks("reliability:D28")
-def test_where_listing_is_slow_others_are_seen_as_often_as_their_bytes_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_listing_is_slow_others_are_seen_as_often_as_their_bytes_matter(tmp_path: Path) -> None:
     """Looking is put off then, but not for more than a sixteenth of the capacity in each process that writes."""
-    monkeypatch.setattr(block_cache, "LOOK_SECONDS_FREE", -1.0)
-    monkeypatch.setattr(block_cache, "LOOK_SHARE", 1e-12)
     size = key_of().file_bytes
-    ours, theirs = caches = [cache_in(tmp_path, capacity_bytes=32 * size) for _ in range(2)]
+    ours, theirs = caches = [cache_in(tmp_path, capacity_bytes=32 * size, calls=SlowListing()) for _ in range(2)]
     for cache in caches:
         cache.look()
     for number in range(60):
@@ -327,11 +336,11 @@ def test_a_listing_that_fails_after_a_write_is_no_failure_of_it(tmp_path: Path) 
 
     def before(made: str) -> None:
         if made == "rename":
-            calls._before = failing("names", errno.EIO)
+            calls.before = failing("names", errno.EIO)
 
-    calls._before = before
+    calls.before = before
     assert put(cache, key)
-    calls._before = None
+    calls.before = None
     assert read(cache, key) == data_of(key)
 
 
@@ -346,7 +355,7 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
     assert len(files_in(tmp_path)) == 3
 
 
-class SmallDisk(SystemCalls):
+class SmallDisk(StillCalls):
     """A file system of ``total`` bytes, of which others have ``taken`` some."""
 
     def __init__(self, path: Path, total: int, taken: int) -> None:

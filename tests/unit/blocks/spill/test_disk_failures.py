@@ -49,7 +49,7 @@ async def test_a_disk_that_takes_nothing(
     """Reads go on, nothing is written for a while, there is one warning, and nothing is left behind."""
     calls = FailingCalls()
     async with disk_bench(tmp_path, calls=calls) as b:
-        calls._before = failing(operation, number)
+        calls.before = failing(operation, number)
         await read_all_over(b)
         assert tier_of(b).writer.is_off
         made = len(calls.made)
@@ -60,17 +60,17 @@ async def test_a_disk_that_takes_nothing(
         assert len(warnings(caplog)) == 1
         assert os.strerror(number) in warnings(caplog)[0]
         assert str(tmp_path) in warnings(caplog)[0]
-        calls._before = None
+        calls.before = None
 
 
 @checks("reliability:D01")
 async def test_after_a_while_the_disk_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls = FailingCalls()
     async with disk_bench(tmp_path, calls=calls, disk={"cool_down_seconds": 0.01}) as b:
-        calls._before = failing("write", errno.ENOSPC)
+        calls.before = failing("write", errno.ENOSPC)
         await read_all_over(b)
         assert not files_in(tmp_path)
-        calls._before = None
+        calls.before = None
         await until(lambda: not tier_of(b).writer.is_off)
         await read_all_over(b)
         assert counts(b)[1] > 0
@@ -97,11 +97,11 @@ async def test_a_file_that_cannot_be_read_is_a_miss_and_removed(tmp_path: Path) 
         reader = reader_of(b)
         await on_disk(b, reader, 0)
         name = key_in(b, reader, 0).name
-        calls._before = failing("read", errno.EIO)
+        calls.before = failing("read", errno.EIO)
         await read_block(b, reader, 0)
         assert b.ranges == [(0, BLOCK)]
         assert counts(b)[2] == 1
-        calls._before = None
+        calls.before = None
         assert not tier_of(b).guard.is_off
         assert name not in files_in(tmp_path)
         await reader.aclose()
@@ -113,12 +113,12 @@ async def test_a_disk_that_reads_nothing_any_more_is_left_alone(tmp_path: Path) 
     async with disk_bench(tmp_path, memory_blocks=4, calls=calls) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0, 1, 2, 3)
-        calls._before = failing("read", errno.EIO)
+        calls.before = failing("read", errno.EIO)
         for index in (0, 1, 2, 3):
             await read_block(b, reader, index)
         assert tier_of(b).guard.is_off
         assert counts(b)[2] == 3
-        calls._before = None
+        calls.before = None
         await reader.aclose()
 
 
@@ -236,11 +236,11 @@ async def test_a_file_system_that_cannot_be_written_still_gives_its_blocks(tmp_p
             if operation in ("touch", "rename", "remove"):
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-        calls._before = before
+        calls.before = before
         await read_block(b, reader, 0)
         assert b.calls == []
         await reader.aclose()
-        calls._before = None
+        calls.before = None
 
 
 @checks("reliability:D19")
@@ -258,7 +258,7 @@ async def test_a_write_that_fails_ends_no_reading(
         for index in there[::2]:
             file_of(tmp_path, key_in(b, reader, index)).unlink()
         there = there[1::2]
-        calls._before = failing(operation, number)
+        calls.before = failing(operation, number)
         before = counts(b)
         for sweep in range(1, 4):
             b.calls.clear()
@@ -273,7 +273,7 @@ async def test_a_write_that_fails_ends_no_reading(
         (message,) = warnings(caplog)
         assert "are not written" in message
         assert os.strerror(number) in message
-        calls._before = None
+        calls.before = None
 
 
 @checks("reliability:D04")
@@ -283,16 +283,16 @@ async def test_reads_that_fail_end_reading_whatever_was_written(tmp_path: Path) 
     async with disk_bench(tmp_path, memory_blocks=4, blocks=16, calls=calls) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0, 1, 2, 3)
-        calls._before = failing("write", errno.EROFS)
+        calls.before = failing("write", errno.EROFS)
         for index in range(8, 16):
             await read_block(b, reader, index)
             await written(b)
         assert tier_of(b).writer.is_off
-        calls._before = failing("read", errno.EIO)
+        calls.before = failing("read", errno.EIO)
         for number, index in enumerate((0, 1, 2), start=1):
             await read_block(b, reader, index)
             assert tier_of(b).guard.is_off is (number == 3)
-        calls._before = None
+        calls.before = None
         await reader.aclose()
 
 

@@ -95,12 +95,11 @@ async def test_another_runtime_finds_what_was_written(tmp_path: Path) -> None:
 
 
 async def test_what_another_process_writes_is_found_at_the_next_look(tmp_path: Path) -> None:
-    async with disk_bench(tmp_path) as b:
+    async with disk_bench(tmp_path, look_seconds=0.0) as b:
         reader = reader_of(b)
         await read_block(b, reader, 0)
         key = key_in(b, reader, 7)
         cache_in(tmp_path).put(key, [memoryview(b.data)[7 * BLOCK :]])
-        tier_of(b)._look_at = float("-inf")
         await read_block(b, reader, 1)
         await until(lambda: key.name in tier_of(b).cache)
         b.calls.clear()
@@ -113,9 +112,8 @@ async def test_before_the_directory_was_looked_at_files_are_found_by_name(tmp_pa
     async with disk_bench(tmp_path) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 1)
-        tier = tier_of(b)
-        tier.cache._index.discard(key_in(b, reader, 1).name)
-        tier.cache.looked = False
+        tier_of(b).cache = new = cache_in(tmp_path)
+        assert (new.looked, len(new)) == (False, 0)
         await read_block(b, reader, 1)
         assert b.calls == []
         await reader.aclose()
