@@ -126,9 +126,12 @@ class Operator:
         return cls(service, **rest)
 
     @classmethod
-    def bare(cls, service: Service) -> Self:
-        """An Operator with ErrorContext and Complete alone: no retry, no limits, no time-outs."""
-        return cls._of(service, bare_stack(), RuntimeFamily(RuntimeOptions()))
+    def bare(cls, service: Service, *, options: RuntimeOptions | None = None) -> Self:
+        """An Operator with ErrorContext and Complete alone: no retry, no limits, no time-outs.
+
+        ``options`` are those of its runtime, by default the constructor's.
+        """
+        return cls._of(service, bare_stack(), RuntimeFamily(options or RuntimeOptions()))
 
     def layer(self, layer: Layer, *, inside: type[Layer] | None = None) -> Self:
         """An Operator with ``layer`` in its stack, and the same runtime.
@@ -145,6 +148,11 @@ class Operator:
     def info(self) -> ServiceInfo:
         """Which store this is; no secret in it."""
         return self._service.info
+
+    @property
+    def service(self) -> Service:
+        """The recipe of the store below the layers; its repr holds no secret."""
+        return self._service
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -92,6 +92,7 @@ class OpenObject:
     ``size`` is the end of what reads may reach: the declared size, as long as no response shows that the object is
     shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
     until the version is pinned and again after closing. ``position`` tells the store where the reader stands.
+    ``waits`` are those of its reads for requests, until they are released.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class OpenObject:
         self._opens_alone = False
         self._openings = runtime.shared("openings", WeakValueDictionary[Hashable, Opening])
         self._opening_timer: Timer | None = None
-        self._waits: set[Wait] = set()
+        self.waits: set[Wait] = set()
         self._end_error: Callable[[], Error] = self._was_closed
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
         self._is_size_confirmed = size is None or options.etag is None
@@ -168,7 +169,7 @@ class OpenObject:
                 is_own = opening is None
                 self._opening = opening = opening or self._start_opening(offset, size)
             wait = opening.fetch.join(0)
-            self._waits.add(wait)
+            self.waits.add(wait)
             try:
                 await self.result(wait)
             except RangeNotSatisfied as error:
@@ -217,7 +218,7 @@ class OpenObject:
     async def _wait_for_head(self, other: Opening) -> None:
         """Wait until another reader has pinned a version, or has failed to."""
         wait = other.fetch.join(0)
-        self._waits.add(wait)
+        self.waits.add(wait)
         try:
             await self.result(wait)
         except Error:  # An error of the other reader's request. This reader sends its own.
@@ -499,13 +500,13 @@ class OpenObject:
     def join(self, file: BlockFile, start: int, end: int) -> list[Wait]:
         """Join every request that brings a byte of ``[start, end)``, until ``release``."""
         waits = file.join(start, end)
-        self._waits.update(waits)
+        self.waits.update(waits)
         return waits
 
     def release(self, waits: Iterable[Wait]) -> None:
         """Leave these waits: their bytes were used, or are not needed any more."""
         for wait in waits:
-            self._waits.discard(wait)
+            self.waits.discard(wait)
             wait.close()
 
     async def result(self, wait: Wait, *, ignores_prefetch: bool = False) -> None:
@@ -546,10 +547,10 @@ class OpenObject:
         self.closed = True
         if reason is not None:
             self._end_error = reason
-        for wait in self._waits:
+        for wait in self.waits:
             if not wait.future.done():
                 wait.future.set_exception(self._end_error())
-        self.release(tuple(self._waits))  # At once, so that no request goes on until the reading tasks have a turn.
+        self.release(tuple(self.waits))  # At once, so that no request goes on until the reading tasks have a turn.
         if self._opening is not None and self.file is None:
             self._opening.leave(self)
         if self.file is not None:

@@ -81,6 +81,11 @@ class SyncFile(io.RawIOBase):
         warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
         self._end(wait=False)
 
+    @property
+    def operator(self) -> Operator:
+        """The operator that the file reads from; of a file opened by a URL its own, which is closed with it."""
+        return self._operator
+
     # Facts of the object
 
     @property

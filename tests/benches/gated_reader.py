@@ -11,11 +11,12 @@ from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.blocks.file import BlockFile
+from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
-from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory, Store
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, StatRequest, WriteRequest
@@ -115,9 +116,11 @@ class Bench:
         self.memory = Memory()
         self.store: Store = self.memory.store
         self._seen: list[GateAccessor] = []
-        bare = Operator.bare(self.memory)
-        stack = (GateLayer(self._seen), *bare.layers, *layers)
-        self.operator = Operator._of(self.memory, stack, RuntimeFamily(options))
+        self.operator = Operator.bare(self.memory, options=options).layer(
+            GateLayer(self._seen), inside=ErrorContextLayer
+        )
+        for layer in layers:
+            self.operator = self.operator.layer(layer)
         self.data = content(size)
         self.put(self.data)
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import types
-from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor
 from aioprefetch.layers.error_context import ErrorContextLayer
@@ -18,7 +20,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory, Store
 from aioprefetch.testing.fault_layer import FaultAccessor, FaultLayer, Injection
-from aioprefetch.values import ReadRequest, WriteRequest
+from aioprefetch.values import Metadata, ReadRequest, WriteRequest
 
 T = TypeVar("T")
 
@@ -81,6 +83,46 @@ async def open_stack(
         armed = [timer for timer in runtime.loop._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
         assert armed == [], "a layer left a timer behind"
         await runtime.aclose()
+
+
+Step = Literal["write", "close", "abort"]
+
+
+@dataclass(frozen=True)
+class BodyLayer(Layer):
+    """Calls ``before`` at each step of a body that is written piece by piece; it may raise, or hang."""
+
+    before: Callable[[Step], Awaitable[None]]
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return _BodyAccessor(inner, self.before)
+
+
+class _BodyAccessor(WrappedAccessor):
+    def __init__(self, inner: Accessor, before: Callable[[Step], Awaitable[None]]) -> None:
+        super().__init__(inner)
+        self._before = before
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return _StepBody(await self.inner.open_write(request), self._before)
+
+
+class _StepBody:
+    def __init__(self, body: WriteBody, before: Callable[[Step], Awaitable[None]]) -> None:
+        self._body = body
+        self._before = before
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        await self._before("write")
+        await self._body.write(chunk)
+
+    async def close(self) -> Metadata:
+        await self._before("close")
+        return await self._body.close()
+
+    async def abort(self) -> None:
+        await self._before("abort")
+        await self._body.abort()
 
 
 def slots_of(stack: Stack) -> SlotQueue:

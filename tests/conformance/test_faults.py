@@ -73,7 +73,7 @@ async def test_no_layer_changes_the_kind_of_an_error(serve: Serve) -> None:
         cached = operator.layer(LruCacheLayer(cache=cache, capacity_bytes=1 << 20))
         for kind, fault in faults.items():
             server.add(Rule(fault=fault, times=4))
-            for stack in (Operator.bare(operator._service), operator, cached):
+            for stack in (Operator.bare(operator.service), operator, cached):
                 with pytest.raises(kind) as caught:
                     await stack.read("k", offset=5, size=5)
                 assert type(caught.value) is kind

@@ -11,7 +11,7 @@ from aioprefetch.blocks.block import Segment
 from aioprefetch.errors import BudgetExhausted, Unavailable
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import new_buffer
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, settle
+from tests.benches.gated_reader import KIB, MIB, Bench, bench, reads_of, settle
 
 BLOCK = 64 * KIB
 
@@ -161,7 +161,7 @@ async def test_views_are_copies_while_views_hold_more_than_half_of_the_budget(no
         held = [await reader.view_at(block * BLOCK, BLOCK) for block in range(5)]
         held.append(await reader.view_at(0, BLOCK))  # A second one of a block counts nothing more.
         assert exports.size_bytes == 5 * BLOCK
-        copies = [await reader.view_at(5 * BLOCK, BLOCK), reader._peek_view(5 * BLOCK, BLOCK)]
+        copies = [await reader.view_at(5 * BLOCK, BLOCK), reads_of(reader).exported(5 * BLOCK, BLOCK)]
         assert exports.size_bytes == 5 * BLOCK
         held.clear()
         assert exports.size_bytes == 0

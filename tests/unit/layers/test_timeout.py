@@ -14,7 +14,7 @@ from aioprefetch.errors import ConfigInvalid, Stalled, TimedOut, Unavailable
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.retry import RetryLayer
-from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, TimeoutLayer, Watch
+from aioprefetch.layers.timeout import WRITE_BYTES_PER_LIMIT, StallWatchdog, TimeoutLayer, Watch
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import (
@@ -26,7 +26,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-from tests.benches.layer_stack import KIB, open_stack, pattern
+from tests.benches.layer_stack import KIB, BodyLayer, Step, open_stack, pattern
 
 pytestmark = pytest.mark.virtual
 
@@ -217,15 +217,25 @@ async def test_what_does_not_is_watched(layers: tuple[Layer, ...]) -> None:
         assert stack.runtime.loop.time() == 20.0
 
 
-async def test_many_reads_share_one_timer_that_ends_by_itself() -> None:
+async def test_many_reads_share_one_timer_that_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = [Injection(at=CHUNK, delay_seconds=1.0, times=None)]
     async with open_stack(TimeoutLayer(), plan=plan, data=DATA) as stack:
-        watchdog = stack.accessor._watchdog  # type: ignore[attr-defined]
+        loop, timers = stack.runtime.loop, list[asyncio.TimerHandle]()
+        call_at = loop.call_at
+
+        def noted(when: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+            handle = call_at(when, callback, *arguments)
+            if isinstance(getattr(callback, "__self__", None), StallWatchdog):
+                assert all(timer.when() < loop.time() + 0.001 for timer in timers)
+                timers.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_at", noted)
         await asyncio.gather(*(stack.fetch() for _ in range(50)))
-        assert len(watchdog) == 0
-        assert watchdog._timer is not None
-        await asyncio.sleep(watchdog._interval_seconds)
-        assert watchdog._timer is None
+        assert timers[-1].when() > loop.time()
+        set_until_now = len(timers)
+        await asyncio.sleep(TimeoutLayer().stall_seconds or 0.0)
+        assert len(timers) == set_until_now
 
 
 async def test_only_the_stalled_one_of_many_reads_ends() -> None:
@@ -298,15 +308,16 @@ async def test_the_limit_of_a_write_grows_with_its_size() -> None:
 
 
 async def test_each_call_on_a_streaming_write_is_bounded() -> None:
-    async with open_stack(TimeoutLayer()) as stack:
-        body = await stack.accessor.open_write(WriteRequest(path="k", deadline=50.0))
-        await body.write(b"piece")
-        inner = body._body  # type: ignore[attr-defined]
+    hangs = False
 
-        async def hang(*arguments: object) -> None:
+    async def hang(step: Step) -> None:
+        if hangs:
             await asyncio.get_running_loop().create_future()
 
-        inner.write = inner.close = inner.abort = hang
+    async with open_stack(BodyLayer(hang), TimeoutLayer()) as stack:
+        body = await stack.accessor.open_write(WriteRequest(path="k", deadline=50.0))
+        await body.write(b"piece")
+        hangs = True
         with pytest.raises(TimedOut, match="deadline"):
             await body.write(b"piece")
         with pytest.raises(TimedOut, match="deadline"):

@@ -115,7 +115,7 @@ def test_secrets_of_the_environment_stay_references(monkeypatch: pytest.MonkeyPa
     operator = Operator.from_uri("s3://bucket/p")
     data = pickle.dumps(operator)
     assert b"CANARY" not in data
-    assert "CANARY" not in repr(operator) + repr(operator._service) + repr(operator.info)
+    assert "CANARY" not in repr(operator) + repr(operator.service) + repr(operator.info)
     assert b"AIOPREFETCH_SECRET_ACCESS_KEY" in data
 
 
@@ -287,7 +287,7 @@ def arrived(operator: Operator, name: str) -> Any:
         return layer_of(operator, RetryLayer).attempts_max
     if name == "retry_seconds":
         return layer_of(operator, RetryLayer).total_seconds
-    return getattr(operator._service, name)
+    return getattr(operator.service, name)
 
 
 def layer_of(operator: Operator, kind: type[L]) -> L:
@@ -302,12 +302,12 @@ def test_options_of_retry_timeouts_and_parts(uri: str, name: str, value: Any, mo
     default = arrived(Operator.from_uri(uri), name)
     assert arrived(Operator.from_uri(uri, **{name: None}), name) == default != value
     with open_file(f"{uri.rstrip('/')}/dir/k", **{name: value}) as file:
-        assert arrived(file._operator, name) == value
+        assert arrived(file.operator, name) == value
     monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", str(value))
     assert arrived(Operator.from_uri(uri), name) == value
     assert arrived(Operator.from_uri(uri, **{name: default}), name) == default
     with open_file(f"{uri.rstrip('/')}/dir/k") as file:
-        assert arrived(file._operator, name) == value
+        assert arrived(file.operator, name) == value
 
 
 def test_the_defaults_are_those_of_the_design() -> None:

@@ -264,8 +264,7 @@ async def test_a_call_that_takes_too_long_is_timed_out() -> None:
     memory = Memory()
     memory.store.put(WriteRequest(path="k"), b"x")
     slow = FaultLayer((Injection(operation="read", at="call", hang=True, times=None),))
-    base = Operator(memory)
-    operator = Operator._of(memory, (slow, *base.layers), base._family)
+    operator = Operator(memory).layer(slow, inside=ErrorContextLayer)
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(TimedOut) as caught:

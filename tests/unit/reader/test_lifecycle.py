@@ -11,7 +11,7 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied, Unavailable
 from aioprefetch.testing.fault_layer import FaultLayer
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, in_case, settle
+from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, in_case, reads_of, settle
 from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
 
@@ -23,11 +23,10 @@ async def nothing_left(b: Bench, reader: RangeReader) -> None:
     await settle()
     budget = b.runtime.budget
     assert budget.waiting == 0
-    reads = reader._reads
-    if reads is None or reads.file is None:
+    if reader.size is None:  # Nothing was read.
         return
-    opened, file = reads.opened, reads.file
-    assert not opened._waits
+    opened, file = reads_of(reader).opened, file_of(reader)
+    assert not opened.waits
     assert all(not fetch.has_waiters for fetch in file.fetches)
     assert sum(one.pins for block in file.blocks.values() for one in block.segments) == 0
     await reader.unbuffer()

@@ -29,7 +29,7 @@ async def operator() -> AsyncIterator[Operator]:
 
 def replace_object(operator: Operator, data: bytes) -> None:
     """Overwrite the object behind the operator's back."""
-    service = operator._service
+    service = operator.service
     assert isinstance(service, Memory)
     service.store.put(WriteRequest(path="k"), data)
 

@@ -71,7 +71,7 @@ async def test_one_runtime_for_each_loop() -> None:
 def test_a_loop_that_is_gone_leaves_no_runtime_behind() -> None:
     """asyncio.run again and again with one Operator: neither loops nor blocks pile up."""
     operator = ap.Operator(ap.services.Memory("pile"), memory_bytes=1 << 20, block_bytes=1 << 16)
-    operator._service.store.put(WriteRequest(path="k"), bytes(1 << 19))  # type: ignore[attr-defined]
+    operator.service.store.put(WriteRequest(path="k"), bytes(1 << 19))  # type: ignore[attr-defined]
     runtimes: list[weakref.ref[Runtime]] = []
 
     async def main() -> None:
@@ -203,11 +203,13 @@ def test_a_private_store_does_not_pretend_to_pickle() -> None:
         pickle.dumps(ap.Operator(ap.services.Memory()))
 
 
-def test_family_and_stack_survive_pickling_together() -> None:
+async def test_family_and_stack_survive_pickling_together() -> None:
     base = ap.Operator(ap.services.Memory("fam"))
-    derived = base.layer(ap.layers.RetryLayer())
+    derived = base.layer(ap.layers.RetryLayer(attempts_max=7))
     one, two = pickle.loads(pickle.dumps((base, derived)))
-    assert one._family is two._family
+    assert one.runtime() is two.runtime()
+    assert (one.layers, two.layers) == (base.layers, derived.layers)
+    await one.aclose()
 
 
 def test_an_operator_works_before_and_after_a_fork() -> None:

@@ -11,6 +11,7 @@ import pytest
 from aioprefetch import sync
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, Unsupported
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import BlockingOperator, run
 
 LINES = b"".join(b"line %d %s\n" % (number, b"x" * (number % 37)) for number in range(2000)) + b"no newline at the end"
@@ -73,13 +74,13 @@ def test_open_by_url_splits_the_options(random_name: Callable[[], str]) -> None:
     with sync.open(url, block_bytes=4, memory_bytes=1 << 20, policy="random", size=8) as file:
         assert file.read() == b"01234567"
         assert file.name == url
-        operator = file._operator
-        assert operator.options.block_bytes == 4
-    assert run(_live_runtimes(operator)) == 0
+        assert file.operator.options.block_bytes == 4
+        runtime = run(runtime_of(file.operator))
+    assert runtime.closed
 
 
-async def _live_runtimes(operator: Operator) -> int:
-    return len(operator._family.live())
+async def runtime_of(operator: Operator) -> Runtime:
+    return operator.runtime()
 
 
 def test_open_by_path_takes_reader_options_only(operator: Operator) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.operator.open_file import OpenFileBuilder
+from aioprefetch.operator.open_file import OpenFileBuilder, PendingReader
 from aioprefetch.operator.open_file_keys import KEYS
 from aioprefetch.reader.options import ReaderOptions
 from tests.benches.gated_reader import KIB, Bench
@@ -77,6 +77,15 @@ def clause(number: int, kind: str = "") -> Callable[[Check], Check]:
         return check
 
     return register
+
+
+def awaited(pending: PendingReader) -> RangeReader:
+    """The reader, without a loop: awaiting it waits for nothing."""
+    with pytest.raises(StopIteration) as end:
+        pending.__await__().send(None)
+    reader = end.value.value
+    assert isinstance(reader, RangeReader)
+    return reader
 
 
 def policy_of(reader: RangeReader) -> str:

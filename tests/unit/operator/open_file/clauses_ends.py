@@ -81,7 +81,7 @@ async def _(scene: Scene) -> None:
     assert (await scene.open(split_start=10)).options.split == (10, OFFSET_MAX)
     assert (await scene.open(split_end=1 << 40)).options.split == (0, 1 << 40)
     both = await scene.open(split_start="1099511627776", split_end=OFFSET_MAX)
-    assert both._options.split == (1 << 40, OFFSET_MAX)
+    assert both.options.split == (1 << 40, OFFSET_MAX)
 
 
 @clause(58, "S")

@@ -92,7 +92,7 @@ async def test_keys_are_keywords_in_other_words() -> None:
             version="v",
         )
         assert isinstance(built, RangeReader)
-        assert built._options == written._options
+        assert built.options == written.options
         assert (built.path, repr(built)) == (written.path, repr(written))
 
 

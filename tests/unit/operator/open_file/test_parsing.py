@@ -1,18 +1,19 @@
 """The parser, on values that hypothesis finds."""
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch import Operator, RangeReader
+from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import open_file_keys as k
 from aioprefetch.operator.open_file_keys import Settings, known_object
+from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.services import Memory
+from tests.unit.operator.open_file.clauses import awaited
 
 LONG_MAX = (1 << 63) - 1
 SUFFIXES = {"": 0, "k": 10, "M": 20, "g": 30, "T": 40, "p": 50, "E": 60}
@@ -37,14 +38,12 @@ def settings_of(value: object) -> Settings:
     return settings
 
 
-def opened(calls: list[tuple[str, object, bool]]) -> Any:
+def opened(calls: list[tuple[str, object, bool]]) -> ReaderOptions:
     """The options that these calls lead to."""
     builder = OPERATOR.open_file("k")
     for key, value, must in calls:
         assert (builder.must if must else builder.opt)(key, value) is builder
-    outcome = builder.build()._outcome
-    assert isinstance(outcome, RangeReader)
-    return outcome._options
+    return awaited(builder.build()).options
 
 
 @given(numbers, spaces, spaces)
