@@ -141,9 +141,13 @@ def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
 
 
 class CollectSink(Sink):
-    """Collects the response in memory of its own; an ``owner`` keeps that memory for later sinks."""
+    """Collects the response in memory of its own; an ``owner`` keeps that memory for later sinks.
+
+    ``piece_bytes_max`` is the largest piece of that memory: a response may claim more bytes than ever come.
+    """
 
     __slots__ = ("_owner", "_pieces")
+    piece_bytes_max = PIECE_BYTES_MAX
 
     def __init__(self, owner: Owner | None = None) -> None:
         Sink.__init__(self)  # Called for every read; ``super`` would cost a lookup each time.
@@ -152,7 +156,8 @@ class CollectSink(Sink):
 
     def _allocate(self, position: int, size: int) -> memoryview:
         missing = size - position
-        piece = lend_buffer(missing if missing < PIECE_BYTES_MAX else PIECE_BYTES_MAX, self._owner)
+        piece_bytes = self.piece_bytes_max
+        piece = lend_buffer(missing if missing < piece_bytes else piece_bytes, self._owner)
         self._pieces.append(piece)
         return piece
 

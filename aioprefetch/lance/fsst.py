@@ -24,7 +24,13 @@ ESCAPE = 255
 CODES_PER_TAKE = 1 << 14
 
 
-def decode(symbol_table: bytes, codes: memoryview | Bytes, offsets: npt.NDArray[np.integer]) -> tuple[Bytes, Offsets]:
+def decode(
+    symbol_table: bytes,
+    codes: memoryview | Bytes,
+    offsets: npt.NDArray[np.integer],
+    *,
+    codes_per_take: int = CODES_PER_TAKE,
+) -> tuple[Bytes, Offsets]:
     """Expand the values ``codes[offsets[i]:offsets[i + 1]]``.
 
     Parameters
@@ -35,6 +41,8 @@ def decode(symbol_table: bytes, codes: memoryview | Bytes, offsets: npt.NDArray[
         Bytes that hold the coded values, uint8.
     offsets
         ``n + 1`` positions in ``codes``; bytes before the first and after the last position are ignored.
+    codes_per_take
+        The number of codes that are expanded at once.
 
     Returns the text of all values back to back (uint8) and ``n + 1`` int64 offsets into it, which start with 0.
     ``UntrustedMetadata`` for a table or codes that no writer makes. At most 8 bytes come out for a byte that goes in.
@@ -47,7 +55,7 @@ def decode(symbol_table: bytes, codes: memoryview | Bytes, offsets: npt.NDArray[
     if table is None:  # The writer did not compress: the codes are the text.
         return data, bounds
     indices, new_bounds = _indices(data, bounds, symbols)
-    return _expand(table, indices, new_bounds)
+    return _expand(table, indices, new_bounds, codes_per_take)
 
 
 def _checked_offsets(offsets: npt.NDArray[np.integer], size: int) -> Offsets:
@@ -120,12 +128,14 @@ def _any_ends_in(escapes: npt.NDArray[np.int64], bounds: Offsets) -> bool:
     return bool(np.any(escapes[places[inside]] == ends[inside]))
 
 
-def _expand(table: pa.Array, indices: npt.NDArray[np.uint16], bounds: Offsets) -> tuple[Bytes, Offsets]:
+def _expand(
+    table: pa.Array, indices: npt.NDArray[np.uint16], bounds: Offsets, codes_per_take: int
+) -> tuple[Bytes, Offsets]:
     texts: list[Bytes] = []
     new_bounds = np.zeros(bounds.size, np.int64)
     written = first = 0
-    for start in range(0, indices.size, CODES_PER_TAKE):
-        part = indices[start : start + CODES_PER_TAKE]
+    for start in range(0, indices.size, codes_per_take):
+        part = indices[start : start + codes_per_take]
         taken = table.take(pa.Array.from_buffers(pa.uint16(), part.size, [None, pa.py_buffer(part)]))
         ends = np.frombuffer(taken.buffers()[1], np.int32, part.size + 1)
         last = int(np.searchsorted(bounds, start + part.size, side="right"))

@@ -100,6 +100,11 @@ class IoService:
         """The number of requests in flight."""
         return self._queue.in_flight
 
+    @property
+    def queued(self) -> int:
+        """The number of reads that wait for their request."""
+        return self._queue.queued
+
     def file(
         self,
         pinned: PinnedFile,

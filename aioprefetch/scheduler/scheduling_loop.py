@@ -50,9 +50,13 @@ def scan_lines(columns: Sequence[ColumnScheduler[PageT]], io: PageIo, rows: int)
 
 
 class ScheduledPages:
-    """The channel between the loops: parts, and the scan lines of each, in order; one producer, one consumer."""
+    """The channel between the loops: parts, and the scan lines of each, in order; one producer, one consumer.
 
-    def __init__(self) -> None:
+    The producer waits for ``room`` while more than ``pages_max`` pages lie here.
+    """
+
+    def __init__(self, *, pages_max: int = PAGES_AHEAD_MAX) -> None:
+        self._pages_max = pages_max
         self._items: deque[ScanPart | ScanLine[Any]] = deque()
         self._pages = 0
         self._ended = False
@@ -83,13 +87,13 @@ class ScheduledPages:
             await self._filled
         item = self._items.popleft()
         self._pages -= len(item.pages) if isinstance(item, ScanLine) else 0
-        if self._pages <= PAGES_AHEAD_MAX:
+        if self._pages <= self._pages_max:
             resolve(self._emptied)
         return item
 
     async def room(self) -> None:
-        """Wait while more pages lie here than ``PAGES_AHEAD_MAX``."""
-        while self._pages > PAGES_AHEAD_MAX:
+        """Wait while more than ``pages_max`` pages lie here."""
+        while self._pages > self._pages_max:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
 
@@ -100,11 +104,12 @@ def resolve(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-async def schedule_parts(parts: Sequence[ScanPart] | AsyncIterator[ScanPart], pages: ScheduledPages) -> None:
+async def schedule_parts(
+    parts: Sequence[ScanPart] | AsyncIterator[ScanPart], pages: ScheduledPages, *, pages_per_turn: int = PAGES_PER_TURN
+) -> None:
     """Schedule part after part into ``pages``; an error ends the channel behind what was scheduled before.
 
-    It waits for no read. It lets other tasks have their turn, and does not get more than ``PAGES_AHEAD_MAX`` pages
-    ahead of the decode loop.
+    It waits for no read. It lets other tasks have their turn after ``pages_per_turn`` pages, and waits for room then.
     """
     error: BaseException | None = None
     try:
@@ -114,7 +119,7 @@ async def schedule_parts(parts: Sequence[ScanPart] | AsyncIterator[ScanPart], pa
             for line in scan_lines(part.columns, part.io, part.rows):
                 pages.put(line)
                 scheduled += len(line.pages)
-                if scheduled >= PAGES_PER_TURN:
+                if scheduled >= pages_per_turn:
                     scheduled = 0
                     await asyncio.sleep(0)
                     await pages.room()

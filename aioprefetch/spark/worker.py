@@ -122,8 +122,8 @@ def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
     return found
 
 
-class _Worker:
-    """The state of one process."""
+class WorkerState:
+    """The state of one process; ``operators`` are those it keeps, the least recently used first."""
 
     def __init__(self) -> None:
         self.generation = fork_generation()
@@ -136,16 +136,17 @@ class _Worker:
         self.operators: OrderedDict[bytes, BlockingOperator] = OrderedDict()
 
 
-_this = _Worker()
+# A fork replaces it at its first use.
+state = WorkerState()
 
 
-def _worker() -> _Worker:
+def _worker() -> WorkerState:
     """The state of this process: a fork starts without its parent's."""
-    global _this
-    if _this.generation != fork_generation() or _this.pid != os.getpid():
-        leak_in_child(_this)
-        _this = _Worker()
-    return _this
+    global state
+    if state.generation != fork_generation() or state.pid != os.getpid():
+        leak_in_child(state)
+        state = WorkerState()
+    return state
 
 
 def _task_properties() -> Mapping[str, str]:

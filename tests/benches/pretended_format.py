@@ -32,18 +32,18 @@ class PretendedColumn:
     """A ColumnScheduler that logs what it schedules."""
 
     def __init__(self, index: int, rows: Sequence[int], log: list[str], make: Callable[..., Any]) -> None:
-        self._index, self._rows, self._log, self._make = index, list(rows), log, make
+        self._index, self.page_rows, self._log, self._make = index, list(rows), log, make
         self.rows_scheduled = 0
         self.pages: list[Any] = []
 
     @property
     def is_finished(self) -> bool:
         """Whether the last page was scheduled."""
-        return len(self.pages) == len(self._rows)
+        return len(self.pages) == len(self.page_rows)
 
     def schedule_next(self, io: Any) -> Any:
         """The next page."""
-        rows = self._rows[len(self.pages)]
+        rows = self.page_rows[len(self.pages)]
         page = self._make(f"C{self._index}P{len(self.pages)}", self.rows_scheduled, rows)
         self._log.append(page.name)
         self.pages.append(page)

@@ -34,7 +34,7 @@ class Scene:
 
     @property
     def queued(self) -> int:
-        return self.service._queue.queued
+        return self.service.queued
 
     @property
     def sent(self) -> list[tuple[int, int | None]]:
@@ -67,7 +67,7 @@ async def scene(
         service.close()
         await settle()
         assert service.memory.held_bytes == 0
-        assert service.in_flight == service._queue.queued == 0
+        assert service.in_flight == service.queued == 0
         assert b.runtime.budget.used_bytes == before
         assert b.runtime.budget.waiting == 0
 

@@ -1,5 +1,6 @@
 """A bucket in memory whose clock, order, page size and failures a test decides."""
 
+import itertools
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable
@@ -13,6 +14,11 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest, ServiceInfo
 
 CAPABILITY = Capability(list=True, list_recursive=True, list_start_after=True)
+
+
+def hurried() -> Callable[[], float]:
+    """A clock on which every pause is over when it is looked at again."""
+    return itertools.count(0.0, 1000.0).__next__
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,11 @@ class SimulatedBucket:
         found = self.objects[key] = SimulatedObject(f"v{self.versions}", size, modified_ms)
         self._sorted = None
         return found
+
+    def restore(self, key: str, version: SimulatedObject) -> None:
+        """Put back a version that was deleted."""
+        self.objects[key] = version
+        self._sorted = None
 
     def delete(self, key: str) -> None:
         """Remove a key, if it is there."""

@@ -79,4 +79,4 @@ async def test_no_layer_changes_the_kind_of_an_error(serve: Serve) -> None:
                 assert type(caught.value) is kind
                 if stack not in (operator, cached):
                     await stack.aclose()
-            server._rules.clear()
+            server.behave()

@@ -14,7 +14,8 @@ from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import CredentialsExpired, TimedOut
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.client import RENEW_SECONDS_MIN, S3Client
+from aioprefetch.services.s3.accessor import S3Accessor
+from aioprefetch.services.s3.client import RENEW_SECONDS_MIN
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
@@ -277,7 +278,8 @@ async def test_an_old_client_is_closed_when_its_last_read_has_ended(
     async with with_variables(monkeypatch) as store:
         runtime = store.operator.runtime()
         accessor = S3(bucket="bucket", endpoint_url=store.server.url, signing="header", proxies={}).build(runtime)
-        client: S3Client = accessor._client  # type: ignore[attr-defined]
+        assert isinstance(accessor, S3Accessor)
+        client = accessor.client
         store.server.add(Rule(fault=Fault(hang_after_bytes=CUT)))
         slow = CollectSink()
         reading = asyncio.create_task(accessor.read(ReadRequest(path="k"), slow))

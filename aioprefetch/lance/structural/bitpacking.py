@@ -38,11 +38,14 @@ def word_type(bits: int) -> np.dtype[np.unsignedinteger]:
     return _DTYPES[bits]
 
 
-def unpack(data: Bytes, starts: Positions, widths: Positions, bits: int) -> Words:
+def unpack(
+    data: Bytes, starts: Positions, widths: Positions, bits: int, *, groups_at_once: int = GROUPS_AT_ONCE
+) -> Words:
     """The numbers of all groups, shape ``(groups, 1024)``, of words of ``bits`` bits.
 
     ``starts``: where in ``data`` each group's packed bytes start, at multiples of 8 counted from the first;
-    ``widths``: bits of a packed number, per group. Both are checked here: ``UntrustedMetadata``.
+    ``widths``: bits of a packed number, per group. Both are checked here: ``UntrustedMetadata``. ``groups_at_once`` of
+    equal width are unpacked together.
     """
     if starts.size and (
         int(widths.min()) < 0 or int(widths.max()) > bits or int((starts + widths * ROW_BYTES).max()) > data.size
@@ -51,20 +54,26 @@ def unpack(data: Bytes, starts: Positions, widths: Positions, bits: int) -> Word
     out = np.empty((starts.size, GROUP), word_type(bits))
     first = int(widths[0]) if starts.size else 0
     if bool(np.all(widths == first)):
-        _unpack_equal(data, starts, first, bits, out, None)
+        _unpack_equal(data, starts, first, bits, out, None, groups_at_once)
         return out
     for width in np.unique(widths):
         rows = np.flatnonzero(widths == width)
-        _unpack_equal(data, starts[rows], int(width), bits, out, rows)
+        _unpack_equal(data, starts[rows], int(width), bits, out, rows, groups_at_once)
     return out
 
 
 def _unpack_equal(
-    data: Bytes, starts: Positions, width: int, bits: int, out: Words, rows: npt.NDArray[np.intp] | None
+    data: Bytes,
+    starts: Positions,
+    width: int,
+    bits: int,
+    out: Words,
+    rows: npt.NDArray[np.intp] | None,
+    groups_at_once: int,
 ) -> None:
     """Groups of equal width, into all rows of ``out`` or those that ``rows`` names."""
-    for first in range(0, starts.size, GROUPS_AT_ONCE):
-        part = slice(first, min(first + GROUPS_AT_ONCE, starts.size))
+    for first in range(0, starts.size, groups_at_once):
+        part = slice(first, min(first + groups_at_once, starts.size))
         if rows is None:
             _unpack_few(data, starts[part], width, bits, out[part])
             continue

@@ -39,7 +39,10 @@ _PRESIGNED = {"GET": "get_object", "HEAD": "head_object", "PUT": "put_object", "
 
 
 class S3Accessor(ServiceAccessor):
-    """The live S3 service. Accessors of one recipe share their connections within a runtime, which closes them."""
+    """The live S3 service.
+
+    Accessors of one recipe share their connections, ``client`` and ``reads``, within a runtime, which closes them.
+    """
 
     def __init__(self, options: S3Options, runtime: Runtime) -> None:
         info = options.info
@@ -47,10 +50,10 @@ class S3Accessor(ServiceAccessor):
         self._options = options
         # Files and variables may name another principal by the time that a second accessor is made.
         shared = (options, info.principal)
-        self._client: S3Client = runtime.shared(("s3", *shared), lambda: S3Client(options, runtime, info.principal))
+        self.client: S3Client = runtime.shared(("s3", *shared), lambda: S3Client(options, runtime, info.principal))
         # The transport, and aiohttp in its place, end a wait without progress by themselves.
         self.stall_seconds = options.read_timeout_seconds
-        self._reads: S3Reads = runtime.shared(("s3 reads", *shared), lambda: S3Reads(self._client, runtime))
+        self.reads: S3Reads = runtime.shared(("s3 reads", *shared), lambda: S3Reads(self.client, runtime))
 
     def _key(self, path: str, request: Request) -> str:
         return self._options.key_of(path, operation=request.operation)
@@ -60,14 +63,14 @@ class S3Accessor(ServiceAccessor):
             return Metadata(path=request.path, kind="directory")
         key = self._key(request.path, request)
         if request.path.endswith("/"):
-            found = await self._client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
+            found = await self.client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
             return directory_of(found, request)
-        reply = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
+        reply = await self.client.call(request, "head_object", Key=key, VersionId=request.version)
         return metadata_of(reply, request)
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
         # The read over the transport is handed out itself, so that this call is no step on its way.
-        reads = self._reads
+        reads = self.reads
         if request.suffix is None and reads.presigned_enabled:
             return reads.read_presigned(request, sink, range_header(request))
         return reads.read(request, sink)
@@ -75,7 +78,7 @@ class S3Accessor(ServiceAccessor):
     async def list_page(self, request: ListRequest) -> ListPage:
         after = request.start_after
         limit = min(request.page_entries_max or PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX)
-        reply = await self._client.call(
+        reply = await self.client.call(
             request,
             "list_objects_v2",
             Prefix=self._options.root + request.path,
@@ -87,14 +90,14 @@ class S3Accessor(ServiceAccessor):
         return list_page_of(reply, request, self._options.root, limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        return await put(self._client, request, self._key(request.path, request), data)
+        return await put(self.client, request, self._key(request.path, request), data)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        return S3WriteBody(self._client, request, self._key(request.path, request))
+        return S3WriteBody(self.client, request, self._key(request.path, request))
 
     async def copy(self, request: CopyRequest) -> Metadata:
         source, target = self._key(request.path, request), self._key(request.target, request)
-        reply = await self._client.call(
+        reply = await self.client.call(
             request, "copy_object", Key=target, CopySource={"Bucket": self._options.bucket, "Key": source}
         )
         copied = reply.get("CopyObjectResult") or {}
@@ -113,13 +116,13 @@ class S3Accessor(ServiceAccessor):
         if len(plain) == 1:
             single.append(plain.pop())
         for key in single:
-            await self._client.call(request, "delete_object", Key=key)
+            await self.client.call(request, "delete_object", Key=key)
         for start in range(0, len(plain), DELETE_KEYS_MAX):
             await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
 
     async def _delete_batch(self, request: DeleteRequest, keys: Sequence[str]) -> None:
         objects = [{"Key": key} for key in keys]
-        reply = await self._client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
+        reply = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
         failures = [failure for failure in reply.get("Errors") or () if failure.get("Code") != "NoSuchKey"]
         if failures:
             raise self._not_deleted(request, reply, failures)
@@ -127,7 +130,7 @@ class S3Accessor(ServiceAccessor):
     def _not_deleted(self, request: DeleteRequest, reply: Reply, failures: Sequence[Any]) -> Exception:
         first = failures[0]
         response = ErrorResponse.from_botocore({"Error": first, "ResponseMetadata": reply.get("ResponseMetadata")})
-        error = self._client.explainer.from_response(response, request)
+        error = self.client.explainer.from_response(response, request)
         error.path = error.filename = str(first.get("Key", request.path)).removeprefix(self._options.root)
         return error.add_context(failed=len(failures), of=len(request.paths))
 
@@ -136,7 +139,7 @@ class S3Accessor(ServiceAccessor):
             # Stores over a file system fail where the directory is there already, and S3 has no need of a marker.
             await self.stat(StatRequest(path=request.path, deadline=request.deadline))
         except (NotFound, PermissionDenied):
-            await self._client.call(request, "put_object", Key=self._key(request.path, request), Body=b"")
+            await self.client.call(request, "put_object", Key=self._key(request.path, request), Body=b"")
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign:
@@ -147,7 +150,7 @@ class S3Accessor(ServiceAccessor):
                 operation=request.operation,
                 path=request.path,
             )
-        return await self._client.presigned_url(
+        return await self.client.presigned_url(
             request,
             _PRESIGNED[request.method],
             Key=self._key(request.path, request),

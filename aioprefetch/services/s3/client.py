@@ -160,18 +160,15 @@ class S3Client:
                 complete |= {"CopySourceSSECustomerAlgorithm": "AES256", "CopySourceSSECustomerKey": self._sse_key}
         return complete
 
-    async def connected(self) -> Any:
-        """The client of aiobotocore, made at the first call. If cancelled, the making goes on."""
-        return (await self._connected()).client
-
     async def _connected_for(self, request: Request) -> LiveClient:
         try:
-            return self._live or await self._connected()
+            return self._live or await self.connected()
         except Exception as error:
             explained = self._explained(error, request)
         raise explained from explained.__cause__
 
-    async def _connected(self) -> LiveClient:
+    async def connected(self) -> LiveClient:
+        """The client of aiobotocore that is in use, made at the first call. If cancelled, the making goes on."""
         if self._live is not None:
             return self._live
         if self.runtime.closed:

@@ -148,14 +148,21 @@ class Cleaner:
     so does a file whose target is another file. Nothing is cleaned once another writer has taken over the state.
 
     Files that a killed process did not clean are cleaned by the next one, at its first commit. Failed files are tried
-    again with later commits and by later runs. ``counts`` has ``cleaned``, ``changed``, ``missing``, ``failed`` and
-    ``left`` files.
+    again with later commits and by later runs, and more than ``failed_max`` of them end a run. ``counts`` has
+    ``cleaned``, ``changed``, ``missing``, ``failed`` and ``left`` files.
     """
 
     def __init__(
-        self, records: CleanerState, operator: Operator, marker: tuple[Operator, str], options: CleanOptions
+        self,
+        records: CleanerState,
+        operator: Operator,
+        marker: tuple[Operator, str],
+        options: CleanOptions,
+        *,
+        failed_max: int = FAILED_MAX,
     ) -> None:
         check_clean_options(options)
+        self._failed_max = failed_max
         self.counts: Counter[str] = Counter()
         self._records = records
         self._operator = operator
@@ -206,7 +213,7 @@ class Cleaner:
         files = finished_files(records)
         whole = [file for file in files if version_of(file) not in progress.dead]
         failed = await self._clean_files(whole)
-        if len(progress.failed) + len(failed) > FAILED_MAX:
+        if len(progress.failed) + len(failed) > self._failed_max:
             raise Unavailable(
                 f"{len(failed)} of {len(files)} files could not be cleaned, after {len(progress.failed)} before them",
                 operation="clean_source",

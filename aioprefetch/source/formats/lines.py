@@ -106,10 +106,20 @@ def overlaps_itself(separator: AnyStr) -> bool:
 class LineCutter:
     """Collects pieces of a file from ``begin`` on, and gives the whole lines that start in ``[start, end)``.
 
-    Without ``end`` all lines from ``start`` on. Once ``is_done`` no further piece is needed.
+    Without ``end`` all lines from ``start`` on. Once ``is_done`` no further piece is needed. A line of more than
+    ``record_bytes_max`` bytes is ``UntrustedMetadata``.
     """
 
-    def __init__(self, ends: LineEnds, *, path: str, start: int = 0, end: int | None = None) -> None:
+    def __init__(
+        self,
+        ends: LineEnds,
+        *,
+        path: str,
+        start: int = 0,
+        end: int | None = None,
+        record_bytes_max: int = RECORD_BYTES_MAX,
+    ) -> None:
+        self._record_bytes_max = record_bytes_max
         self._ends = ends
         self._path = path
         self._start = start
@@ -194,9 +204,10 @@ class LineCutter:
         self._check_size()
 
     def _check_size(self) -> None:
-        if self._size > RECORD_BYTES_MAX:
+        if self._size > self._record_bytes_max:
             raise corrupt(
-                f"a record is longer than {RECORD_BYTES_MAX} bytes: this is not the format, or not its line separator",
+                f"a record is longer than {self._record_bytes_max} bytes: this is not the format, or not its line"
+                " separator",
                 path=self._path,
                 offset=self._position,
             )

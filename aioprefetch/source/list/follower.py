@@ -129,7 +129,8 @@ class Follower:
     """A ``Feed`` over the state of another source. ``known`` are the files that the follower itself has decided on.
 
     Every version of a file that the other source plans is returned once. A version that was overwritten before the
-    follower reached it is left out, as it can no longer be read.
+    follower reached it is left out, as it can no longer be read. ``page_files`` is the number of files
+    that are compared at once.
     """
 
     def __init__(
@@ -139,7 +140,9 @@ class Follower:
         known: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
+        page_files: int = KNOWN_FILES,
     ) -> None:
+        self._page_files = page_files
         self._state = state
         self._records = FollowedRecords(state)
         self._known = known
@@ -244,10 +247,10 @@ class Follower:
 
     async def _backfilled(self, cursor: Follow, after: str, end: int) -> FoundPage:
         """Compare a range of keys of both. Changes by records after ``through`` come with these records."""
-        theirs = await self._state.index.page(after, count=KNOWN_FILES)
-        through = theirs[-1].file.key if len(theirs) == KNOWN_FILES else None
-        ours = await self._known.page(after, count=KNOWN_FILES)
-        if len(ours) == KNOWN_FILES and (through is None or ours[-1].file.key < through):
+        theirs = await self._state.index.page(after, count=self._page_files)
+        through = theirs[-1].file.key if len(theirs) == self._page_files else None
+        ours = await self._known.page(after, count=self._page_files)
+        if len(ours) == self._page_files and (through is None or ours[-1].file.key < through):
             through = ours[-1].file.key
         theirs, ours = _up_to(theirs, through), self._with_pending(_up_to(ours, through), after, through)
         later = {known.file.key for known in theirs if known.seq > cursor.through}
@@ -287,7 +290,7 @@ class Follower:
 
     async def _followed(self, cursor: Follow, end: int) -> FoundPage:
         """The changes by the next records, compared with the known files of the follower."""
-        decided = await self._records.after(cursor.seq, end, self._selection.takes, files_max=KNOWN_FILES)
+        decided = await self._records.after(cursor.seq, end, self._selection.takes, files_max=self._page_files)
         if decided is None:
             return FoundPage((), replace(cursor, through=end, backfill_key=""), 0, is_idle=False)
         keys = sorted({key for _, changes in decided for key in changes})

@@ -72,7 +72,7 @@ class Failures:
         url = self._task.url_of(item.file.key)
         logger.warning("%s is left out, on_%s=%s: %s", url, reason, self._policies[reason], error)
         if self._policies[reason] == "quarantine":
-            self._lines.append(_line(url, item, reason, error))
+            self._lines.append(quarantine_line(url, item, reason, error))
         return True
 
     def explain(self, item: FetchItem, error: BaseException, *, is_half_taken: bool) -> None:
@@ -94,7 +94,7 @@ class Failures:
             await self._task.quarantine(tuple(self._lines))
 
 
-def _line(url: str, item: FetchItem, reason: Reason, error: BaseException) -> str:
+def quarantine_line(url: str, item: FetchItem, reason: Reason, error: BaseException) -> str:
     """One JSON line, without a time, so that the same batch writes the same lines."""
     file = item.file
     facts = {

@@ -100,8 +100,7 @@ class World:
 
     async def put_back(self, key: str) -> None:
         if key in self.deleted and key not in self.bucket.objects:
-            self.bucket.objects[key] = self.deleted[key]
-            self.bucket._sorted = None
+            self.bucket.restore(key, self.deleted[key])
             self.since[key] = self.one.passes
 
     async def fail(self, which: list[bool]) -> None:

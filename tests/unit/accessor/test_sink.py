@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.accessor import sink as sink_module
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
 from aioprefetch.errors import ObjectChanged, ProtocolError
 from aioprefetch.values import ReadHead
@@ -20,17 +19,24 @@ def head(start: int, size: int, total: int | None = 100, etag: str | None = "e")
     return ReadHead(start=start, size=size, total=total, etag=etag)
 
 
+def pieces_of(count: int) -> CollectSink:
+    """A sink that allocates this many bytes at a time."""
+
+    class InPieces(CollectSink):
+        piece_bytes_max = count
+
+    return InPieces()
+
+
 @given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 7))
 def test_collects_every_split_of_a_body(chunks: list[bytes], piece_bytes: int) -> None:
     data = b"".join(chunks)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sink_module, "PIECE_BYTES_MAX", piece_bytes)
-        sink = CollectSink()
-        sink.begin(head(0, len(data)))
-        assert [sink.feed(chunk) for chunk in chunks] == [len(chunk) for chunk in chunks]
-        assert sink.complete
-        assert sink.to_bytes() == data == bytes(sink.to_view())
-        assert sink.to_view().readonly
+    sink = pieces_of(piece_bytes)
+    sink.begin(head(0, len(data)))
+    assert [sink.feed(chunk) for chunk in chunks] == [len(chunk) for chunk in chunks]
+    assert sink.complete
+    assert sink.to_bytes() == data == bytes(sink.to_view())
+    assert sink.to_view().readonly
 
 
 def test_takes_no_more_than_the_head_says() -> None:
@@ -41,10 +47,9 @@ def test_takes_no_more_than_the_head_says() -> None:
     assert sink.to_bytes() == b"abc"
 
 
-def test_a_claimed_size_allocates_as_bytes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claimed_size_allocates_as_bytes_arrive() -> None:
     """An object that claims terabytes costs one piece, not terabytes."""
-    monkeypatch.setattr(sink_module, "PIECE_BYTES_MAX", 64)
-    sink = CollectSink()
+    sink = pieces_of(64)
     sink.begin(head(0, 1 << 50, total=1 << 50))
     sink.feed(b"x" * 65)
     assert sink.to_bytes() == b"x" * 65

@@ -31,8 +31,8 @@ def one_by_one(symbols: list[bytes], codes: bytes) -> bytes:
     return text
 
 
-def decode(stored: bytes, codes: bytes, offsets: list[int]) -> list[bytes]:
-    text, bounds = fsst.decode(stored, memoryview(codes), np.array(offsets))
+def decode(stored: bytes, codes: bytes, offsets: list[int], codes_per_take: int = fsst.CODES_PER_TAKE) -> list[bytes]:
+    text, bounds = fsst.decode(stored, memoryview(codes), np.array(offsets), codes_per_take=codes_per_take)
     assert bounds[0] == 0
     assert bounds[-1] == len(text)
     return [text[start:end].tobytes() for start, end in pairwise(bounds)]
@@ -49,15 +49,15 @@ def random_value(rng: np.random.Generator, symbols: int) -> bytes:
 
 
 @pytest.mark.parametrize("codes_per_take", [1, 7, 1 << 18])
-def test_random_values_equal_those_decoded_one_by_one(codes_per_take: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fsst, "CODES_PER_TAKE", codes_per_take)
+def test_random_values_equal_those_decoded_one_by_one(codes_per_take: int) -> None:
     rng = np.random.default_rng(codes_per_take)
     for count in (0, 1, 2, 100, 254, 255):
         symbols = [rng.bytes(int(rng.integers(1, 9))) for _ in range(count)]
         values = [random_value(rng, count) for _ in range(25)]
         codes = b"before" + b"".join(values) + b"\xff"
         offsets = np.cumsum([6] + [len(value) for value in values]).tolist()
-        assert decode(table(symbols), codes, offsets) == [one_by_one(symbols, value) for value in values]
+        found = decode(table(symbols), codes, offsets, codes_per_take)
+        assert found == [one_by_one(symbols, value) for value in values]
 
 
 def test_table_that_is_off_copies() -> None:

@@ -209,7 +209,7 @@ async def test_a_read_that_fails_comes_behind_the_rows_before_it(operator: Opera
 async def test_pages_that_cover_too_few_rows_are_refused(operator: Operator) -> None:
     scan = PretendedScan([[10, 10]])
     object.__setattr__(scan.parts[0], "rows", 25)
-    scan.columns[0][0]._rows = [10, 10]
+    scan.columns[0][0].page_rows = [10, 10]
     loop = started(operator, scan)
     await settle()
     scan.arrive()

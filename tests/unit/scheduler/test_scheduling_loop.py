@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from aioprefetch.scheduler import scheduling_loop
 from aioprefetch.scheduler.pages import ScanLine, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, scan_lines, schedule_parts
 from tests.benches.gated_reader import in_case
@@ -90,8 +89,7 @@ def test_empty_pages_and_no_columns() -> None:
     assert [line.rows for line in scan_lines(nothing, NoIo(), 7)] == [7]
 
 
-async def test_it_waits_for_no_read_and_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling_loop, "PAGES_PER_TURN", 10)
+async def test_it_waits_for_no_read_and_lets_others_have_their_turn() -> None:
     columns, log = columns_of([1] * 100)
     pages = ScheduledPages()
     turns = 0
@@ -102,17 +100,17 @@ async def test_it_waits_for_no_read_and_lets_others_have_their_turn(monkeypatch:
             turns += 1
             await asyncio.sleep(0)
 
-    await asyncio.gather(schedule_parts([ScanPart(columns, PretendedRoot(), NoIo(), 100)], pages), other())
+    parts = [ScanPart(columns, PretendedRoot(), NoIo(), 100)]
+    await asyncio.gather(schedule_parts(parts, pages, pages_per_turn=10), other())
     assert len(log) == 100
     assert turns >= 9
 
 
-async def test_it_stays_within_reach_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling_loop, "PAGES_PER_TURN", 1)
-    monkeypatch.setattr(scheduling_loop, "PAGES_AHEAD_MAX", 20)
+async def test_it_stays_within_reach_of_the_decoder() -> None:
     columns, log = columns_of([1] * 100)
-    pages = ScheduledPages()
-    work = asyncio.ensure_future(schedule_parts([ScanPart(columns, PretendedRoot(), NoIo(), 100)], pages))
+    pages = ScheduledPages(pages_max=20)
+    parts = [ScanPart(columns, PretendedRoot(), NoIo(), 100)]
+    work = asyncio.ensure_future(schedule_parts(parts, pages, pages_per_turn=1))
     for _ in range(200):
         await asyncio.sleep(0)
     assert len(log) == 21

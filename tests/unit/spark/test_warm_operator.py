@@ -132,7 +132,7 @@ def test_what_was_read_once_costs_no_request_the_second_time(store: str) -> None
 
 
 def test_memory_is_the_workers_share_unless_it_is_given(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_this", worker._Worker())
+    monkeypatch.setattr(worker, "state", worker.WorkerState())
     monkeypatch.setenv("PYSPARK_EXECUTOR_MEMORY_MB", "64")
     share = worker.memory_budget_bytes()
     assert WarmOperator(store).operator.options.memory_bytes == share == 32 << 20
@@ -142,14 +142,14 @@ def test_memory_is_the_workers_share_unless_it_is_given(store: str, monkeypatch:
 
 
 def test_a_worker_keeps_few_operators_and_those_asked_for_last(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_this", worker._Worker())
+    monkeypatch.setattr(worker, "state", worker.WorkerState())
     recipes = [WarmOperator(store, {"concurrency": number}) for number in range(1, worker.OPERATORS_MAX + 3)]
     first = recipes[0].blocking
     held = recipes[1].blocking
     for recipe in recipes[1:]:
         recipe.blocking.read_at("k", 0, 1)
         assert recipes[0].blocking is first
-    assert len(worker._this.operators) == worker.OPERATORS_MAX
+    assert len(worker.state.operators) == worker.OPERATORS_MAX
     assert recipes[1].blocking is not held
 
 
@@ -210,7 +210,7 @@ def test_mistakes_show_where_they_are_written(make: Callable[[], object], error:
 
 def test_only_workers_of_spark_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     before = pa.cpu_count(), pa.io_thread_count()
-    monkeypatch.setattr(worker, "_this", worker._Worker())
+    monkeypatch.setattr(worker, "state", worker.WorkerState())
     worker.prepare()
     assert (pa.cpu_count(), pa.io_thread_count()) == before
 

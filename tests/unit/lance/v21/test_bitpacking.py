@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.structural import bitpacking
 from aioprefetch.lance.structural.bitpacking import GROUP, trimmed, unpack
 
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
@@ -39,11 +38,10 @@ def groups(bits: int, widths: list[int], seed: int) -> tuple[bytes, list[int], n
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
-def test_widths_of_every_kind(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitpacking, "GROUPS_AT_ONCE", 2)
+def test_widths_of_every_kind(bits: int) -> None:
     widths = [0, 1, bits // 2 - 1, bits - 1, bits, 3, 3, 3, bits]
     data, starts, expected = groups(bits, widths, bits)
-    found = unpack(np.frombuffer(data, np.uint8), np.array(starts), np.array(widths), bits)
+    found = unpack(np.frombuffer(data, np.uint8), np.array(starts), np.array(widths), bits, groups_at_once=2)
     assert found.dtype.itemsize * 8 == bits
     assert np.array_equal(found, expected)
 

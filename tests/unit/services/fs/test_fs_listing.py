@@ -1,7 +1,9 @@
 """Listing: the entries of a raw prefix in the order of their keys, page by page, as the memory service has them."""
 
 import inspect
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,8 @@ from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
-from aioprefetch.services.fs import accessor as accessor_module
-from aioprefetch.services.fs import listing as scanning
+from aioprefetch.services.fs.accessor import SUSPENDED_SCANS_MAX
+from aioprefetch.services.fs.listing import STAT_BATCH
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, StatRequest, WriteRequest
 
@@ -90,39 +92,49 @@ async def test_a_suspended_listing_scans_a_directory_once(
     for number in range(50):
         (root / f"{number:02}").write_bytes(b"")
     scans: list[int] = []
-    original = scanning.Scan._children
+    scandir = os.scandir
 
-    def counting(self: scanning.Scan, *arguments: object) -> list[str]:
+    def counting(descriptor: int) -> Any:
         scans.append(1)
-        return original(self, *arguments)  # type: ignore[arg-type]
+        return scandir(descriptor)
 
-    monkeypatch.setattr(scanning.Scan, "_children", counting)
+    monkeypatch.setattr(os, "scandir", counting)
     assert len(await listed(accessor, "", page=10)) == 50
     assert len(scans) == 1
 
 
 async def test_suspended_listings_are_few(accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing that was dropped starts again from its token, without a gap."""
-    monkeypatch.setattr(accessor_module, "SUSPENDED_SCANS_MAX", 1)
-    for name in "abcd":
+    """The oldest listing that was left starts again from its token, without a gap; the latest goes on."""
+    names = [f"{number:03}" for number in range(SUSPENDED_SCANS_MAX + 4)]
+    for name in names:
         (root / name).write_bytes(b"")
-    first = await accessor.list_page(ListRequest(path="", page_entries_max=2))
-    other = await accessor.list_page(ListRequest(path="", recursive=True, page_entries_max=1))
-    rest = await accessor.list_page(ListRequest(path="", page_token=first.next_token))
-    assert [entry.path for entry in (*first.entries, *rest.entries)] == ["a", "b", "c", "d"]
-    assert other.next_token == "a"
+    tokens = []
+    for start in range(SUSPENDED_SCANS_MAX + 1):
+        request = ListRequest(path="", start_after=names[start - 1] if start else None, page_entries_max=2)
+        tokens.append((await accessor.list_page(request)).next_token)
+    scans: list[int] = []
+    scandir = os.scandir
+
+    def counting(descriptor: int) -> Any:
+        scans.append(1)
+        return scandir(descriptor)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    for start, scanned in ((len(tokens) - 1, 0), (0, 1)):
+        rest = await accessor.list_page(ListRequest(path="", page_token=tokens[start]))
+        assert [entry.path for entry in rest.entries] == names[start + 2 :]
+        assert len(scans) == scanned
 
 
-async def test_many_entries_in_one_directory(
-    accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
-) -> None:
-    monkeypatch.setattr(scanning, "STAT_BATCH", 7)
-    for number in range(40):
-        (root / f"{number:02}").write_bytes(b"x" * number)
-    (root / "20d").mkdir()
-    (root / "20d" / "x").write_bytes(b"")
+async def test_many_entries_in_one_directory(accessor: Accessor, root: Path, runtime: Runtime) -> None:
+    """More than are looked at in one go."""
+    count = 2 * STAT_BATCH + 7
+    for number in range(count):
+        (root / f"{number:04}").write_bytes(b"x" * (number % 50))
+    (root / "0020d").mkdir()
+    (root / "0020d" / "x").write_bytes(b"")
     found = await listed(accessor, "", recursive=True)
-    assert len(found) == 41
+    assert len(found) == count + 1
     assert [entry.path for entry in found] == sorted(entry.path for entry in found)
     assert runtime.counters["object_list_request"] == 1
 
@@ -180,12 +192,12 @@ async def test_a_deep_tree_needs_no_recursion(accessor: Accessor, monkeypatch: p
     key = "/".join(["d"] * 60)
     await accessor.write(WriteRequest(path=key), b"x")
     depths: list[int] = []
-    original = scanning.Scan._children
+    scandir = os.scandir
 
-    def counting(self: scanning.Scan, *arguments: object) -> list[str]:
+    def counting(descriptor: int) -> Any:
         depths.append(len(inspect.stack(0)))
-        return original(self, *arguments)  # type: ignore[arg-type]
+        return scandir(descriptor)
 
-    monkeypatch.setattr(scanning.Scan, "_children", counting)
+    monkeypatch.setattr(os, "scandir", counting)
     assert [entry.path for entry in await listed(accessor, "", recursive=True)] == [key]
     assert (len(depths), max(depths)) == (60, min(depths))

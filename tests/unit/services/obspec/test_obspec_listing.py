@@ -38,9 +38,9 @@ class Deep:
         """As obspec has it: a plain function that returns an iterator."""
         self.listings += 1
         under = f"{prefix}/" if prefix else ""
-        return self._list([key for key in self.keys if key.startswith(under) and (offset is None or key > offset)])
+        return self.in_pages([key for key in self.keys if key.startswith(under) and (offset is None or key > offset)])
 
-    async def _list(self, keys: list[str]) -> AsyncIterator[list[Any]]:
+    async def in_pages(self, keys: list[str]) -> AsyncIterator[list[Any]]:
         for start in range(0, len(keys), 4):
             yield [meta(key) for key in keys[start : start + 4]]
 
@@ -107,7 +107,7 @@ async def test_a_token_works_again_and_without_its_listing(store: Any, monkeypat
 async def test_a_store_that_breaks_its_order_is_found_out() -> None:
     """An entry may be missing then, so it is no listing; nor is it tried again."""
     store = FromMemory()
-    store.lists = lambda prefix, **options: Deep([])._list(["d/b", "d/a"])
+    store.lists = lambda prefix, **options: Deep([]).in_pages(["d/b", "d/a"])
     async with Operator.bare(ObspecStore(store)) as op:
         with pytest.raises(ProtocolError) as caught:
             await pages(op)

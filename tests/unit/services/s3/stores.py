@@ -8,8 +8,8 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
+from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.reads import S3Reads
 from aioprefetch.services.s3.signatures import Signed
 from aioprefetch.testing.faults import ReceivedRequest
 from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
@@ -26,7 +26,7 @@ class Store:
 
     async def create_bucket(self) -> None:
         """Create the bucket."""
-        await (await self.client.connected()).create_bucket(Bucket=self.service.bucket)
+        await (await self.client.connected()).client.create_bucket(Bucket=self.service.bucket)
 
     async def put(self, path: str, data: bytes, **fields: Any) -> Metadata:
         """Write an object whole."""
@@ -40,9 +40,8 @@ class Store:
 
     def signed(self, path: str) -> Signed:
         """The signature that is kept for an object."""
-        accessor: Any = self.accessor
-        reads: S3Reads = accessor._reads
-        found = reads.signatures.find(ReadRequest(path=path))
+        assert isinstance(self.accessor, S3Accessor)
+        found = self.accessor.reads.signatures.find(ReadRequest(path=path))
         assert found is not None
         return found
 
@@ -75,8 +74,8 @@ def open_store(server: Any, bucket: str, runtime: Runtime, **options: Any) -> St
         options.setdefault("secret_access_key", server.secret_access_key)
     service = S3(bucket=bucket, endpoint_url=server.endpoint_url, **options)
     accessor = service.build(runtime)
-    client: S3Client = accessor._client  # type: ignore[attr-defined]  # the one that its calls go through
-    return Store(service, accessor, client, server)
+    assert isinstance(accessor, S3Accessor)
+    return Store(service, accessor, accessor.client, server)
 
 
 def signed_by(request: ReceivedRequest) -> str:

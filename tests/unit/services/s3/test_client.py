@@ -175,7 +175,7 @@ async def test_the_pool_is_wider_than_the_gate_before_it(store: Callable[..., St
     """Otherwise requests would queue where no deadline reaches them."""
     async with FaultServer(OBJECTS) as server:
         opened = store(server)
-        config = (await opened.client.connected()).meta.config
+        config = (await opened.client.connected()).client.meta.config
         assert config.max_pool_connections > opened.client.runtime.options.concurrency
         assert config.retries["total_max_attempts"] == 1
         assert opened.service.connections(64) == 72

@@ -173,7 +173,7 @@ async def test_endpoint_and_region_are_those_of_botocore(write: Write, runtime: 
     write("config", "[default]\nendpoint_url = http://127.0.0.1:9\nregion = r-1\n")
     write("credentials", f"[default]\n{KEY}".replace("{}", "AKIA1"))
     service = S3(bucket="bucket")
-    client = await S3Client(service, runtime).connected()
+    client = (await S3Client(service, runtime).connected()).client
     assert client.meta.endpoint_url == service.info.endpoint == "http://127.0.0.1:9"
     assert client.meta.region_name == service.info.region == "r-1"
     url = await client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})

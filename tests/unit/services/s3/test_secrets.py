@@ -184,7 +184,7 @@ async def test_debug_lines_hold_no_secret(
     async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
         opened = store(server, **{**CANARIES, **options})
         await failures(opened)
-        url = await (await opened.client.connected()).generate_presigned_url(
+        url = await (await opened.client.connected()).client.generate_presigned_url(
             "get_object", Params={"Bucket": "bucket", "Key": "k"}
         )
     await asyncio.sleep(0)

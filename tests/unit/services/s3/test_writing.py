@@ -19,7 +19,7 @@ CREATED = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMult
 
 async def uploads(store: Store) -> list[Any]:
     """The uploads that were neither completed nor aborted."""
-    client = await store.client.connected()
+    client = (await store.client.connected()).client
     return list((await client.list_multipart_uploads(Bucket=store.service.bucket)).get("Uploads") or [])
 
 

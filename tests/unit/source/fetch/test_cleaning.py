@@ -13,10 +13,11 @@ from aioprefetch.errors import ConfigInvalid, NotFound, PermissionDenied, StateC
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.fetch.cleaning import MARKER_NAME, Cleaner, CleanOptions, move_directories
+from aioprefetch.source.fetch.cleaning import MARKER_NAME, PIECE_BYTES, Cleaner, CleanOptions, move_directories
 from aioprefetch.source.fetch.cleaning_notes import DEAD, DeadLists, version_of
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.reading import failures, quarantine_to
+from aioprefetch.source.reading import quarantine_to
+from aioprefetch.source.reading.failures import quarantine_line
 from aioprefetch.source.record import Record
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.ids import checks
@@ -26,7 +27,8 @@ from tests.unit.source.fetch.fakes import FakeState
 class Scene:
     """A store with a source in ``in/``, and records of what was planned."""
 
-    def __init__(self, mode: Any = "delete", *faults: Injection) -> None:
+    def __init__(self, mode: Any = "delete", *faults: Injection, **options: int) -> None:
+        self.cleaner_options = options
         self.service = Memory()
         self.root = Operator.bare(self.service)
         self.source = Operator.bare(Memory(root="in", _private=self.service.store)).layer(FaultLayer(faults))
@@ -37,7 +39,9 @@ class Scene:
         self.restart()
 
     def restart(self) -> None:
-        self.cleaner = Cleaner(self.state, self.source, (self.root, f"state/{MARKER_NAME}"), self.options)
+        self.cleaner = Cleaner(
+            self.state, self.source, (self.root, f"state/{MARKER_NAME}"), self.options, **self.cleaner_options
+        )
 
     async def plan(self, *items: FetchItem) -> None:
         seq = self.state.head.seq + 1
@@ -92,12 +96,11 @@ async def test_a_file_is_not_moved_over_another_one(caplog: pytest.LogCaptureFix
         assert "'in/x/a': it is not moved to 'done/x/a', where another file is" in caplog.text
 
 
-async def test_a_move_that_was_killed_after_the_copy_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy may have another ETag, or the same one."""
-    monkeypatch.setattr("aioprefetch.source.fetch.cleaning.PIECE_BYTES", 3)
+async def test_a_move_that_was_killed_after_the_copy_is_finished() -> None:
+    """The copy may have another ETag, or the same one. It is compared piece by piece."""
     for etag in (None, "e"):
         scene = Scene("move")
-        file = await scene.put("x/a", b"first.")
+        file = await scene.put("x/a", b"first." * (PIECE_BYTES // 4))
         await scene.root.copy("in/x/a", "done/x/a")
         if etag is not None:
             objects = scene.service.store.objects
@@ -317,11 +320,8 @@ async def test_failed_files_are_tried_again_with_the_next_commit_and_by_the_next
     assert scene.cleaner.counts == {"cleaned": 1, "failed": 1}
 
 
-async def test_a_store_that_refuses_everything_leaves_the_records_to_a_later_commit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("aioprefetch.source.fetch.cleaning.FAILED_MAX", 2)
-    scene = Scene("delete", Injection(operation="delete", error=Unavailable, times=3))
+async def test_a_store_that_refuses_everything_leaves_the_records_to_a_later_commit() -> None:
+    scene = Scene("delete", Injection(operation="delete", error=Unavailable, times=3), failed_max=2)
     await scene.plan(*[FetchItem(await scene.put(name)) for name in "abc"])
     await scene.commit(1)
     assert scene.keys() == ["in/a", "in/b", "in/c"]
@@ -368,7 +368,7 @@ async def test_cleaning_reads_the_list_that_a_task_writes() -> None:
     async with Operator.bare(Memory()) as operator:
         file = SourceFile("a\u2028b/ü\n.jsonl", 10, "e", "v", 5)
         for label, item in (("000000000007-0", FetchItem(file)), ("000000000008-1", FetchItem(file, 1, 2))):
-            line = failures._line("memory://x", item, "corrupt", NotFound("no"))
+            line = quarantine_line("memory://x", item, "corrupt", NotFound("no"))
             await quarantine_to(operator, f"s/{DEAD}{label}.jsonl")((line, line))
         lists = DeadLists(operator, "s/")
         assert await lists.files(6, 7) == await lists.files(7, 8) == {version_of(file)}

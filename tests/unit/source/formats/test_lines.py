@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.source.formats import lines as lines_module
 from aioprefetch.source.formats.csv_records import Quoting, RecordCutter, record_spans
 from aioprefetch.source.formats.lines import LineCutter, LineEnds
 from aioprefetch.testing.conformance.ids import checks
@@ -72,9 +71,8 @@ def test_a_separator_that_overlaps_itself_is_found_from_the_left(data: bytes, si
     assert [line for _, part in found for _, line in oracle(part, b"||")] == [one for _, one in oracle(data, b"||")]
 
 
-def test_a_line_longer_than_memory_allows_is_an_error_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "RECORD_BYTES_MAX", 100)
-    cutter = LineCutter(LineEnds(None), path="dir/k")
+def test_a_line_longer_than_memory_allows_is_an_error_with_its_place() -> None:
+    cutter = LineCutter(LineEnds(None), path="dir/k", record_bytes_max=100)
     cutter.push(b"short\n")
     with pytest.raises(UntrustedMetadata, match="longer than 100 bytes") as caught:
         cut(b"x" * 200, [10], cutter)

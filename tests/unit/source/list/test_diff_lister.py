@@ -20,7 +20,7 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.values import ListRequest
 from tests.benches.dict_index import Consumer, DictIndex
-from tests.benches.simulated_bucket import SimulatedBucket
+from tests.benches.simulated_bucket import SimulatedBucket, hurried
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=4)
 
@@ -81,8 +81,7 @@ async def test_overwritten_gone_and_returned_files_are_reported(bucket: Simulate
     reported = {change.file.key: change.kind for change in await one.through()}
     assert reported == {"k03": "overwritten", "k05": "gone", "a": "new"}
     assert await one.through() == []
-    bucket.objects["k05"] = kept
-    bucket._sorted = None
+    bucket.restore("k05", kept)
     assert [(change.file.key, change.kind) for change in await one.through()] == [("k05", "returned")]
 
 
@@ -153,8 +152,7 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
 
     async with bucket.operator() as operator:
         known = DictIndex()
-        lister = DiffLister(operator, "", EAGER, known)
-        lister._timer.wait = _at_once  # type: ignore[method-assign]
+        lister = DiffLister(operator, "", EAGER, known, clock=hurried())
         one = Consumer(lister, known)
         bucket.on_request = fail
         for _ in range(300):
@@ -165,10 +163,6 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
         bucket.on_request = None
         await one.through()
     assert len(one.delivered) == one.delivered.total() == 40
-
-
-async def _at_once() -> None:
-    return None
 
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
@@ -194,10 +188,6 @@ def test_missing_keys_are_found_in_sorted_runs() -> None:
         spill.close()
 
 
-async def _sleepless() -> None:
-    await asyncio.sleep(0)
-
-
 class FailingKnown(DictIndex):
     """One look-up fails, counted from the beginning."""
 
@@ -221,8 +211,7 @@ async def test_a_page_whose_lookup_failed_is_reported_later(
     for number in range(12):
         bucket.put(f"k{number:02}")
     known = FailingKnown(at)
-    lister = DiffLister(operator, "", EAGER, known)
-    lister._timer.wait = _sleepless  # type: ignore[method-assign]
+    lister = DiffLister(operator, "", EAGER, known, clock=hurried())
     one = Consumer(lister, known)
     lister.finish_by(10**9)
     with pytest.raises(Unavailable):

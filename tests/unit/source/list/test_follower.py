@@ -15,15 +15,16 @@ from aioprefetch.source.record import Record
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.ids import checks
 from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.simulated_bucket import hurried
 from tests.unit.source.list.followed_state import FollowedState
 
 EAGER = ListOptions(interval_seconds=0.0)
 
 
-def follower(state: FollowedState) -> Consumer:
+def follower(state: FollowedState, **options: int) -> Consumer:
     """A consumer that knows nothing yet."""
     known = DictIndex()
-    return Consumer(Follower(state, EAGER, known), known)
+    return Consumer(Follower(state, EAGER, known, **options), known)
 
 
 def kinds_of(changes: list[object]) -> list[tuple[str, str]]:
@@ -128,10 +129,9 @@ async def test_a_name_that_was_gone_in_between_is_reported_as_new() -> None:
     assert await until_idle(one) == [("gone", "x"), ("new", "x")]
 
 
-async def test_records_are_read_once_and_no_more_than_a_page_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioprefetch.source.list.follower.KNOWN_FILES", 20)
+async def test_records_are_read_once_and_no_more_than_a_page_needs() -> None:
     state = FollowedState()
-    one = follower(state)
+    one = follower(state, page_files=20)
     await one.until_idle()
     for number in range(60):
         files = 1 if number < 30 else 15
@@ -236,12 +236,11 @@ async def test_a_run_that_ends_goes_to_the_newest_record() -> None:
 
 async def test_other_states_and_older_copies_are_refused() -> None:
     state = FollowedState()
-    one = Follower(state, EAGER, DictIndex())
+    one = Follower(state, EAGER, DictIndex(), clock=hurried())
     with pytest.raises(InvalidArgument, match="TailAndSweep"):
         await one.page(TailAndSweep())
     with pytest.raises(StateConflict, match="'else'"):
         await one.page(Follow(state="else"))
-    one._timer.succeeded()
     with pytest.raises(StateConflict, match="older copy"):
         await one.page(Follow(state="other", seq=7, through=7, backfill_key=None))
 

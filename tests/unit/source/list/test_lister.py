@@ -154,8 +154,7 @@ async def test_a_name_is_dispatched_at_most_once(bucket: SimulatedBucket, operat
     assert [(change.kind, change.file.key) for change in await one.through()] == [("gone", "k004")]
     for _ in range(20):
         assert await one.trigger() == []
-    bucket.objects["k004"] = kept
-    bucket._sorted = None
+    bucket.restore("k004", kept)
     assert [(change.kind, change.file.key) for change in await one.through()] == [("returned", "k004")]
     assert await one.through() == []
     assert set(one.delivered.values()) == {1}

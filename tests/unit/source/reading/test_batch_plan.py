@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.fetch import partitioning
 from aioprefetch.source.fetch.partitioning import partition_count
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
@@ -122,15 +121,14 @@ async def test_footers_are_read_only_where_they_help() -> None:
 
 @checks("source:F1")
 @pytest.mark.parametrize("split", [None, True, False])
-async def test_large_files_are_cut_between_row_groups(monkeypatch: pytest.MonkeyPatch, split: bool | None) -> None:
+async def test_large_files_are_cut_between_row_groups(split: bool | None) -> None:
     """Unless it is refused: a batch of one huge file uses all cores."""
-    monkeypatch.setattr(partitioning, "PARTITION_BYTES_MIN", 10_000)
     async with Shelf() as shelf:
         data = parquet(pa.table({"n": range(40_000)}), row_group_size=1000, use_dictionary=False, compression="none")
         for key in ("a.parquet", "b.parquet"):
             await shelf.put(key, data)
         await shelf.put("bad.parquet", b"x" * 200_000)
-        options = PartitionOptions(slots=4, split_files=split)
+        options = PartitionOptions(target_bytes=2 * len(data) // 4 + 1, split_files=split)
         parts = await plan_batch(shelf.operator, ListOptions(glob="[ab].parquet"), options, FormatOptions())
         items = [item for part in parts for item in part]
         assert all(item.row_groups for item in items) == (split is not False)
@@ -143,11 +141,13 @@ async def test_large_files_are_cut_between_row_groups(monkeypatch: pytest.Monkey
         assert {item.file.key for part in parts for item in part} == {"bad.parquet"}
 
 
-async def test_lines_are_cut_anywhere_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitioning, "PARTITION_BYTES_MIN", 1000)
+async def test_lines_are_cut_anywhere_and_read_once() -> None:
     async with Shelf() as shelf:
-        await shelf.put("a.jsonl", jsonl([{"n": number} for number in range(3000)]))
-        await shelf.put("b.jsonl", jsonl([{"n": number} for number in range(3000, 3100)]))
-        parts = await plan_batch(shelf.operator, ListOptions(), PartitionOptions(slots=4), FormatOptions())
+        large = jsonl([{"n": number} for number in range(3000)])
+        small = jsonl([{"n": number} for number in range(3000, 3100)])
+        await shelf.put("a.jsonl", large)
+        await shelf.put("b.jsonl", small)
+        options = PartitionOptions(target_bytes=(len(large) + len(small)) // 4 + 1)
+        parts = await plan_batch(shelf.operator, ListOptions(), options, FormatOptions())
         assert len(parts) == 4
         assert await numbers_of(shelf, parts) == list(range(3100))

@@ -215,7 +215,7 @@ async def test_s3_keeps_writers_apart_or_is_refused(
     )
     async with ap.Operator(service) as operator:
         client = S3Client(service, operator.runtime())
-        await (await client.connected()).create_bucket(Bucket=service.bucket)
+        await (await client.connected()).client.create_bucket(Bucket=service.bucket)
         if server == "rclone_server":  # It takes conditions of writes and ignores them.
             with pytest.raises(ConfigInvalid, match="created an object a second time"):
                 await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
