@@ -32,7 +32,7 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     if total is not None:
         start, size = request.offset, request.size or 0
     else:
-        start, size, total = _checked_range(request, response)
+        start, size, total = fully_checked_range(request, response)
     return ReadHead(
         start=start,
         size=size,
@@ -125,7 +125,7 @@ def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None
     return total if total >= end and response.content_length in (None, size) else None
 
 
-def _checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[int, int, int | None]:
+def fully_checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[int, int, int | None]:
     """Start, size and total of a response that is not exactly the requested range, checked step by step."""
     total: int | None
     # Some servers (rclone's S3, for one) respond to a range with 200 and a correct Content-Range: that is accepted too.

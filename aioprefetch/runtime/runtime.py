@@ -235,13 +235,6 @@ class RuntimeFamily:
                     gauges.update(runtime.gauged())
         return total.snapshot(gauges)
 
-    def live(self) -> list[Runtime]:
-        """Every open runtime in this process, whatever its loop."""
-        if self._generation != _generation:
-            return []
-        with self._lock:
-            return [runtime for runtime in self._runtimes.values() if not runtime.closed]
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
 

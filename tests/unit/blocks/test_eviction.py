@@ -12,7 +12,7 @@ from aioprefetch.blocks.file import ReaderPosition
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, resident_blocks, settle
+from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
 
 BLOCK = 64 * KIB
 
@@ -170,14 +170,17 @@ async def test_footers_of_closed_files_stay_when_parts_of_blocks_go() -> None:
 async def test_a_file_whose_last_part_was_evicted_is_forgotten() -> None:
     paths = [f"{number}.parquet" for number in range(5)]
     async with bench(memory_bytes=2 * BLOCK) as b:
+        store = BlockStore.of(b.runtime)
         await read_footers(b, *paths)
+        files = list(store.files.values())
         async with b.reader() as reader:
             for block in range(16):
                 await reader.read_at(block * BLOCK, 10)
+            files.append(file_of(reader))
         await settle()
-        store = BlockStore.of(b.runtime)
         store.reclaim(2 * BLOCK, "demand")
-        assert (store.files, store._newest) == ({}, {})
+        assert store.files == {}
+        assert [store.newest(file.name, file.grid.block_bytes) for file in files] == [None] * len(files)
 
 
 async def test_an_evicted_part_of_a_block_counts_and_is_published() -> None:
