@@ -10,6 +10,7 @@ from aioprefetch.errors import InvalidArgument, StateConflict
 from aioprefetch.source.cursor import Follow, TailAndSweep
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.list import Follower
+from aioprefetch.source.list.follower import KNOWN_FILES
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.record import Record
 from aioprefetch.testing import run_virtual
@@ -21,10 +22,10 @@ from tests.unit.source.list.followed_state import FollowedState
 EAGER = ListOptions(interval_seconds=0.0)
 
 
-def follower(state: FollowedState, **options: int) -> Consumer:
+def follower(state: FollowedState, page_files: int = KNOWN_FILES) -> Consumer:
     """A consumer that knows nothing yet."""
     known = DictIndex()
-    return Consumer(Follower(state, EAGER, known, **options), known)
+    return Consumer(Follower(state, EAGER, known, page_files=page_files), known)
 
 
 def kinds_of(changes: list[object]) -> list[tuple[str, str]]:
