@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import MissingDependency
 
-# Not on first use: the function has the name of its module, and importing that later would put the module in its place.
-from aioprefetch.spark.map_batches import map_batches
-
 if TYPE_CHECKING:
     from aioprefetch.spark.data_source import AioPrefetchDataSource
     from aioprefetch.spark.session import read, register, stream
-    from aioprefetch.spark.warm_operator import WarmOperator, with_operator
+    from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
 
 __all__ = ["AioPrefetchDataSource", "WarmOperator", "map_batches", "read", "register", "stream", "with_operator"]
 
-# The others load on first use: a worker that runs a UDF needs no data source.
+# All load on first use: a worker that runs a UDF needs no data source.
 _MODULES = {
     "AioPrefetchDataSource": "aioprefetch.spark.data_source",
-    "WarmOperator": "aioprefetch.spark.warm_operator",
+    "WarmOperator": "aioprefetch.spark.udf",
+    "map_batches": "aioprefetch.spark.udf",
     "read": "aioprefetch.spark.session",
     "register": "aioprefetch.spark.session",
     "stream": "aioprefetch.spark.session",
-    "with_operator": "aioprefetch.spark.warm_operator",
+    "with_operator": "aioprefetch.spark.udf",
 }
 
 

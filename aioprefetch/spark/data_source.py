@@ -15,13 +15,12 @@ from pyspark.sql.types import StructType
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
-from aioprefetch.spark.batch_reader import SAFE_SINCE, BatchReader, FilteringBatchReader, is_safe
 from aioprefetch.spark.hadoop import Found, from_files
-from aioprefetch.spark.inference import Inferred, batch_fields, projected, stream_fields, with_policy
 from aioprefetch.spark.operators import explaining
-from aioprefetch.spark.option_names import check_scope
+from aioprefetch.spark.options import check_scope
+from aioprefetch.spark.readers import SAFE_SINCE, BatchReader, FilteringBatchReader, StreamReader, is_safe
+from aioprefetch.spark.schema import Inferred, batch_fields, projected, stream_fields, with_policy
 from aioprefetch.spark.settings import SourceSettings, parse_options
-from aioprefetch.spark.stream_reader import StreamReader
 
 NAME = "aioprefetch"
 

@@ -25,7 +25,7 @@ from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
-from aioprefetch.spark.option_names import OPTIONS
+from aioprefetch.spark.options import OPTIONS
 from aioprefetch.spark.settings import SourceSettings
 from aioprefetch.spark.source_url import SourceUrl
 

@@ -1,4 +1,4 @@
-"""Schemas of Spark and of Arrow, as Spark's Python data sources demand them of each other.
+"""The schema of a source in Spark and in Arrow. If the user gives none, it is inferred from a sample of the files.
 
 Spark accepts a record batch only if its schema equals its own one exactly: order, types, and what may be null.
 """
@@ -7,14 +7,34 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from aioprefetch.errors import ConfigInvalid, Unsupported, excerpt
+from aioprefetch.errors import ConfigInvalid, StateConflict, Unsupported, UntrustedMetadata, excerpt
+from aioprefetch.operator.operator import Operator
+from aioprefetch.source.options import RESCUED_COLUMN, UnknownFields
+from aioprefetch.source.reading import infer_schema, list_files
+from aioprefetch.spark.operators import locate, source_operator, state_operator
+from aioprefetch.spark.settings import SourceSettings, with_location
+from aioprefetch.spark.stream_metadata import SCHEMA_NAME, keep, read_kept, resolved
+from aioprefetch.sync import run
 
 # The type, not a field of that name.
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?=$|[>,])")
@@ -99,3 +119,191 @@ def _nullable(kind: DataType, *, nulls: DataType | None = None) -> DataType:
             [StructField(one.name, _nullable(one.dataType, nulls=nulls), True, one.metadata) for one in kind.fields]
         )
     return kind
+
+
+METADATA_FIELDS = {
+    "_file": StructField("_file", StringType()),
+    "_offset": StructField("_offset", LongType()),
+    "_etag": StructField("_etag", StringType()),
+    "_mtime": StructField("_mtime", TimestampType()),
+}
+
+
+# A stream starts before a large bucket is listed to its end: its schema is inferred from at most this many keys.
+STREAM_KEYS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """All fields of a source whose user gave none, and the names of those whose values stand in directories."""
+
+    schema: StructType
+    directories: tuple[str, ...] = ()
+
+
+def batch_fields(settings: SourceSettings) -> Inferred:
+    """The fields of a batch without a schema of the user."""
+    return run(_batch_fields(settings))
+
+
+def stream_fields(settings: SourceSettings) -> Inferred:
+    """The fields of a stream without a schema of the user: those of its first start, stored with the state."""
+    return run(_kept_fields(settings))
+
+
+def projected(fields: Inferred, settings: SourceSettings) -> StructType:
+    """The schema of a DataFrame of these fields: narrowed to ``columns``, with the metadata columns."""
+    return with_metadata(_projected(fields.schema, settings), settings)
+
+
+def with_policy(settings: SourceSettings, fields: Inferred | None, policy: UnknownFields) -> SourceSettings:
+    """The settings with a policy for unknown fields of an inferred schema, unless an option sets one.
+
+    With ``columns``, or with a schema of the user, the user chose which fields are left out.
+    """
+    if fields is None or settings.columns is not None or settings.formats.unknown_fields is not None:
+        return settings
+    return replace(settings, formats=replace(settings.formats, unknown_fields=policy), is_inferred=True)
+
+
+def with_metadata(schema: StructType, settings: SourceSettings) -> StructType:
+    """A schema with the requested metadata columns, and the one for rescued fields, where it lacks them.
+
+    Everything is nullable, as in the schemas of Spark's own readers of files.
+    """
+    names = set(schema.names)
+    return nullable(StructType([*schema.fields, *(field for field in _added(settings) if field.name not in names)]))
+
+
+def _added(settings: SourceSettings) -> list[StructField]:
+    wanted = [METADATA_FIELDS[name] for name in settings.metadata_columns]
+    if settings.formats.unknown_fields == "rescue":
+        wanted = [StructField(RESCUED_COLUMN, StringType()), *wanted]
+    return wanted
+
+
+def _check_added(settings: SourceSettings, schema: StructType) -> None:
+    """``ConfigInvalid`` if columns were requested that the schema of the user lacks."""
+    missing = [field for field in _added(settings) if field.name not in schema.names]
+    if missing:
+        names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
+        raise ConfigInvalid(
+            f"metadataColumns or unknownFields=rescue ask for columns that the schema lacks: add {names} to what "
+            "schema() is given, or use aioprefetch.spark.read and stream, which do",
+            operation="configure",
+        )
+
+
+async def _batch_fields(settings: SourceSettings) -> Inferred:
+    """All fields of the files that exist now."""
+    settings = with_location(settings, await locate(settings))
+    return await _sampled(source_operator(settings), settings, None)
+
+
+async def _kept_fields(settings: SourceSettings) -> Inferred:
+    """All fields of a stream at its first start. ``StateConflict`` if that was a stream of another source."""
+    store = state_operator(settings)
+    kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
+    if kept is None:
+        place = await resolved(settings, store)
+        found = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
+        body = {"url": settings.url, "schema": json.loads(found.schema.json()), "directories": [*found.directories]}
+        kept = await keep(store, SCHEMA_NAME, body)
+    return _checked(kept, settings, store)
+
+
+async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int | None) -> Inferred:
+    listing, formats = settings.listing, settings.formats
+    files = list_files(operator, formats, glob=listing.glob, hidden_files=listing.hidden_files)
+    async with aclosing(files):
+        found = await infer_schema(
+            operator,
+            files,
+            formats,
+            read=settings.reading,
+            glob=listing.glob,
+            on_corrupt=settings.failures.on_corrupt,
+            keys_max=keys_max,
+        )
+    return Inferred(spark_schema(found.schema), found.directories)
+
+
+def _projected(schema: StructType, settings: SourceSettings) -> StructType:
+    if settings.columns is None:
+        return schema
+    names = set(schema.names)
+    more = [field for name, field in METADATA_FIELDS.items() if name not in names]
+    return narrowed(StructType([*schema.fields, *more]), settings.columns)
+
+
+def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> Inferred:
+    if kept["url"] != settings.url:
+        raise StateConflict(
+            f"the state at {store.info.url} is of a stream of {kept['url']}, not of {settings.url}: give each source a "
+            "state location of its own",
+            operation="read_state",
+            path=SCHEMA_NAME,
+        )
+    try:
+        schema = StructType.fromJson(kept["schema"])
+        # States of earlier versions lack the columns in directories.
+        return Inferred(schema, tuple(schema[name].name for name in kept.get("directories", ())))
+    except Exception as error:  # The parser raises errors of many kinds.
+        raise UntrustedMetadata(
+            f"the schema that was kept with the state at {store.info.url} cannot be read: {error}",
+            operation="read_state",
+            path=SCHEMA_NAME,
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileFields:
+    """The fields of files beside the schema of a reader.
+
+    ``filtered`` are those that filters name and the schema lacks: they are read for the filter alone. ``known`` are all
+    fields, where the schema has only some and that matters. ``directories`` are the names of fields of an inferred
+    schema whose values stand in directories.
+    """
+
+    filtered: StructType | None = None
+    known: StructType | None = None
+    directories: tuple[str, ...] = ()
+
+
+def file_fields_of_batch(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
+    """The file fields of a batch. Files are sampled only if needed, and not again after ``found``."""
+    return _file_fields(settings, schema, found, batch_fields)
+
+
+def file_fields_of_stream(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
+    """The file fields of a stream."""
+    return _file_fields(settings, schema, found, stream_fields)
+
+
+def _file_fields(
+    settings: SourceSettings,
+    schema: StructType,
+    found: Inferred | None,
+    infer: Callable[[SourceSettings], Inferred],
+) -> FileFields:
+    _check_added(settings, schema)
+    missing = _missing_of_filters(settings, schema)
+    directories = () if found is None else found.directories
+    is_projected = settings.columns is not None and not settings.formats.drops_unknown
+    if settings.file_schema is not None:
+        everything = schema_from_json(settings.file_schema)
+        return FileFields(narrowed(everything, missing) if missing else None, everything)
+    if not missing and not is_projected:
+        return FileFields(directories=directories)
+    found = found or infer(settings)
+    return FileFields(
+        narrowed(found.schema, missing) if missing else None,
+        found.schema if is_projected else None,
+        directories,
+    )
+
+
+def _missing_of_filters(settings: SourceSettings, schema: StructType) -> list[str]:
+    names = {name.lower() for name in (*schema.names, *METADATA_FIELDS)}
+    named = dict.fromkeys(clause[0] for one in settings.reading.filters or () for clause in one)
+    return [name for name in named if name.lower() not in names]

@@ -14,10 +14,8 @@ from pyspark.sql.types import StructType
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.data_source import NAME, AioPrefetchDataSource
 from aioprefetch.spark.hadoop import TIME_ZONE, Found, from_session
-from aioprefetch.spark.inference import with_metadata
-from aioprefetch.spark.option_names import check_scope, option_name
-from aioprefetch.spark.option_values import filters_to_text
-from aioprefetch.spark.schema import narrowed
+from aioprefetch.spark.options import check_scope, filters_to_text, option_name
+from aioprefetch.spark.schema import narrowed, with_metadata
 from aioprefetch.spark.settings import parse_options
 
 # The settings that each session registered last, so that it registers only changed ones.

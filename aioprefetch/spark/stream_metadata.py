@@ -13,7 +13,7 @@ from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.state.checksummed_json import seal, unseal
 from aioprefetch.spark.operators import locate
-from aioprefetch.spark.option_names import OPTIONS
+from aioprefetch.spark.options import OPTIONS
 from aioprefetch.spark.settings import SourceSettings, with_location
 from aioprefetch.spark.source_url import SourceUrl
 

@@ -16,7 +16,7 @@ from aioprefetch.source.options import (
     PartitionOptions,
     ReadOptions,
 )
-from aioprefetch.spark.option_names import _OPTIONS, OPEN_FILE_PREFIXES, PAGE, Option
+from aioprefetch.spark.options import _OPTIONS, OPEN_FILE_PREFIXES, PAGE, Option
 from tests.benches.doc_pages import code, rows_under
 from tests.benches.source_tree import ROOT
 
@@ -90,7 +90,7 @@ def test_prefixes_of_open_file() -> None:
 
 def test_how_many_files_a_batch_has_by_default() -> None:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
-    from aioprefetch.spark.stream_reader import FILES_MAX_DEFAULT
+    from aioprefetch.spark.readers import FILES_MAX_DEFAULT
 
     (row,) = [row for _, row in ROWS if row[0] == "`maxFilesPerTrigger`"]
     assert f" {FILES_MAX_DEFAULT} where none" in row[4]

@@ -14,10 +14,9 @@ from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, StateConflict, Unsupported, UntrustedMetadata
 from aioprefetch.source.state.checksummed_json import seal
-from aioprefetch.spark.batch_reader import BatchReader, FilteringBatchReader
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.operators import source_operator
-from aioprefetch.spark.stream_reader import FILES_MAX_DEFAULT, StreamReader
+from aioprefetch.spark.readers import FILES_MAX_DEFAULT, BatchReader, FilteringBatchReader, StreamReader
 from tests.spark.files import records, write_jsonl, write_parquet
 
 IDS = StructType().add("id", "long")

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState
 from aioprefetch.spark.data_source import AioPrefetchDataSource
-from aioprefetch.spark.stream_reader import StreamReader
+from aioprefetch.spark.readers import StreamReader
 from tests.spark.crash.kill_points import reached
 
 # Late enough that batches have been committed, early enough that there is work left.

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, StructField, StructType
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.spark.inference import FileFields, file_fields_of_batch, with_metadata
+from aioprefetch.spark.schema import FileFields, file_fields_of_batch, with_metadata
 from aioprefetch.spark.settings import parse_options
 
 FIELDS = {"a": LongType(), "b": StringType(), "c": DoubleType()}

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, TimedOut
-from aioprefetch.spark.map_batches import BatchMapping, map_batches
+from aioprefetch.spark.udf import BatchMapping, map_batches
 from aioprefetch.sync import run
 
 

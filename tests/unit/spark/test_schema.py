@@ -20,9 +20,8 @@ from pyspark.sql.types import (
 
 from aioprefetch.errors import ConfigInvalid, Unsupported
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.spark.batch_reader import clauses, is_safe
+from aioprefetch.spark.readers import ItemsPartition, clauses, is_safe
 from aioprefetch.spark.schema import arrow_schema, narrowed, spark_schema
-from aioprefetch.spark.task_reader import ItemsPartition
 
 
 def fields(**kinds: str | DataType) -> StructType:

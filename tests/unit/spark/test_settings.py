@@ -14,8 +14,17 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
-from aioprefetch.spark.option_names import OPTIONS, SECRETS, option_name
-from aioprefetch.spark.option_values import count, count_or_zero, filters, filters_to_text, seconds, size_bytes
+from aioprefetch.spark.options import (
+    OPTIONS,
+    SECRETS,
+    count,
+    count_or_zero,
+    filters,
+    filters_to_text,
+    option_name,
+    seconds,
+    size_bytes,
+)
 from aioprefetch.spark.settings import SourceSettings, parse_options
 from aioprefetch.testing.conformance.ids import checks
 

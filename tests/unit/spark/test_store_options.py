@@ -4,8 +4,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, Unavailable
 from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
-from aioprefetch.spark.settings import SourceSettings, parse_options
-from aioprefetch.spark.store_options import is_same_endpoint
+from aioprefetch.spark.settings import SourceSettings, is_same_endpoint, parse_options
 from aioprefetch.testing import Fault, FaultServer, Rule
 
 STORE = "http://store:9000"

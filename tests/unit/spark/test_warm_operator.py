@@ -16,8 +16,7 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
 from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
-from aioprefetch.spark.map_batches import map_batches
-from aioprefetch.spark.warm_operator import WarmOperator, with_operator
+from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
 from aioprefetch.sync import BlockingOperator
 from tests.benches.programs import run_program
 
@@ -221,7 +220,7 @@ import os
 os.environ["SPARK_PYTHON_RUNTIME"] = "PYTHON_WORKER"
 import pyarrow as pa
 from aioprefetch.spark import worker
-from aioprefetch.spark.warm_operator import WarmOperator
+from aioprefetch.spark.udf import WarmOperator
 recipe = WarmOperator({store!r})
 parent = recipe.blocking
 assert parent.read_at("k", 0, 2) == b"01"

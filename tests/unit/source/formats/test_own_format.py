@@ -25,7 +25,7 @@ from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.records import Joined, Parse, line_starts, parse_joined
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, infer_schema, list_files, plan_batch, read_items
-from aioprefetch.spark.option_names import OPTIONS, check_format
+from aioprefetch.spark.options import OPTIONS, check_format
 from aioprefetch.values import Entry
 from tests.unit.source.formats.written_files import new_operator
 

@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.spark.option_names import _SPARKS, OPTIONS, PAGE, check_scope, find_option
+from aioprefetch.spark.options import _SPARKS, OPTIONS, PAGE, check_scope, find_option
 from tests.benches.source_tree import ROOT
 
 

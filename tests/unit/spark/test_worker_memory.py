@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.spark.memory import (
+from aioprefetch.spark.worker import (
     BUDGET_BYTES_GUESSED_MAX,
     BUDGET_BYTES_MAX,
     BUDGET_BYTES_MIN,

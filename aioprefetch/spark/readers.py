@@ -1,0 +1,459 @@
+"""The readers of a batch and of a stream of files, and the part of both that runs in tasks.
+
+A batch is planned once for each DataFrame. A stream is a thin shell over ``FileSource``, driven by the micro-batch
+engine. Spark makes a stream reader in the process that plans the reading function, and another one in a process that
+lives as long as the query; only there it is asked for offsets, and only there the source is opened.
+
+Filters that Spark pushes into a scan need a safe version and the option ``pushFilters``. In Spark 4.3 and before, the
+planned read of a DataFrame is cached with its filters and used again for others: after ``df.where("part =
+2").count()``, ``df.count()`` counts the rows of part 2 alone. Spark also refuses a reader that has ``pushFilters`` at
+all while ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, and a reader cannot see that
+setting.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import re
+import uuid
+import zlib
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+)
+
+from aioprefetch.errors import ConfigInvalid, NotFound, StateConflict
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
+from aioprefetch.source.fetch.cleaning import CleanOptions, move_directories
+from aioprefetch.source.fetch.cleaning_notes import DEAD
+from aioprefetch.source.fetch.source import FileSource, StateLocation
+from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.formats import can_split
+from aioprefetch.source.offset import Offset
+from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN, AdmissionOptions
+from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
+from aioprefetch.spark import worker
+from aioprefetch.spark.operators import explaining, locate, operator_at, source_operator, state_operator
+from aioprefetch.spark.schema import FileFields, Inferred, arrow_schema, file_fields_of_batch, file_fields_of_stream
+from aioprefetch.spark.settings import SourceSettings, with_location
+from aioprefetch.spark.stream_metadata import keep_stream, resolved
+from aioprefetch.sync import iterate, run
+
+
+class BatchReader(DataSourceReader):
+    """All files that exist when the query is planned, each at its version of that time.
+
+    Plain data: Spark pickles the reader before it asks for partitions, so they carry all results of the planning.
+    """
+
+    def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
+        check_projection(settings, schema)
+        self._settings = settings
+        self._schema = schema
+        self._reader = TaskReader(settings, schema, file_fields_of_batch(settings, schema, inferred))
+        self._run = uuid.uuid4().hex
+
+    def partitions(self) -> list[InputPartition]:
+        """The files divided among tasks. ``NotFound`` where there are none, unless ``allowEmpty``."""
+        with explaining(self._settings):
+            return run(self._plan())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition, in a task."""
+        return self._reader.batches(partition)
+
+    async def _plan(self) -> list[InputPartition]:
+        settings = with_location(self._settings, await locate(self._settings))
+        operator = source_operator(settings)
+        parts = await plan_batch(
+            operator,
+            settings.listing,
+            settings.partitioning,
+            settings.formats,
+            schema=self._reader.filtered_schema,
+            filters=settings.reading.filters,
+            open_file=settings.reading.open_file,
+        )
+        if not parts and not settings.allow_empty:
+            await self._check_files(operator, settings)
+        root = settings.location.root
+        return [ItemsPartition(items, root=root, label=f"{self._run}-{n}") for n, items in enumerate(parts)]
+
+    async def _check_files(self, operator: Operator, settings: SourceSettings) -> None:
+        """``NotFound`` if there are no files. Files without work (empty, or filtered out) are fine."""
+        listing = settings.listing
+        files = list_files(operator, settings.formats, glob=listing.glob, hidden_files=listing.hidden_files)
+        async with aclosing(files):
+            async for _ in files:
+                return
+        which = "" if listing.glob is None else f" with glob={listing.glob!r}"
+        raise NotFound(
+            f"there are no files in {operator.info.url}{which}. If that is expected, give the option allowEmpty=true",
+            operation="plan_batch",
+        )
+
+
+class FilteringBatchReader(BatchReader):
+    """A reader for versions of Spark on which pushed filters are safe. Spark applies all filters again."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Keep the filters that ours can express, beside those of the options."""
+        pushed = clauses(filters, self._schema)
+        if pushed:
+            own = self._settings.reading.filters or [[]]
+            reading = replace(self._settings.reading, filters=[[*one, *pushed] for one in own])
+            self._settings = replace(self._settings, reading=reading)
+            self._reader.settings = self._settings
+        return filters
+
+
+# The first version whose scans keep their plans apart.
+SAFE_SINCE = (5, 0)
+
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    In: "in",
+}
+_VALUES = (bool, int, str, decimal.Decimal, dt.date)
+
+
+def is_safe(version: str) -> bool:
+    """Whether filters may be pushed on a version of Spark (``4.3.0``, ``5.0.0.dev1``)."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= SAFE_SINCE
+
+
+def clauses(filters: Sequence[Filter], schema: StructType) -> list[tuple[str, str, Any]]:
+    """The clauses for those of ``filters`` (all of which must hold) that drop the same rows here and in Spark.
+
+    Not for fields within columns, nor for floating numbers, where Spark has NaN above all others.
+    """
+    kinds = {field.name: field.dataType for field in schema.fields}
+    return [clause for one in filters if (clause := _clause(one, kinds)) is not None]
+
+
+def _clause(one: Filter, kinds: dict[str, DataType]) -> tuple[str, str, Any] | None:
+    operator = _OPERATORS.get(type(one))
+    column: Sequence[str] = getattr(one, "attribute", ())
+    if operator is None or len(column) != 1 or not _is_plain(kinds.get(column[0])):
+        return None
+    value = list(one.value) if isinstance(one, In) else getattr(one, "value", None)
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(each, _VALUES) and not isinstance(each, dt.datetime) for each in values):
+        return None
+    return column[0], operator, value
+
+
+def _is_plain(kind: DataType | None) -> bool:
+    if isinstance(kind, StringType):
+        return kind == StringType()  # Other string types compare by a collation.
+    return isinstance(kind, (BooleanType, IntegralType, DecimalType, DateType))
+
+
+T = TypeVar("T")
+
+# The files of a batch if no option limits it.
+FILES_MAX_DEFAULT = 10_000
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Each file once, in batches within limits, even if processes are killed.
+
+    docs/guides/spark.md has the rules for sinks.
+
+    Offsets are small: the plan of a batch is durable at ``stateLocation`` before its offset is returned.
+    """
+
+    def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
+        check_projection(settings, schema)
+        state_operator(settings)  # A missing stateLocation fails at once, not at the first trigger.
+        self._settings = self._given = settings
+        self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema, inferred))
+        self._source: FileSource | None = None
+        self._has_warned = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_source": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these are Spark's names
+        """The offset before the first file."""
+        return self._run(self._initial_offset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The first option that limits a batch; the others hold beside it."""
+        admission = self._settings.admission
+        if admission.files_max is not None:
+            return ReadMaxFiles(admission.files_max)
+        if admission.bytes_max is not None:
+            return ReadMaxBytes(admission.bytes_max)
+        if admission.rows_max is not None:
+            return ReadMaxRows(admission.rows_max)
+        return ReadMaxFiles(FILES_MAX_DEFAULT)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch, durable by then; ``start`` itself if there is nothing new."""
+        before = Offset.from_json(start)
+        after = self._run(self._latest_offset(before, _admission(limit)))
+        is_waiting = self._source is not None and self._source.is_waiting
+        if after is before and not before.files and not is_waiting and not self._has_warned:
+            self._has_warned = True
+            listing = self._settings.listing
+            which = "" if listing.glob is None else f" with glob={listing.glob!r}"
+            logger.warning("there are no files in %s%s so far; the stream waits for them", self._root, which)
+        return start if after is before else after.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The known end of the files, for progress."""
+        latest = None if self._source is None else self._source.report_latest()
+        return None if latest is None else latest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The items of a batch, the same for each call."""
+        first, last = Offset.from_json(start), Offset.from_json(end)
+        parts = self._run(self._partitions(first, last))
+        return [ItemsPartition(items, root=self._root, label=f"{last.seq:012}-{n}") for n, items in enumerate(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition, in a task."""
+        return self._reader.batches(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The engine has finished all up to ``end``: cleaning goes on in the background."""
+        self._run(self._commit(Offset.from_json(end)))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Deliver what is there now, then nothing more."""
+        self._run(self._prepare_available_now())
+
+    def stop(self) -> None:
+        """Close the source, if Spark calls this. Nothing durable depends on it."""
+        source, self._source = self._source, None
+        if source is not None:
+            run(source.aclose())
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        with explaining(self._settings):
+            try:
+                return run(coroutine)
+            except StateConflict as error:
+                if self._source is None or not self._source.state.is_overtaken:
+                    raise
+                raise _overtaken(self._settings, error) from error
+
+    @property
+    def _root(self) -> str:
+        """The directory that is listed: known for certain once the source is open."""
+        return self._settings.location.root
+
+    async def _initial_offset(self) -> dict[str, Any]:
+        return (await self._opened()).initial_offset().to_json()
+
+    async def _latest_offset(self, start: Offset, limit: AdmissionOptions) -> Offset:
+        return await (await self._opened()).latest_offset(start, limit)
+
+    async def _partitions(self, start: Offset, end: Offset) -> list[list[FetchItem]]:
+        return await (await self._opened()).partitions(start, end)
+
+    async def _commit(self, end: Offset) -> None:
+        await (await self._opened()).commit(end)
+
+    async def _prepare_available_now(self) -> None:
+        (await self._opened()).prepare_available_now()
+
+    async def _opened(self) -> FileSource:
+        """The source, opened by the first call. Spark makes one call after the other."""
+        if self._source is None:
+            store = state_operator(self._settings)
+            settings = await resolved(self._settings, store)
+            source = await _open(settings)
+            try:
+                await keep_stream(settings, store, given=self._given)
+            except BaseException:
+                await source.aclose()
+                raise
+            self._settings, self._source = settings, source
+        return self._source
+
+
+async def _open(settings: SourceSettings) -> FileSource:
+    formats = settings.formats
+
+    def is_splittable(file: SourceFile) -> bool:
+        return can_split(file, formats)
+
+    attach_to = None
+    if settings.attach_to is not None:
+        attach_to = StateLocation(operator_at(settings.attach_to, settings.attach_operator))
+    return await FileSource.open(
+        operator=source_operator(settings),
+        state_operator=state_operator(settings),
+        state_directory="",
+        url=settings.location.root,
+        list_options=settings.listing,
+        admission=settings.admission,
+        partitioning=settings.partitioning,
+        attach_to=attach_to,
+        can_split=is_splittable,
+        clean=_clean_options(settings),
+    )
+
+
+def _overtaken(settings: SourceSettings, error: StateConflict) -> StateConflict:
+    return StateConflict(
+        f"a second query was started on this state, {settings.state_location}, and this one ends. Give each query a "
+        "state of its own (another checkpoint, or stateLocation), where attachTo=<the state of the first> shares its "
+        "listing, or write to several sinks from one query with foreachBatch",
+        operation=error.operation,
+        path=error.path,
+        context=error.context,
+    )
+
+
+def _clean_options(settings: SourceSettings) -> CleanOptions:
+    if settings.clean != "move" or settings.clean_destination is None:
+        return CleanOptions(mode=settings.clean)
+    root, source, target = move_directories(settings.location.root, settings.clean_destination)
+    return CleanOptions(
+        mode="move",
+        operator=operator_at(root, settings.operator),
+        source_directory=source,
+        target_directory=target,
+    )
+
+
+def _admission(limit: ReadLimit) -> AdmissionOptions:
+    """The limits of the engine. ``ReadAllAvailable``, and a least number of rows, set no limit."""
+    if isinstance(limit, ReadMaxFiles):
+        return AdmissionOptions(files_max=limit.max_files)
+    if isinstance(limit, ReadMaxBytes):
+        return AdmissionOptions(bytes_max=limit.max_bytes)
+    if isinstance(limit, ReadMaxRows):
+        return AdmissionOptions(rows_max=limit.max_rows)
+    return AdmissionOptions()
+
+
+class ItemsPartition(InputPartition):
+    """The items of a task. Their keys are relative to ``root``; ``label`` names the task in files that it writes.
+
+    A thousand items take about 20 KB.
+    """
+
+    def __init__(self, items: Sequence[FetchItem], *, root: str, label: str) -> None:
+        text = json.dumps([item.to_json() for item in items], separators=(",", ":"))
+        super().__init__(zlib.compress(text.encode("utf-8", "surrogatepass")))
+        self.count = len(items)
+        self.root = root
+        self.label = label
+
+    def __repr__(self) -> str:
+        return f"<ItemsPartition {self.label}: {self.count} items below {self.root}>"
+
+    def items(self) -> list[FetchItem]:
+        """The items, in their order."""
+        text = zlib.decompress(self.value).decode("utf-8", "surrogatepass")
+        return [FetchItem.from_json(fields) for fields in json.loads(text)]
+
+
+WINDOW_ITEMS = 4
+
+
+class TaskReader:
+    """Plain data: settings and schemas. It is pickled at every stage, and opens nothing before ``batches``."""
+
+    def __init__(self, settings: SourceSettings, schema: StructType, fields: FileFields) -> None:
+        self.settings = settings
+        self.schema = arrow_schema(schema)
+        self.filter_schema = None if fields.filtered is None else arrow_schema(fields.filtered)
+        self.known_schema = None if fields.known is None else arrow_schema(fields.known)
+        self.directory_columns = fields.directories
+
+    @property
+    def filtered_schema(self) -> pa.Schema:
+        """The fields that filters may name: those of the output, and those that only filters need."""
+        return pa.schema([*self.schema, *(self.filter_schema or ())])
+
+    def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition. Leaving early, as under ``limit``, closes what is open."""
+        if not isinstance(partition, ItemsPartition):
+            return  # A partition of Spark's own, for a plan without partitions.
+        worker.prepare()
+        operator = source_operator(self.settings, partition.root)
+        task = self._task(partition)
+        window_bytes = max(1, self.settings.reading.bytes_in_flight // WINDOW_ITEMS)
+        source = iterate(
+            lambda: read_items(operator, partition.items(), task), window_items=WINDOW_ITEMS, window_bytes=window_bytes
+        )
+        with explaining(self.settings), source as batches:
+            yield from batches
+
+    def _task(self, partition: ItemsPartition) -> ReadTask:
+        settings = self.settings
+        quarantine = None
+        if settings.quarantines:
+            if settings.quarantine_location is not None:
+                store, directory = operator_at(settings.quarantine_location, settings.quarantine_operator), ""
+            else:
+                store, directory = state_operator(settings), DEAD
+            quarantine = quarantine_to(store, f"{directory}{partition.label}.jsonl")
+        return ReadTask(
+            schema=self.schema,
+            url=partition.root,
+            format=settings.formats,
+            read=settings.reading,
+            failures=settings.failures,
+            filter_schema=self.filter_schema,
+            known_schema=self.known_schema,
+            directory_columns=self.directory_columns,
+            quarantine=quarantine,
+        )
+
+
+def check_projection(settings: SourceSettings, schema: StructType) -> None:
+    """``ConfigInvalid`` if the user gave both a schema and the option ``columns``, and they differ."""
+    if settings.columns is None:
+        return
+    added = {RESCUED_COLUMN, *METADATA_COLUMNS}
+    given, wanted = ({name.lower() for name in names} - added for names in (schema.names, settings.columns))
+    if given != wanted:
+        raise ConfigInvalid(
+            f"columns={','.join(settings.columns)} goes beside a schema of {','.join(schema.names)}: a schema is the "
+            "projection already, so leave columns out",
+            operation="configure",
+        )
