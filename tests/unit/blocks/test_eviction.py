@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
-from aioprefetch.blocks.eviction import FAR, distance, rank
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import ReaderPosition
-from aioprefetch.blocks.store import BlockStore
+from aioprefetch.blocks.store import FAR, BlockStore, distance, rank
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
 from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
