@@ -7,23 +7,26 @@ user's own, and the two clients count for themselves.
 from __future__ import annotations
 
 import contextlib
+import http.client
+import io
 import json
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
-from aioprefetch.cli.display import Display, choose_display
-from aioprefetch.cli.naive_reader import DropOnSeekReader, HttpRanges
-from aioprefetch.errors import MissingDependency, UntrustedMetadata
+from aioprefetch.errors import MissingDependency, ProtocolError, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3
 from aioprefetch.sync import BlockingOperator, SyncFile, split_url
 
 if TYPE_CHECKING:
     from aioprefetch.testing.s3_server import CountingS3Server
+
 
 BUCKET = "aioprefetch-demo"
 KEY = "sample.parquet"
@@ -266,3 +269,193 @@ def show(comparison: Comparison, display: Display) -> None:
     display.table((f"counted by the {comparison.counted_by}", "GETs", "HEADs", "bytes", "seconds"), rows)
     verdict = "Both readers gave the same table" if comparison.is_equal else "THE TABLES DIFFER"
     display.say(f"{verdict}. {comparison.ratio:,.0f} × fewer GETs.")
+
+
+READ_AHEAD_BYTES = 8 << 10  # the default of both buffered readers named above
+
+FetchRange = Callable[[int, int], bytes]
+
+
+class DropOnSeekReader(io.RawIOBase):
+    """The reader that the demo compares with: it drops its buffer on every seek.
+
+    This is what a plain range reader under a buffered one does (OpenDAL's reader inside a ``BufReader``, Python's
+    ``io.BufferedReader`` over a file whose seek closes its stream): read-ahead helps until the first seek, and a
+    Parquet reader seeks before each column chunk. The connection stays open and there is no needless copy.
+
+    The file has ``size`` bytes; ``fetch(start, end)`` brings a range with one request.
+    """
+
+    mode = "rb"
+
+    def __init__(self, fetch: FetchRange, size: int) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._size = size
+        self._position = 0
+        self._buffer = b""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position of the next read."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move, and drop what was read ahead."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        self._buffer = b""
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read from the buffer, and fetch what is missing plus some read-ahead."""
+        left = max(0, self._size - self._position)
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted > len(self._buffer):
+            start = self._position + len(self._buffer)
+            missing = wanted - len(self._buffer)
+            self._buffer += self._fetch(start, min(self._size, start + max(missing, READ_AHEAD_BYTES)))
+        data, self._buffer = self._buffer[:wanted], self._buffer[wanted:]
+        self._position += len(data)
+        return data
+
+
+class HttpRanges:
+    """Plain, synchronous ranged GETs of one URL over one connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname or "", parts.port)
+        self._target = parts.path + (f"?{parts.query}" if parts.query else "")
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """The bytes ``[start, end)``."""
+        self._connection.request("GET", self._target, headers={"Range": f"bytes={start}-{end - 1}"})
+        with contextlib.closing(self._connection.getresponse()) as response:
+            body = response.read()
+        if response.status != 206 or len(body) != end - start:
+            raise ProtocolError(f"status {response.status} with {len(body)} bytes for a range of {end - start}")
+        return body
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+Advance = Callable[[], None]
+
+# A plain log gets a line after each of this many parts of the work.
+PLAIN_STEPS = 5
+
+
+class Display(Protocol):
+    """The output of the demo: progress while it reads, and a table at the end."""
+
+    def say(self, text: str) -> None:
+        """A line of text."""
+
+    def progress(self, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
+        """Show that work of ``total`` steps goes on; what the context yields is called after each step."""
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table whose first column is text and whose others are numbers."""
+
+
+class SilentDisplay:
+    """Shows nothing, for output that a program reads."""
+
+    def say(self, text: str) -> None:
+        """Show nothing."""
+
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Advance]:
+        """Show nothing."""
+        yield lambda: None
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Show nothing."""
+
+
+class PlainDisplay:
+    """Lines of text on standard output."""
+
+    def say(self, text: str) -> None:
+        """A line of text."""
+        print(text, flush=True)
+
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Advance]:
+        """A line now and then."""
+        done = 0
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            if done * PLAIN_STEPS // total > (done - 1) * PLAIN_STEPS // total:
+                self.say(f"{title}: {done} of {total} row groups")
+
+        yield advance
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns of equal width."""
+        widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
+        self.say("")
+        for row in (columns, ["-" * width for width in widths], *rows):
+            first, *numbers = (
+                cell.rjust(width) if index else cell.ljust(width)
+                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            self.say("  ".join((first, *numbers)).rstrip())
+
+
+class RichDisplay:
+    """A progress bar and a table drawn by rich."""
+
+    def __init__(self, console: Any) -> None:
+        self._console = console
+
+    def say(self, text: str) -> None:
+        """A line of text."""
+        self._console.print(text, markup=False, highlight=False)
+
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Advance]:
+        """A bar."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console) as bar:
+            task = bar.add_task(title, total=total)
+            yield lambda: bar.advance(task)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table with borders."""
+        from rich.table import Table
+
+        table = Table()
+        for index, column in enumerate(columns):
+            table.add_column(column, justify="right" if index else "left")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+
+
+def choose_display(*, silent: bool) -> Display:
+    """Rich where it is installed and the output is a terminal, plain lines otherwise."""
+    if silent:
+        return SilentDisplay()
+    if not sys.stdout.isatty():
+        return PlainDisplay()
+    try:
+        from rich.console import Console
+    except ImportError:
+        return PlainDisplay()
+    return RichDisplay(Console())

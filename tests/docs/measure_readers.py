@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import S3FileSystem
 
 import aioprefetch as ap
-from aioprefetch.cli.demo import sample_parquet
-from aioprefetch.cli.naive_reader import DropOnSeekReader
+from aioprefetch.cli.demo import DropOnSeekReader, sample_parquet
 from aioprefetch.testing import CountingS3Server
 
 BUCKET, KEY = "measured", "sample.parquet"

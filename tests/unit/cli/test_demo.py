@@ -17,9 +17,19 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from aioprefetch.cli import main
-from aioprefetch.cli.demo import COLUMNS, ROW_GROUPS, demo_server, sample_parquet, take_count
-from aioprefetch.cli.display import PlainDisplay, RichDisplay, SilentDisplay, choose_display
-from aioprefetch.cli.naive_reader import READ_AHEAD_BYTES, DropOnSeekReader
+from aioprefetch.cli.demo import (
+    COLUMNS,
+    READ_AHEAD_BYTES,
+    ROW_GROUPS,
+    DropOnSeekReader,
+    PlainDisplay,
+    RichDisplay,
+    SilentDisplay,
+    choose_display,
+    demo_server,
+    sample_parquet,
+    take_count,
+)
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
