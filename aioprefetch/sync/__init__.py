@@ -12,10 +12,9 @@ from an asynchronous source) would never end, and is ``WrongLoop``: await it the
 from __future__ import annotations
 
 from aioprefetch.sync.blocking_operator import BlockingOperator
-from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile
+from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile, open, split_url  # noqa: A004 - what it stands in for
 from aioprefetch.sync.iteration import BlockingIterator, iterate
 from aioprefetch.sync.loop_thread import run
-from aioprefetch.sync.opening import open, split_url  # noqa: A004 - what it stands in for
 
 __all__ = [
     "BlockingIterator",

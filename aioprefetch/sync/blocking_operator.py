@@ -15,8 +15,8 @@ from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile
+from aioprefetch.sync.file import open as open_file
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
-from aioprefetch.sync.opening import open as open_file
 from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
 
 if TYPE_CHECKING:
