@@ -1,23 +1,26 @@
-"""The options of the http service, and their checks."""
+"""The options of the http service, their checks, and the proxies that they name."""
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
-from aioprefetch.services.http.urls import parse_base_url
-from aioprefetch.transport import ClientOptions, Origin
+from aioprefetch.services.http.urls import origin_of, parse_base_url
+from aioprefetch.transport import ClientOptions, Origin, Proxy
 from aioprefetch.values import Capability, ServiceInfo
 
 StatMethod = Literal["auto", "head", "get"]
-Proxies = tuple[tuple[str, "str | Secret"], ...]
+ProxyUrls = tuple[tuple[str, "str | Secret"], ...]
+SCHEMES = ("http", "https")
 # The minimum of connections to one host.
 CONNECTIONS_MIN = 128
 
@@ -40,7 +43,7 @@ class HttpOptions:
     identity: Identity
     follow_redirects: bool
     ca_bundle: str | None
-    proxies: Proxies | None
+    proxies: ProxyUrls | None
     connect_timeout_seconds: float
     read_timeout_seconds: float
     skip_bytes_max: int
@@ -125,14 +128,14 @@ class HttpOptions:
         )
 
 
-def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> Proxies | None:
+def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> ProxyUrls | None:
     if proxies is None:
         return None
     if not isinstance(proxies, Mapping):
         raise _invalid(f"proxies must be a mapping of schemes to URLs, not a {type(proxies).__name__}")
     checked: list[tuple[str, str | Secret]] = []
     for scheme, url in proxies.items():
-        if scheme not in ("http", "https"):
+        if scheme not in SCHEMES:
             raise _invalid(f"proxies has the key {scheme!r}; the keys are 'http' and 'https'")
         if isinstance(url, Secret) or (isinstance(url, str) and url.startswith("env:")):
             checked.append((scheme, url if isinstance(url, Secret) else Secret(url)))
@@ -141,6 +144,42 @@ def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> Proxies | No
         else:
             raise _invalid(f"the proxy for {scheme} must be a URL like http://host:3128")
     return tuple(checked)
+
+
+class Proxies:
+    """The proxies of requests by scheme.
+
+    Without ``urls`` they are those of the environment, as it is now, except for the hosts of ``NO_PROXY``. Raises
+    ``ConfigInvalid`` for a proxy whose secret is not known in this process.
+    """
+
+    def __init__(self, urls: ProxyUrls | None) -> None:
+        self._is_ambient = urls is None
+        self._urls: dict[str, str] = {}
+        if urls is None:
+            ambient = getproxies()
+            self._urls = {scheme: ambient[scheme] for scheme in SCHEMES if ambient.get(scheme)}
+            return
+        for scheme, secret in urls:
+            url = secret.reveal() if isinstance(secret, Secret) else secret
+            if url is None:
+                raise _invalid(f"the proxy for {scheme} is not known in this process; give it as env:NAME")
+            self._urls[scheme] = url
+
+    def of(self, origin: Origin) -> Proxy | None:
+        """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
+        url = self._urls.get(origin.scheme)
+        if url is None or (self._is_ambient and proxy_bypass(origin.host)):
+            return None
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            proxy = origin_of(parts)
+        except ValueError:
+            raise _invalid(f"the proxy for {origin.scheme} is not a URL like http://host:3128") from None
+        if parts.username is None:
+            return Proxy(proxy)
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return Proxy(proxy, f"Basic {base64.b64encode(pair.encode()).decode()}")
 
 
 def _invalid(message: str) -> ConfigInvalid:
