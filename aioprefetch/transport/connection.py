@@ -21,7 +21,6 @@ from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
 from aioprefetch.transport.response_head import HEAD_BYTES_MAX, ResponseHead, parse_head
-from aioprefetch.transport.stall_timer import StallTimer
 from aioprefetch.transport.tls import TlsState
 
 # The head of a response and a small body fit into this buffer; a larger body is received in place.
@@ -387,3 +386,51 @@ class Connection(asyncio.BufferedProtocol):
         if self._has_arrived is not None and self._has_arrived():
             return True
         return self._tls is not None and self._tls.has_more()
+
+
+class StallTimer:
+    """The rule of the first-byte timeout and the stall timeout, for one response at a time. Pure, no I/O.
+
+    A connection that sends a byte now and then is as useless as a dead one, so the rule counts the bytes within a
+    window, not the time since the last byte. The pool calls ``is_too_slow`` at intervals, with the time of the loop.
+    """
+
+    __slots__ = ("_mark_bytes", "_mark_seconds", "is_body")
+
+    def __init__(self) -> None:
+        self.is_body = False
+        self._mark_seconds = 0.0
+        self._mark_bytes = 0
+
+    def begin(self, now: float) -> None:
+        """Start when a request is sent."""
+        self.is_body = False
+        self._mark_seconds = now
+
+    def begin_window(self, now: float, received_bytes: int) -> None:
+        """Start a window: the head has come, or a paused body continues."""
+        self.is_body = True
+        self._mark_seconds = now
+        self._mark_bytes = received_bytes
+
+    def is_too_slow(
+        self,
+        now: float,
+        received_bytes: int,
+        *,
+        first_byte_seconds: float,
+        stall_seconds: float,
+        bytes_per_second_min: float,
+    ) -> bool:
+        """Whether the head is late, or too few bytes of the body came in a whole window.
+
+        ``received_bytes`` counts from the start of the body.
+        """
+        waited = now - self._mark_seconds
+        if not self.is_body:
+            return waited >= first_byte_seconds
+        if waited < stall_seconds:
+            return False
+        is_below_rate = received_bytes - self._mark_bytes < max(1.0, bytes_per_second_min * waited)
+        self.begin_window(now, received_bytes)
+        return is_below_rate

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioprefetch.transport.connection import StallTimer
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.stall_timer import StallTimer
 
 FIRST, STALL, RATE = 8.0, 4.0, 10.0
 
