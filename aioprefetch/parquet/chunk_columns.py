@@ -24,9 +24,9 @@ from aioprefetch.parquet.page_header import (
     damaged_page,
 )
 from aioprefetch.parquet.row_groups import Columns
-from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.row_reader import RowReader
 from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 
@@ -43,7 +43,7 @@ class GroupRead:
         chunks: Sequence[ColumnChunk],
         memory: SparseFile,
         *,
-        wanted: RowRanges,
+        wanted: WantedRows,
         first: int,
         is_resident: bool,
         path: str = "",
@@ -152,7 +152,7 @@ class ChunkColumns:
         self,
         groups: Sequence[Sequence[GroupPart]],
         *,
-        wanted: RowRanges,
+        wanted: WantedRows,
         open_source: Callable[[], pa.BufferReader],
         metadata: Any,
         places: Sequence[int],

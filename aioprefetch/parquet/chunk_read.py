@@ -30,8 +30,8 @@ from aioprefetch.parquet.page_header import (
     chunk_refused,
     read_page_header,
 )
-from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
@@ -145,7 +145,7 @@ class ChunkRead:
         chunk: ColumnChunk,
         memory: SparseFile,
         *,
-        wanted: RowRanges,
+        wanted: WantedRows,
         first: int,
         segment_bytes: int,
         path: str = "",

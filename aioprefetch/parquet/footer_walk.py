@@ -148,7 +148,7 @@ class _Element:
 
 
 @dataclass(slots=True)
-class _Group:
+class _OpenGroup:
     """A group whose children are being walked; ``left`` of them are still to come."""
 
     path: tuple[str, ...]
@@ -192,7 +192,7 @@ def _flatten(elements: list[_Element], names_max: int) -> Shape:
     """The leaves of the tree whose nodes ``elements`` lists depth first."""
     shape = Shape([], [], [], [], [])
     root = elements[0]
-    open_groups = [_Group((), 0, 0, root.children)]
+    open_groups = [_OpenGroup((), 0, 0, root.children)]
     names = 0
     for element in elements[1:]:
         while open_groups and open_groups[-1].left == 0:
@@ -210,7 +210,7 @@ def _flatten(elements: list[_Element], names_max: int) -> Shape:
         if element.children or element.physical_type is None:
             if len(path) > SCHEMA_DEPTH_MAX or names > names_max:
                 raise thrift.MalformedThrift(f"the schema nests more than {SCHEMA_DEPTH_MAX} deep, or too widely")
-            open_groups.append(_Group(path, definition, repetition, element.children))
+            open_groups.append(_OpenGroup(path, definition, repetition, element.children))
         else:
             shape.paths.append(path)
             shape.physical_types.append(element.physical_type)

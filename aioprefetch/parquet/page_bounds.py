@@ -188,7 +188,7 @@ def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequenc
     """
     elements = [thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0] for leaf in leaves]
     root = {4: (thrift.BINARY, b"schema"), 5: (thrift.I32, len(leaves))}
-    columns = [_Column(footer, leaf, element) for leaf, element in zip(leaves, elements, strict=True)]
+    columns = [_Leaf(footer, leaf, element) for leaf, element in zip(leaves, elements, strict=True)]
     groups = [_row_group(footer, number, columns) for number in row_groups]
     tree: thrift.Struct = {
         1: (thrift.I32, 2),
@@ -205,7 +205,7 @@ def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequenc
     return b"PAR1" + raw + len(raw).to_bytes(4, "little") + b"PAR1"
 
 
-class _Column:
+class _Leaf:
     """A leaf of the new footer: its ``element`` of the schema, and the check of its statistics."""
 
     def __init__(self, footer: Footer, leaf: int, element: thrift.Struct) -> None:
@@ -241,7 +241,7 @@ def _is_bound(statistics: thrift.Struct, number: int) -> bool:
     return kind == thrift.BINARY and len(value) <= _BOUND_BYTES_MAX
 
 
-def _row_group(footer: Footer, number: int, columns: Sequence[_Column]) -> thrift.Struct:
+def _row_group(footer: Footer, number: int, columns: Sequence[_Leaf]) -> thrift.Struct:
     chunks = []
     rows = footer.first_rows[number + 1] - footer.first_rows[number]
     for column in columns:

@@ -29,15 +29,15 @@ from aioprefetch.parquet.page_header import (
 )
 from aioprefetch.parquet.page_index import OffsetIndex
 from aioprefetch.parquet.row_groups import Columns
-from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.row_reader import one_array
+from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.ranges import Range, joined
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 _NOTHING = memoryview(b"")
 
 
-class _Part:
+class _PageSpan:
     """Some pages, and their wanted rows ``[first, last)``, counted over the wanted rows of the row group."""
 
     def __init__(self, pages: Sequence[int], rows: Sequence[Range], first: int, last: int) -> None:
@@ -60,7 +60,7 @@ class PagedLeaf:
         planned: PlannedChunk,
         footer: FooterParts,
         *,
-        wanted: RowRanges,
+        wanted: WantedRows,
         first: int,
         part_bytes: int,
         path: str,
@@ -85,7 +85,7 @@ class PagedLeaf:
         self._arrived = 0
         self._released = 0
 
-    def _cut(self, pages: Sequence[int], part_bytes: int) -> list[_Part]:
+    def _cut(self, pages: Sequence[int], part_bytes: int) -> list[_PageSpan]:
         together: list[list[int]] = []
         size = part_bytes
         for page in pages:
@@ -96,10 +96,10 @@ class PagedLeaf:
             size += self._index.sizes[page]
         return [self._part(these) for these in together]
 
-    def _part(self, pages: list[int]) -> _Part:
+    def _part(self, pages: list[int]) -> _PageSpan:
         start, end = self._index.page_rows(pages[0])[0], self._index.page_rows(pages[-1])[1]
         rows = [(low, high) for low, high in self._wanted.within(start, end).ranges]
-        return _Part(pages, rows, self._wanted.before(start), self._wanted.before(end))
+        return _PageSpan(pages, rows, self._wanted.before(start), self._wanted.before(end))
 
     # --- scheduling ---------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class PagedLeaf:
             if part.read is not None:
                 await part.read.wait()
 
-    def _before(self, rows: int) -> Sequence[_Part]:
+    def _before(self, rows: int) -> Sequence[_PageSpan]:
         """The parts of the first ``rows`` rows that may not have arrived; all are submitted."""
         end = bisect_left(self._lasts, rows) + 1
         if self._submitted < min(end, len(self._parts)):
@@ -185,7 +185,7 @@ class PagedLeaf:
         if read is not None:
             read.release()
 
-    def _give_back(self, part: _Part) -> None:
+    def _give_back(self, part: _PageSpan) -> None:
         part.values = None
         self._large_pages.remove(part.large_bytes)
         part.large_bytes = 0
@@ -195,14 +195,14 @@ class PagedLeaf:
 
     # --- decoding -------------------------------------------------------------------------------------------------
 
-    def _values(self, part: _Part) -> pa.ChunkedArray:
+    def _values(self, part: _PageSpan) -> pa.ChunkedArray:
         """The wanted rows of a part."""
         with part.lock:
             if part.values is None:
                 part.values = self._decoded(part)
             return part.values
 
-    def _decoded(self, part: _Part) -> pa.ChunkedArray:
+    def _decoded(self, part: _PageSpan) -> pa.ChunkedArray:
         assert part.read is not None
         rows = sum(high - low for low, high in map(self._index.page_rows, part.pages))
         pages = self._pages(part, part.read)
@@ -227,7 +227,7 @@ class PagedLeaf:
             raise chunk_refused(self.chunk, f"its pages have {len(values)} rows, its index tells {rows}", self._path)
         return pa.chunked_array([values.slice(low, high - low) for low, high in part.rows], type=values.type)
 
-    def _pages(self, part: _Part, read: PendingRead) -> list[memoryview]:
+    def _pages(self, part: _PageSpan, read: PendingRead) -> list[memoryview]:
         """The bytes of each page; those that lie back to back were submitted as one range."""
         pages: list[memoryview] = []
         views = iter(read.views)
@@ -252,7 +252,7 @@ class PagedLeaf:
     def _header(self, view: memoryview) -> PageHeader | None:
         return read_page_header(view, 0, len(view), self.chunk.codec, bytes_max=self._page_options.bytes_max)
 
-    def _count(self, part: _Part, large_bytes: int) -> None:
+    def _count(self, part: _PageSpan, large_bytes: int) -> None:
         if large_bytes and self.chunk.codec != UNCOMPRESSED:
             self._large_pages.add(large_bytes, self.chunk)
             part.large_bytes = large_bytes

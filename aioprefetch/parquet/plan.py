@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanRequest:
+class ScanArguments:
     """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all."""
 
     columns: list[str] | None
@@ -46,9 +46,9 @@ class ScanRequest:
     filters: Filters
 
 
-def scan_request(path: str, *, columns: object, row_groups: object, rows: Any, filters: Any) -> ScanRequest:
-    """The request of a call. Raises ``InvalidArgument`` for invalid arguments."""
-    return ScanRequest(
+def scan_arguments(path: str, *, columns: object, row_groups: object, rows: Any, filters: Any) -> ScanArguments:
+    """The arguments of a call. Raises ``InvalidArgument`` for invalid arguments."""
+    return ScanArguments(
         columns=None if columns is None else column_names(columns, path=path),
         row_groups=None if row_groups is None else group_numbers(row_groups, path=path),
         rows=None if rows is None else row_ranges(rows, path=path),
@@ -92,16 +92,16 @@ async def plan(
 
     Arguments and errors are those of ``scan``. A cancelled call leaves nothing behind.
     """
-    request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
+    arguments = scan_arguments(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
     if slots is not None:
         slots = at_least(1, slots, "slots", operation="plan", path=path)
     current = await footer(operator, path, version=version, if_match=if_match, everything=True)
     return await plan_scan(
         current,
-        columns=request.columns,
-        row_groups=request.row_groups,
-        rows=request.rows,
-        filters=request.filters,
+        columns=arguments.columns,
+        row_groups=arguments.row_groups,
+        rows=arguments.rows,
+        filters=arguments.filters,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
         limits=PlanLimits.of(operator.runtime(), current, slots),

@@ -19,7 +19,7 @@ from aioprefetch.parquet.row_reader import read_schema
 
 
 @dataclass(frozen=True, slots=True)
-class _Output:
+class _ResultColumn:
     """A column of the result: the column at ``place`` of the batches that are read, or its field at ``path``."""
 
     place: int
@@ -49,7 +49,7 @@ class Projection:
         names = [paths[leaf][0] for leaf in self.leaves]
         place_of = dict(zip(names, self.places, strict=True))
         if columns is None:
-            self._outputs = [_Output(place, (), field) for place, field in enumerate(self.read)]
+            self._outputs = [_ResultColumn(place, (), field) for place, field in enumerate(self.read)]
         else:
             self._outputs = [_output(name, place_of, self.read) for name in columns]
         fields = [output.field for output in self._outputs]
@@ -94,10 +94,10 @@ def top_level_starts(paths: Sequence[tuple[str, ...]]) -> list[int]:
     return starts
 
 
-def _output(name: str, place_of: dict[str, int], read: pa.Schema) -> _Output:
+def _output(name: str, place_of: dict[str, int], read: pa.Schema) -> _ResultColumn:
     if name in place_of:
         place = place_of[name]
-        return _Output(place, (), read.field(place))
+        return _ResultColumn(place, (), read.field(place))
     # The longest name of a top-level column that the dotted name begins with.
     top = max((one for one in place_of if name.startswith(one + ".")), key=len)
     place = place_of[top]
@@ -109,12 +109,12 @@ def _output(name: str, place_of: dict[str, int], read: pa.Schema) -> _Output:
     while rest:
         step = _field_named(inner.type, rest)
         if step is None:
-            return _Output(place, (), field)
+            return _ResultColumn(place, (), field)
         inner = inner.type.field(step)
         steps.append(step)
         nullable = nullable or inner.nullable
         rest = rest[len(step) + 1 :]
-    return _Output(place, tuple(steps), pa.field(inner.name, inner.type, nullable, inner.metadata))
+    return _ResultColumn(place, tuple(steps), pa.field(inner.name, inner.type, nullable, inner.metadata))
 
 
 def _field_named(kind: pa.DataType, dotted: str) -> str | None:

@@ -59,7 +59,7 @@ class MissingRows(ValueError):
 
 
 @dataclass(slots=True)
-class Piece:
+class RowSpan:
     """Rows that will be read together, and their batch once it is decoded."""
 
     ranges: Sequence[Range]
@@ -101,7 +101,7 @@ class RowReader:
         self._check = check
         self._checked: list[bool] = []
         self._lock = threading.Lock()
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[RowSpan] = deque()
         self._reader: Any = None
         self._batches: Iterator[pa.RecordBatch] | None = None
         # Rows up to here came from pyarrow; ``_rest`` are the last of them, which were not read yet.
@@ -114,13 +114,13 @@ class RowReader:
         # The maximum memory of a row so far; 0 before the first batch.
         self.row_bytes = 0.0
 
-    def expect(self, ranges: Sequence[Range]) -> Piece:
+    def expect(self, ranges: Sequence[Range]) -> RowSpan:
         """The next piece: its rows, in ranges behind all rows that were expected before."""
-        piece = Piece(ranges)
+        piece = RowSpan(ranges)
         self._pieces.append(piece)
         return piece
 
-    def read(self, piece: Piece) -> pa.RecordBatch:
+    def read(self, piece: RowSpan) -> pa.RecordBatch:
         """The rows of a piece. Raises pyarrow's error for bad pages, or ``MissingRows``, also for all later pieces."""
         with self._lock:
             while piece.batch is None:
@@ -140,7 +140,7 @@ class RowReader:
         self._batches = self._reader = self._rest = None
         self._pieces.clear()
 
-    def _decode(self, piece: Piece) -> None:
+    def _decode(self, piece: RowSpan) -> None:
         parts: list[pa.RecordBatch] = []
         for start, end in piece.ranges:
             while self._position < start:

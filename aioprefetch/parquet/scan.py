@@ -20,7 +20,7 @@ from aioprefetch.parquet.filters import Filters, check_expression, filter_expres
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
-from aioprefetch.parquet.plan import ScanRequest, plan_scan, scan_request
+from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder
@@ -113,7 +113,7 @@ def scan(
     limits = io_options(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
-    request = scan_request(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
+    arguments = scan_arguments(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
     if size is not None:
         size = at_least(0, size, "size", operation="scan", path=path)
     if page_bytes_max is not None:
@@ -137,7 +137,7 @@ def scan(
         memory_bytes = operator.runtime().options.memory_bytes
         page_bytes = page_bytes_max or min(PAGE_BYTES_DEFAULT, memory_bytes)
         pages = PageOptions(page_checksums, page_bytes, max(page_bytes, memory_bytes))
-        return await _prepared(operator, current, request, limits, options.rows, pages)
+        return await _prepared(operator, current, arguments, limits, options.rows, pages)
 
     return BatchScan(operator, prepare, path=path, options=options)
 
@@ -160,7 +160,7 @@ async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
 async def _prepared(
     operator: Operator,
     footer: Footer,
-    request: ScanRequest,
+    arguments: ScanArguments,
     limits: Mapping[str, int],
     batch_rows: int,
     pages: PageOptions,
@@ -168,10 +168,10 @@ async def _prepared(
     runtime = operator.runtime()
     plan = await plan_scan(
         footer,
-        columns=request.columns,
-        row_groups=request.row_groups,
-        rows=request.rows,
-        filters=request.filters,
+        columns=arguments.columns,
+        row_groups=arguments.row_groups,
+        rows=arguments.rows,
+        filters=arguments.filters,
         gap_bytes=limits.get("gap_bytes"),
         request_bytes_max=limits.get("request_bytes_max"),
         limits=PlanLimits.of(runtime, footer, limits.get("slots")),
@@ -185,7 +185,7 @@ async def _prepared(
         budget_bytes=memory.held_bytes,
         slots=limits.get("slots"),
     )
-    prepared = prepared_scan(footer, plan, service, memory, request, batch_rows=batch_rows, pages=pages)
+    prepared = prepared_scan(footer, plan, service, memory, arguments, batch_rows=batch_rows, pages=pages)
     if len(footer.pinned.tail) > TAIL_BYTES_EVERYTHING:
         service.carry(len(footer.pinned.tail))
     return prepared
@@ -196,14 +196,14 @@ def prepared_scan(
     plan: Plan,
     service: IoService,
     limits: MemoryLimits,
-    request: ScanRequest,
+    arguments: ScanArguments,
     *,
     batch_rows: int,
     pages: PageOptions,
 ) -> PreparedScan:
     """The parts of a planned scan: a file has one."""
-    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, request.columns, footer.int96_unit)
-    finish = _finish(projection, footer, request.filters)
+    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, arguments.columns, footer.int96_unit)
+    finish = _finish(projection, footer, arguments.filters)
     memory = SparseFile(footer.size, path=footer.path)
     windows, units = WindowMaker(footer, plan, projection, memory, pages, segment_bytes=limits.segment_bytes).make(
         batch_rows

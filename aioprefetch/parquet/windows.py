@@ -18,8 +18,8 @@ from aioprefetch.parquet.page_header import UNCOMPRESSED, LargePages, PageOption
 from aioprefetch.parquet.paged_leaf import PagedField, PagedLeaf, can_be_merged
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import ColumnSource, Unit, Window, has_dictionaries
-from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.ranges import joined
 
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
@@ -36,11 +36,11 @@ _USUAL_COMPRESSION = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _RowGroup:
     """The reads of one row group: the first of its ``wanted`` rows is row ``first`` of the scan."""
 
     chunks: Sequence[PlannedChunk]
-    wanted: RowRanges
+    wanted: WantedRows
     first: int
     large_pages: LargePages
 
@@ -91,12 +91,12 @@ class WindowMaker:
         """The windows in row order, and for each leaf of the plan its units."""
         if not self._plan.columns:
             return [Window(self._plan.row_count, [])], []
-        groups: list[_Group] = []
+        groups: list[_RowGroup] = []
         first = 0
         for _, chunks in groupby(self._plan.chunks, key=lambda planned: planned.chunk.row_group):
             planned = list(chunks)
             large_pages = LargePages(self._page_options.together_bytes_max, self._footer.path)
-            groups.append(_Group(planned, RowRanges(planned[0].rows), first, large_pages))
+            groups.append(_RowGroup(planned, WantedRows(planned[0].rows), first, large_pages))
             first += groups[-1].wanted.count
         window_rows = batch_rows * (1 if len(self._plan.columns) < pa.cpu_count() else _WINDOW_BATCHES)
         if has_dictionaries(self._projection.read):
@@ -107,16 +107,18 @@ class WindowMaker:
         ]
         return windows, self._units
 
-    def _window(self, groups: Sequence[_Group]) -> Window:
+    def _window(self, groups: Sequence[_RowGroup]) -> Window:
         ranges: list[tuple[int, int]] = []
         position = 0
         for group in groups:
             ranges += [(position + low, position + high) for low, high in group.wanted.ranges]
             position += group.rows
-        wanted = RowRanges(joined(ranges))
+        wanted = WantedRows(joined(ranges))
         return Window(wanted.count, [self._whole_columns([self._parts(group) for group in groups], wanted, groups[0])])
 
-    def _whole_columns(self, parts: Sequence[Sequence[GroupPart]], wanted: RowRanges, group: _Group) -> ChunkColumns:
+    def _whole_columns(
+        self, parts: Sequence[Sequence[GroupPart]], wanted: WantedRows, group: _RowGroup
+    ) -> ChunkColumns:
         """The source of columns whose chunks are read whole; ``group`` is the first row group."""
         leaves = [chunk.column for part in parts[0] for chunk in part.chunks]
         places = [self._place_of[leaf] for leaf in leaves]
@@ -134,7 +136,7 @@ class WindowMaker:
 
     # --- page by page ---------------------------------------------------------------------------------------------
 
-    def _paged_window(self, group: _Group) -> Window:
+    def _paged_window(self, group: _RowGroup) -> Window:
         """One row group, of which some chunks are read page by page."""
         by_place: dict[int, list[int]] = {}
         for index, place in enumerate(self._projection.places):
@@ -152,7 +154,7 @@ class WindowMaker:
             sources.append(self._apart(group, whole))
         return Window(group.wanted.count, sources)
 
-    def _paged_field(self, group: _Group, place: int, paged: Sequence[int], others: Sequence[int]) -> PagedField:
+    def _paged_field(self, group: _RowGroup, place: int, paged: Sequence[int], others: Sequence[int]) -> PagedField:
         leaves = [self._paged_leaf(group, index) for index in paged]
         return PagedField(
             place,
@@ -162,7 +164,7 @@ class WindowMaker:
             row_bytes=self._row_bytes(group, [leaf.chunk.column for leaf in leaves]),
         )
 
-    def _paged_leaf(self, group: _Group, index: int) -> PagedLeaf:
+    def _paged_leaf(self, group: _RowGroup, index: int) -> PagedLeaf:
         if self._footer_parts is None:
             self._footer_parts = FooterParts(self._footer)
         planned = group.chunks[index]
@@ -179,7 +181,7 @@ class WindowMaker:
         self._units[index].append(leaf)
         return leaf
 
-    def _apart(self, group: _Group, indices: Sequence[int]) -> ChunkColumns:
+    def _apart(self, group: _RowGroup, indices: Sequence[int]) -> ChunkColumns:
         """Leaves of a row group, each scheduled separately."""
         reads = [self._chunk_read(group.chunks[index].chunk, group) for index in indices]
         for index, read in zip(indices, reads, strict=True):
@@ -188,7 +190,7 @@ class WindowMaker:
 
     # --- chunk by chunk -------------------------------------------------------------------------------------------
 
-    def _parts(self, group: _Group) -> list[GroupPart]:
+    def _parts(self, group: _RowGroup) -> list[GroupPart]:
         parts: list[GroupPart] = []
         bytes_max = min(self._small_group_bytes, self._segment_bytes)
         for first, last in _runs([planned.chunk.size for planned in group.chunks], bytes_max):
@@ -201,7 +203,7 @@ class WindowMaker:
             parts.append(read)
         return parts
 
-    def _group_read(self, chunks: Sequence[ColumnChunk], group: _Group) -> GroupRead:
+    def _group_read(self, chunks: Sequence[ColumnChunk], group: _RowGroup) -> GroupRead:
         return GroupRead(
             chunks,
             self._memory,
@@ -212,7 +214,7 @@ class WindowMaker:
             page_bytes_max=self._page_options.bytes_max,
         )
 
-    def _chunk_read(self, chunk: ColumnChunk, group: _Group) -> ChunkRead:
+    def _chunk_read(self, chunk: ColumnChunk, group: _RowGroup) -> ChunkRead:
         return ChunkRead(
             chunk,
             self._memory,
@@ -234,7 +236,7 @@ class WindowMaker:
             self._memory.put(start, pinned.tail[: self._footer.start - start])
         return True
 
-    def _row_bytes(self, group: _Group, leaves: Collection[int]) -> float:
+    def _row_bytes(self, group: _RowGroup, leaves: Collection[int]) -> float:
         """The memory of a row of these leaves: a guess if values differ in size, which the first batches correct."""
         total = 0.0
         for planned in group.chunks:
@@ -255,12 +257,12 @@ class WindowMaker:
         return size
 
 
-def _grouped(groups: Sequence[_Group], window_rows: int) -> list[list[_Group]]:
+def _grouped(groups: Sequence[_RowGroup], window_rows: int) -> list[list[_RowGroup]]:
     """Row groups by window: those with ``window_rows`` rows alone, smaller ones together until they have that number.
 
     A row group that is read page by page is alone, too.
     """
-    grouped: list[list[_Group]] = []
+    grouped: list[list[_RowGroup]] = []
     rows = window_rows
     for group in groups:
         if rows >= window_rows or group.wanted.count >= window_rows or group.is_paged:

@@ -20,8 +20,8 @@ from aioprefetch.parquet.chunks import column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.plan import plan_scan
 from aioprefetch.parquet.pruning import prune_row_groups
-from aioprefetch.parquet.row_ranges import RowRanges
 from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.ranges import Range, joined
 from aioprefetch.source.columns.casts import is_number
 from aioprefetch.source.columns.names import match_names
@@ -287,12 +287,12 @@ def small_batches(
     rows = 0
     for _, found in groupby(column_chunks(footer, groups, leaves), key=lambda chunk: chunk.row_group):
         chunks = list(found)
-        all_of_it = RowRanges.all(chunks[0].rows)
+        all_of_it = WantedRows.all(chunks[0].rows)
         parts.append([GroupRead(chunks, memory, wanted=all_of_it, first=rows, is_resident=True, path=footer.path)])
         rows += chunks[0].rows
     source = ChunkColumns(
         parts,
-        wanted=RowRanges.all(rows),
+        wanted=WantedRows.all(rows),
         open_source=memory.source,
         metadata=footer.metadata,
         places=range(len(names)),

@@ -15,7 +15,7 @@ from aioprefetch.parquet.page_file import FooterParts, decode_pages
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, LargePages, PageOptions
 from aioprefetch.parquet.page_index import parse_offset_index
 from aioprefetch.parquet.paged_leaf import PagedLeaf, can_be_merged, merged
-from aioprefetch.parquet.row_ranges import RowRanges
+from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
 from tests.profile import combinations
@@ -85,7 +85,7 @@ class Leaf:
         self.planned = planned_chunk(chunk, rows, index)
         self.first_row = chunk.first_row
         self.io = HeldIo(data)
-        self.wanted = RowRanges(rows)
+        self.wanted = WantedRows(rows)
         self.leaf = PagedLeaf(
             self.planned,
             FooterParts(footer),

@@ -9,7 +9,7 @@ from itertools import accumulate
 from aioprefetch.ranges import Range
 
 
-class RowRanges:
+class WantedRows:
     """Wanted rows ``[start, end)``, ``count`` of them. The n-th wanted row is counted from 0 over all ranges."""
 
     __slots__ = ("_before", "_ends", "_starts", "count", "ranges")
@@ -22,7 +22,7 @@ class RowRanges:
         self.count = self._before[-1]
 
     @classmethod
-    def all(cls, rows: int) -> RowRanges:
+    def all(cls, rows: int) -> WantedRows:
         """All of ``rows`` rows."""
         return cls(((0, rows),))
 
@@ -58,6 +58,6 @@ class RowRanges:
             index += 1
         return ranges
 
-    def within(self, start: int, end: int) -> RowRanges:
+    def within(self, start: int, end: int) -> WantedRows:
         """The wanted rows of ``[start, end)``, counted from ``start`` on."""
-        return RowRanges((max(low, start) - start, min(high, end) - start) for low, high in self.ranges)
+        return WantedRows((max(low, start) - start, min(high, end) - start) for low, high in self.ranges)
