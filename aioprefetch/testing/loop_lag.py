@@ -172,8 +172,8 @@ def entered(frame: FrameType | None, package: str) -> FrameType | None:
 class LoopLag:
     """Watches the event loops of this process while it is entered. asyncio's own loops only, not uvloop's.
 
-    A thread looks every 5 ms whether a callback takes long, and then at what it does; a callback costs a read of a clock
-    more.
+    A thread looks every 5 ms whether a callback takes long, and then at what it does; a callback costs a read of a
+    clock more.
 
     Args:
         limit_seconds: CPU seconds that one call may take without a turn of the loop.

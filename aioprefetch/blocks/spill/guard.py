@@ -1,9 +1,9 @@
 """The failure guard of a cache: waits are bounded, and after failures the cache is left alone for a while.
 
-``FailureGuard`` is the state that the LruCache layer and the disk tier share. ``DiskGuard`` runs the calls of the disk
-tier in threads. A thread cannot be stopped: one that hangs on a disk keeps its turn until it returns, so that only a
-limited number can ever hang, and the disk is left alone meanwhile. A job works on memory of its own, because its
-caller may have stopped waiting.
+``FailureGuard`` is the state that the LruCache layer and the disk tier share. The layer calls a store, in tasks
+(``CacheCalls``); the disk tier runs jobs in threads (``DiskCalls``). A thread cannot be stopped: one that hangs on a
+disk keeps its turn until it returns, so that only a limited number can ever hang, and the disk is left alone meanwhile.
+A job works on memory of its own, because its caller may have stopped waiting.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ class FailureGuard:
         logger.warning("%s: %s", message, reason)
 
 
-class _Call(Generic[T]):
+class _ThreadCall(Generic[T]):
     """One job in a thread. ``leave`` returns whether its thread is still at work; ``returned`` is called later then."""
 
     __slots__ = ("_job", "_left", "_lock", "_loop", "_returned", "_running", "is_overdue")
 
     def __init__(
-        self, job: Callable[[], T], loop: asyncio.AbstractEventLoop, returned: Callable[[_Call[T]], None]
+        self, job: Callable[[], T], loop: asyncio.AbstractEventLoop, returned: Callable[[_ThreadCall[T]], None]
     ) -> None:
         self.is_overdue = False
         self._job: Callable[[], T] | None = job
@@ -146,7 +146,7 @@ class _Call(Generic[T]):
             return self._running
 
 
-class DiskGuard:
+class DiskCalls:
     """All calls of one disk tier. Everything here runs on the runtime's loop.
 
     ``hanging_count`` is the number of calls that took too long and whose threads have not come back yet.
@@ -191,7 +191,7 @@ class DiskGuard:
         return await self._call("list", job, WRITE_SECONDS_MAX)
 
     async def _call(self, what: str, job: Callable[[], T], seconds: float) -> T:
-        call = _Call(job, self._runtime.loop, self._returned)
+        call = _ThreadCall(job, self._runtime.loop, self._returned)
         del job
         try:
             async with asyncio.timeout(seconds):
@@ -209,7 +209,7 @@ class DiskGuard:
             self._failed(what, error.with_traceback(None))
             raise SpillFailed(error) from None
 
-    def _returned(self, call: _Call[T]) -> None:
+    def _returned(self, call: _ThreadCall[T]) -> None:
         self._turns.release()
         if call.is_overdue:
             self.hanging_count -= 1

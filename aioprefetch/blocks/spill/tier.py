@@ -16,7 +16,7 @@ from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
 from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry, aligned
-from aioprefetch.blocks.spill.guard import DiskGuard, SpillFailed
+from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
 from aioprefetch.blocks.spill.write_behind import Evict, Evictable, SpillFile, WriteBehind
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.options import DiskCache
@@ -63,11 +63,11 @@ class DiskTier:
         *,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        self.guard = DiskGuard(runtime, options)
+        self.calls = DiskCalls(runtime, options)
         self.cache = BlockCache(
             options.directory, capacity_bytes=options.capacity_bytes, calls=SystemCalls() if calls is None else calls
         )
-        self.writer = WriteBehind(self.cache, self.guard, self.key, runtime, options)
+        self.writer = WriteBehind(self.cache, self.calls, self.key, runtime, options)
         self._runtime = runtime
         self._tenant = options.tenant
         self._identities: weakref.WeakKeyDictionary[SpillFile, FileIdentity] = weakref.WeakKeyDictionary()
@@ -125,7 +125,7 @@ class DiskTier:
     def divide(self, file: SpillFile, gaps: list[Range]) -> list[Range]:
         """Cut ``gaps`` where blocks on the disk and other blocks meet: each part is fetched on its own."""
         identity = self._identity(file)
-        if identity is None or self.guard.is_off:
+        if identity is None or self.calls.is_off:
             return gaps
         self._look_when_due()
         return gaps if len(self.cache) == 0 else [piece for gap in gaps for piece in self._cut(file, identity, *gap)]
@@ -144,15 +144,15 @@ class DiskTier:
 
     def _look_when_due(self) -> None:
         now = self._runtime.now()
-        if now >= self._look_at and not self.guard.is_off:
+        if now >= self._look_at and not self.calls.is_off:
             self._look_at = now + self._look_seconds
             self._runtime.supervisor.spawn(self._look(), name="list the block files")
 
     async def _look(self) -> None:
         try:
-            await self.guard.look(self.cache.look)
+            await self.calls.look(self.cache.look)
         except SpillFailed:
-            self._look_at = float("-inf")  # Again as soon as the guard allows it.
+            self._look_at = float("-inf")  # Again as soon as the disk may be called.
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class DiskTier:
         When a file turns out to be damaged in the middle, the fetch ends before the damage: its waiters then ask for
         the missing rest.
         """
-        identity = None if self.guard.is_off else self._identity(file)
+        identity = None if self.calls.is_off else self._identity(file)
         if identity is None:
             return False
         position = fetch.start
@@ -187,7 +187,7 @@ class DiskTier:
             while start < end:
                 low, high = aligned(start, end, key.data_bytes)
                 high = min(high, low + READ_BYTES)
-                result = await self.guard.read(partial(self._read, key, block, low, high))
+                result = await self.calls.read(partial(self._read, key, block, low, high))
                 if result is None:
                     return False
                 block, memory, data = result

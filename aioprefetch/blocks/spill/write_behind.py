@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from aioprefetch.blocks.block import Block, SegmentState
 from aioprefetch.blocks.spill.block_cache import BlockCache
 from aioprefetch.blocks.spill.block_key import BlockKey
-from aioprefetch.blocks.spill.guard import DiskGuard, SpillFailed
+from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
 from aioprefetch.ranges import BlockGrid
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
@@ -163,7 +163,7 @@ class WriteBehind:
     def __init__(
         self,
         cache: BlockCache,
-        guard: DiskGuard,
+        calls: DiskCalls,
         key_of: Callable[[SpillFile, int], BlockKey | None],
         runtime: Runtime,
         options: DiskCache,
@@ -171,7 +171,7 @@ class WriteBehind:
         self.writing_bytes = 0
         self.filter = WriteFilter()
         self._cache = cache
-        self._guard = guard
+        self._calls = calls
         self._key_of = key_of
         self._evictable: Evictable = _no_blocks
         self._evict: Evict | None = None
@@ -194,7 +194,7 @@ class WriteBehind:
     @property
     def is_off(self) -> bool:
         """Whether nothing is written now: the disk is left alone, or was too full."""
-        return self._guard.is_writing_off or self._runtime.now() < self._paused_until
+        return self._calls.is_writing_off or self._runtime.now() < self._paused_until
 
     def filled(self, count: int) -> None:
         """``count`` bytes came into memory: write blocks if their memory may soon be needed."""
@@ -292,7 +292,7 @@ class WriteBehind:
         cache, counters = self._cache, self._runtime.counters
         evictions = cache.evictions
         try:
-            wrote = await self._guard.write(
+            wrote = await self._calls.write(
                 partial(
                     cache.put,
                     write.key,

@@ -84,7 +84,7 @@ async def test_a_disk_without_room_is_not_written_to(tmp_path: Path, caplog: pyt
     async with disk_bench(tmp_path, calls=calls) as b:
         await read_all_over(b)
         assert counts(b) == (0, 0, 0)
-        assert not tier_of(b).guard.is_off
+        assert not tier_of(b).calls.is_off
         assert tier_of(b).writer.is_off
     assert "write" not in calls.made
     assert warnings(caplog) == []
@@ -102,7 +102,7 @@ async def test_a_file_that_cannot_be_read_is_a_miss_and_removed(tmp_path: Path) 
         assert b.ranges == [(0, BLOCK)]
         assert counts(b)[2] == 1
         calls.before = None
-        assert not tier_of(b).guard.is_off
+        assert not tier_of(b).calls.is_off
         assert name not in files_in(tmp_path)
         await reader.aclose()
 
@@ -116,7 +116,7 @@ async def test_a_disk_that_reads_nothing_any_more_is_left_alone(tmp_path: Path) 
         calls.before = failing("read", errno.EIO)
         for index in (0, 1, 2, 3):
             await read_block(b, reader, index)
-        assert tier_of(b).guard.is_off
+        assert tier_of(b).calls.is_off
         assert counts(b)[2] == 3
         calls.before = None
         await reader.aclose()
@@ -193,7 +193,7 @@ async def test_a_directory_that_is_a_link_is_not_used(tmp_path: Path, caplog: py
     (tmp_path / "given").symlink_to(tmp_path / "target")
     async with disk_bench(tmp_path / "given", disk={"cool_down_seconds": 0.001}) as b:
         await read_all_over(b)
-        assert tier_of(b).guard.is_off
+        assert tier_of(b).calls.is_off
         assert counts(b) == (0, 0, 1)
     assert list((tmp_path / "target").iterdir()) == []
     assert len(warnings(caplog)) == 1
@@ -269,7 +269,7 @@ async def test_a_write_that_fails_ends_no_reading(
             assert counts(b)[1:] == (before[1], 1)
             assert not {start // BLOCK for start, _ in b.ranges} & set(there)
         assert tier_of(b).writer.is_off
-        assert not tier_of(b).guard.is_off
+        assert not tier_of(b).calls.is_off
         (message,) = warnings(caplog)
         assert "are not written" in message
         assert os.strerror(number) in message
@@ -291,7 +291,7 @@ async def test_reads_that_fail_end_reading_whatever_was_written(tmp_path: Path) 
         calls.before = failing("read", errno.EIO)
         for number, index in enumerate((0, 1, 2), start=1):
             await read_block(b, reader, index)
-            assert tier_of(b).guard.is_off is (number == 3)
+            assert tier_of(b).calls.is_off is (number == 3)
         calls.before = None
         await reader.aclose()
 

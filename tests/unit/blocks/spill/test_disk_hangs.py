@@ -64,18 +64,18 @@ async def test_a_disk_that_does_not_respond_is_bypassed(
         await read_block(b, reader, 0)
         assert b.ranges == [(0, BLOCK)]
         assert hang.hanging.is_set()
-        guard = tier_of(b).guard
-        assert guard.is_off
+        calls = tier_of(b).calls
+        assert calls.is_off
         hang.hanging.clear()
         for index in (1, 2, 3, 4, 0):
             await read_block(b, reader, index)
         assert not hang.hanging.is_set()
-        assert guard.is_off
+        assert calls.is_off
         assert counts(b)[2] == 1
         assert "did not respond" in warnings(caplog)[0]
         hang.on = False
         hang.released.set()
-        await until(lambda: not guard.is_off)
+        await until(lambda: not calls.is_off)
         await on_disk(b, reader, 5)
         await read_block(b, reader, 5)
         assert b.calls == []
@@ -92,7 +92,7 @@ async def test_a_late_thread_writes_into_no_readers_memory(tmp_path: Path, hang:
         view = await reader.view_at(0, BLOCK)
         overwrite(file_of(tmp_path, key), 0, b"\xff" * key.file_bytes)
         hang.released.set()
-        await until(lambda: tier_of(b).guard.hanging_count == 0)
+        await until(lambda: tier_of(b).calls.hanging_count == 0)
         assert bytes(view) == b.data[:BLOCK]
         assert await reader.read_at(0, BLOCK) == b.data[:BLOCK]
         del view
@@ -117,7 +117,7 @@ async def test_half_of_the_threads_may_hang(tmp_path: Path, hang: Hang) -> None:
         assert await b.runtime.run_blocking(lambda: "free") == "free"
         await reads
         assert await b.runtime.run_blocking(lambda: "free") == "free"
-        assert tier_of(b).guard.hanging_count <= 2
+        assert tier_of(b).calls.hanging_count <= 2
         await first.aclose()
 
 

@@ -304,7 +304,7 @@ async def test_a_read_that_is_cancelled_while_the_disk_reads_leaves_all_well(tmp
         with pytest.raises(asyncio.CancelledError):
             await task
         await settle()
-        assert not tier_of(b).guard.is_off
+        assert not tier_of(b).calls.is_off
         armed.clear()
         go_on.set()
         await read_block(b, reader, 0)
