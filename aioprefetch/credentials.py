@@ -1,4 +1,4 @@
-"""Secrets that do not leak: hidden in every repr, and replaced by a reference in every pickle.
+"""Secrets that do not leak: hidden in every repr and log, and replaced by a reference in every pickle.
 
 A ``Secret`` is a literal, or the name of an environment variable (``env:NAME``) that is looked up when it is used.
 A pickled literal carries a random reference instead of its value: it is found again in the same process and in its
@@ -8,12 +8,16 @@ forks, and nowhere else. There ``reveal`` returns ``None``, and the service fall
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
+import threading
+import traceback
+import weakref
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
-from aioprefetch.errors import InvalidType
+from aioprefetch.errors import InvalidType, redact
 
 _literals: dict[str, str] = {}
 _ENVIRONMENT = "env:"
@@ -104,3 +108,45 @@ def _restore(reference: str) -> Secret:
     secret = Secret.__new__(Secret)
     secret._reference, secret._value = reference, None
     return secret
+
+
+class Scrubber(Protocol):
+    """Removes the secrets of one client from a text."""
+
+    def without_secrets(self, text: str) -> str:
+        """The text without these secrets."""
+        ...
+
+
+class RedactingFilter(logging.Filter):
+    """Removes credentials from the log lines of a library: those in URLs and headers, and those that clients name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._scrubbers: weakref.WeakSet[Scrubber] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, scrubber: Scrubber) -> None:
+        """Remove the secrets of a client too, for as long as the client lives."""
+        with self._lock:
+            self._scrubbers.add(scrubber)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Redact a record. It is never dropped."""
+        try:
+            text = record.getMessage()
+        except Exception:  # The handler reports a record that cannot be formatted, without its arguments.
+            text = str(record.msg)
+        record.msg, record.args = self._clean(text), None
+        if record.exc_info:
+            # The text remains. The exception holds the request, and so do the variables of its frames.
+            record.exc_text = self._clean("".join(traceback.format_exception(*record.exc_info)).rstrip())
+            record.exc_info = None
+        return True
+
+    def _clean(self, text: str) -> str:
+        with self._lock:
+            scrubbers = list(self._scrubbers)
+        for scrubber in scrubbers:
+            text = scrubber.without_secrets(text)
+        return redact(text)

@@ -13,16 +13,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import threading
-import traceback
-import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 from xml.etree import ElementTree as ET
 
-from aioprefetch.errors import ProtocolError, redact
+from aioprefetch.credentials import RedactingFilter, Scrubber
+from aioprefetch.errors import ProtocolError
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ERROR_BODY_BYTES_MAX
 from aioprefetch.services.s3.xml_guard import has_document_type
@@ -40,7 +38,7 @@ _PARSED_PIECE_BYTES = 64 << 10
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 
 
-class Call:
+class ClientCall:
     """One call of the client: its responses, and whether the caller reads the body of a success."""
 
     __slots__ = ("responses", "streams")
@@ -50,7 +48,7 @@ class Call:
         self.streams = streams
 
 
-_call: ContextVar[Call | None] = ContextVar("aioprefetch_s3_call", default=None)
+_call: ContextVar[ClientCall | None] = ContextVar("aioprefetch_s3_call", default=None)
 
 
 @contextlib.contextmanager
@@ -61,7 +59,7 @@ def calling(*, streams: bool) -> Iterator[None]:
     fails its responses are closed: botocore may fail to parse a head, and the connection would stay taken for as long
     as the exception is kept.
     """
-    call = Call(streams=streams)
+    call = ClientCall(streams=streams)
     token = _call.set(call)
     try:
         yield
@@ -250,48 +248,6 @@ def replace_error_handler(client: Any) -> None:
 # Loggers that show requests, responses and parameters at DEBUG, with the loggers below them. The other loggers of
 # aiohttp belong to its server, and to the application that serves by it.
 _LOGGERS = ("aiobotocore", "aiohttp.client", "botocore")
-
-
-class Scrubber(Protocol):
-    """Removes the secrets of one client from a text."""
-
-    def without_secrets(self, text: str) -> str:
-        """The text without these secrets."""
-        ...
-
-
-class RedactingFilter(logging.Filter):
-    """Removes credentials from the log lines of botocore, aiobotocore and aiohttp's client."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._scrubbers: weakref.WeakSet[Scrubber] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def add(self, scrubber: Scrubber) -> None:
-        """Remove the secrets of a client too, for as long as the client lives."""
-        with self._lock:
-            self._scrubbers.add(scrubber)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Redact a record. It is never dropped."""
-        try:
-            text = record.getMessage()
-        except Exception:  # The handler reports a record that cannot be formatted, without its arguments.
-            text = str(record.msg)
-        record.msg, record.args = self._clean(text), None
-        if record.exc_info:
-            # The text remains. The exception holds the request, and so do the variables of its frames.
-            record.exc_text = self._clean("".join(traceback.format_exception(*record.exc_info)).rstrip())
-            record.exc_info = None
-        return True
-
-    def _clean(self, text: str) -> str:
-        with self._lock:
-            scrubbers = list(self._scrubbers)
-        for scrubber in scrubbers:
-            text = scrubber.without_secrets(text)
-        return redact(text)
 
 
 _redacting = RedactingFilter()

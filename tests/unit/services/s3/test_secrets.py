@@ -14,8 +14,9 @@ from urllib.parse import quote
 import pytest
 
 from aioprefetch import errors
+from aioprefetch.credentials import RedactingFilter
 from aioprefetch.services.s3 import errors as s3_errors
-from aioprefetch.services.s3.session import RedactingFilter, redact_logs
+from aioprefetch.services.s3.session import redact_logs
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
 from tests.benches.error_walk import everything
