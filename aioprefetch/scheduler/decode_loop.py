@@ -52,7 +52,7 @@ class BatchOptions:
 
 
 @dataclass(slots=True)
-class _Decoding:
+class _BatchDecoding:
     task: DecodeTask
     batch: asyncio.Future[pa.RecordBatch | None]
 
@@ -66,7 +66,7 @@ class DecodeLoop:
         self._options = options
         self._path = path
         self._pages = ScheduledPages()
-        self._decoding: deque[_Decoding] = deque()
+        self._decoding: deque[_BatchDecoding] = deque()
         self._in_hands: DecodeTask | None = None
         self._part: ScanPart | None = None
         self._error: BaseException | None = None
@@ -249,7 +249,7 @@ class DecodeLoop:
                 batch.set_exception(error)
         else:
             batch = asyncio.ensure_future(self._decode_on_thread(decode))
-        self._decoding.append(_Decoding(task, batch))
+        self._decoding.append(_BatchDecoding(task, batch))
         resolve(self._wake)
 
     async def _decode_on_thread(self, decode: Callable[[], pa.RecordBatch | None]) -> pa.RecordBatch | None:

@@ -32,7 +32,7 @@ from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfi
 from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Relay
-from aioprefetch.layers.lru_cache.lookup import CacheState, Joined, Lookup
+from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, ReadHead, ReadReply, ReadRequest, WriteRequest
@@ -138,7 +138,7 @@ class LruCacheAccessor(WrappedAccessor):
             source = await self._lookup.source(request, sink)
             if source is None:
                 return None
-            if isinstance(source, Joined):
+            if isinstance(source, JoinedFill):
                 return await self._read_fill(source, request, sink)
             part = self._part(request, source.whole(), "cache_hits")
             try:
@@ -174,7 +174,7 @@ class LruCacheAccessor(WrappedAccessor):
             reservation.release()
         return True
 
-    async def _read_fill(self, source: Joined, request: ReadRequest, sink: Sink) -> ReadHead:
+    async def _read_fill(self, source: JoinedFill, request: ReadRequest, sink: Sink) -> ReadHead:
         """Deliver a part of an object as it arrives."""
         fill, reader = source.fill, source.reader
         served = False

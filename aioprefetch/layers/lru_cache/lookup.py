@@ -71,7 +71,7 @@ class CacheState:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedFill:
     """A fill that was joined: ``reader`` has to leave it.
 
     ``is_hit``: the object was complete by then, only its writing went on.
@@ -82,7 +82,7 @@ class Joined:
     is_hit: bool
 
 
-Source = Joined | CacheEntry | None
+Source = JoinedFill | CacheEntry | None
 
 
 class Lookup:
@@ -172,11 +172,11 @@ class Lookup:
         """An entry that is still being written."""
         return next((fill.entry for fill in reversed(self._state.fills.of(name)) if fill.entry is not None), None)
 
-    def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> Joined | CacheEntry:
+    def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> JoinedFill | CacheEntry:
         """The entry, or the fill that still has it in memory (joined)."""
         for fill in self._state.fills.of(entry.name):
             if fill.entry is entry:
-                return Joined(fill, fill.join(request, sink), is_hit=True)
+                return JoinedFill(fill, fill.join(request, sink), is_hit=True)
         self._cache.index.use(entry.name, self._cache.read_time())
         return entry
 
@@ -235,7 +235,7 @@ class Lookup:
                 return None
         else:
             self._state.fills.invalidate_older(fill)
-        return Joined(fill, reader, is_hit)
+        return JoinedFill(fill, reader, is_hit)
 
 
 def _fits(entry: CacheEntry, version: str | None, pin: str | None) -> bool:

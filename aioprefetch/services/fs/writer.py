@@ -211,7 +211,7 @@ class FileWriteBody:
         return self._partial
 
 
-class _Opening:
+class _PartialFileMaker:
     """Makes a temporary file in a thread, and keeps it for the case that the result reaches no caller.
 
     A loop that ends cancels whatever waits for the thread, while the thread goes on.
@@ -249,7 +249,7 @@ async def open_write_body(
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
     threads = FileThreads.of(runtime)
-    opening = _Opening(open_partial)
+    opening = _PartialFileMaker(open_partial)
 
     async def opened(partial: PartialFile) -> Any:
         # Made in here: a job that is cancelled before it begins has made nothing that would have to be awaited. The

@@ -29,7 +29,7 @@ from aioprefetch.errors import (
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.obspec.errors import Explainer
-from aioprefetch.services.obspec.listing import Pages
+from aioprefetch.services.obspec.listing import Listings
 from aioprefetch.services.obspec.options import ObspecOptions
 from aioprefetch.services.obspec.responses import (
     attributes_of,
@@ -82,7 +82,7 @@ class ObspecAccessor(ServiceAccessor):
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closer_registered = False
         self._explainer = Explainer(lambda: known_secrets(store))
-        self._pages = Pages(store, self._root, self._called)
+        self._listings = Listings(store, self._root, self._called)
         # obstore gives ETags in quotes and wants them so; for other stores the first response decides.
         self._etags_quoted: bool | None = True if self._kind else None
 
@@ -285,7 +285,7 @@ class ObspecAccessor(ServiceAccessor):
 
     async def list_page(self, request: ListRequest) -> ListPage:
         with self.runtime.timer("object_list_request"):
-            return await self._pages.page(request)
+            return await self._listings.page(request)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         # In one request, so that a cancelled write leaves nothing behind.
@@ -364,7 +364,7 @@ class ObspecAccessor(ServiceAccessor):
 
     async def aclose(self) -> None:
         """Forget listings that were left half way; nothing else is held open."""
-        self._pages.clear()
+        self._listings.clear()
 
 
 class _Body:

@@ -43,7 +43,7 @@ class Listing(Protocol):
         ...
 
 
-class Pages:
+class Listings:
     """The listings of one store, for one runtime. ``root`` ends with ``/`` or is empty."""
 
     def __init__(self, store: Any, root: str, guard: Guard[Any]) -> None:

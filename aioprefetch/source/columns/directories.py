@@ -80,7 +80,7 @@ class DirectoryColumns:
     """
 
     def __init__(self) -> None:
-        self._columns: list[_Column] = []
+        self._columns: list[_DirectoryColumn] = []
         self._parent: str | None = None
         self._is_within = False
         # The first key of each kind, for messages.
@@ -114,7 +114,7 @@ class DirectoryColumns:
             )
         if self.within is None:
             self.within = key
-            self._columns = [_Column(name) for name in names_of(found)]
+            self._columns = [_DirectoryColumn(name) for name in names_of(found)]
         names = [column.name for column in self._columns]
         if [name.lower() for name in names] != [name.lower() for name in names_of(found)]:
             raise UntrustedMetadata(
@@ -130,7 +130,7 @@ class DirectoryColumns:
                 column.add(text)
 
 
-class _Column:
+class _DirectoryColumn:
     """The properties that all values of one column have so far."""
 
     def __init__(self, name: str) -> None:

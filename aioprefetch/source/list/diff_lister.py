@@ -34,7 +34,7 @@ KNOWN_FILES = 1000
 
 
 @dataclass(slots=True)
-class _Listing:
+class _CurrentListing:
     """One listing under way. ``compared`` is the last known key compared with it; ``None`` before the comparison."""
 
     pages: ReadAhead
@@ -63,7 +63,7 @@ class DiffLister:
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._progress = ListingProgress(operator.info.url, clock)
         self._filter: BloomFilter | None = None  # Made by the first listing, which looks up every key.
-        self._listing: _Listing | None = None
+        self._listing: _CurrentListing | None = None
         self._dropped: list[ReadAhead] = []
         self._held: FoundPage | None = None
         self._held_since = 0.0
@@ -177,12 +177,12 @@ class DiffLister:
             self._dropped = [pages for pages in (*self._dropped, self._listing.pages) if pages.is_running]
             self._listing = None
 
-    def _begun(self) -> _Listing:
+    def _begun(self) -> _CurrentListing:
         if self._listing is None:
             request = ListRequest(path=self._selection.prefix, recursive=True)
             pages = ReadAhead(self._operator, request, self._options.ahead_pages, self._count_request)
             expected = 0 if self._filter is None else len(self._filter)
-            self._listing = _Listing(pages, BloomFilter(max(10_000, expected + expected // 4)))
+            self._listing = _CurrentListing(pages, BloomFilter(max(10_000, expected + expected // 4)))
             self._overrun = Overrun()
         return self._listing
 
@@ -208,7 +208,7 @@ class DiffLister:
         self._held_since = self._clock()
         return self._hold(cursor, changes, after, is_idle=is_idle)
 
-    async def _listed(self, listing: _Listing, cursor: Diff) -> tuple[Diff, list[Change]]:
+    async def _listed(self, listing: _CurrentListing, cursor: Diff) -> tuple[Diff, list[Change]]:
         """A page of the listing; each key is looked up unless it is certainly new."""
         entries = await listing.pages.next()
         files = [file_of(entry) for entry in entries if self._selection.takes(entry.path)]
@@ -240,7 +240,7 @@ class DiffLister:
             cursor = replace(cursor, high_modified_ms=max(times))
         return cursor, changes
 
-    async def _remember(self, listing: _Listing, entries: list[Entry]) -> None:
+    async def _remember(self, listing: _CurrentListing, entries: list[Entry]) -> None:
         keys = [entry.path for entry in entries]
         if listing.listed.is_full:
             # To its end even after a cancellation: the runs must not be closed under the thread.
@@ -262,7 +262,7 @@ class DiffLister:
         kinds = [(kind_of(file, before.get(file.key)), file) for file in files]
         return [Change(kind, file) for kind, file in kinds if kind is not None]
 
-    async def _compared(self, listing: _Listing, cursor: Diff, after: str) -> tuple[Diff, list[Change]]:
+    async def _compared(self, listing: _CurrentListing, cursor: Diff, after: str) -> tuple[Diff, list[Change]]:
         """Compare some known files with the listed keys; after the last known file the listing has ended."""
         known = await self._known.page(after, count=KNOWN_FILES)
         keys = [file.file.key for file in known]

@@ -31,7 +31,7 @@ class BloomFilter:
                 operation="list",
             )
         self._rate = false_positive_rate
-        self._parts = [_Part(expected, false_positive_rate * (1 - TIGHTENING))]
+        self._parts = [_FixedFilter(expected, false_positive_rate * (1 - TIGHTENING))]
         self._count = 0
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class BloomFilter:
         if part.count >= part.capacity:
             number = len(self._parts)
             rate = self._rate * (1 - TIGHTENING) * TIGHTENING**number
-            part = _Part(part.capacity * GROWTH, rate)
+            part = _FixedFilter(part.capacity * GROWTH, rate)
             self._parts.append(part)
         part.add(code)
         self._count += 1
@@ -68,7 +68,7 @@ class BloomFilter:
             self.add(key)
 
 
-class _Part:
+class _FixedFilter:
     """One filter of fixed size. The bits of a key follow from the two halves of its hash (Kirsch, Mitzenmacher)."""
 
     __slots__ = ("bits", "capacity", "count", "probes", "size")

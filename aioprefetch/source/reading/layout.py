@@ -55,19 +55,21 @@ class Layouts:
     def __init__(self, operator: Operator, task: ReadTask) -> None:
         self._operator = operator
         self._task = task
-        self._layouts: dict[tuple[tuple[str, ...], bool], Layout] = {}
+        self._layouts: dict[tuple[tuple[str, ...], bool], DirectoryLayout] = {}
         filters = task.read.filters
         time_zone = task.format.time_zone
         self._filter = None if filters is None else DirectoryFilter(filters, task.data_schema, time_zone)
 
-    def of(self, key: str) -> Layout:
+    def of(self, key: str) -> DirectoryLayout:
         """The layout of a file: one object for all files that are read alike."""
         names = names_of(directories_of(key))
         is_told = bool(names or self._task.directory_columns)
         has_names = not is_told or format_of(key, self._task.format).has_column_names(self._task.format)
         layout = self._layouts.get((names, has_names))
         if layout is None:
-            layout = self._layouts[names, has_names] = Layout(self._operator, self._task, names, has_names=has_names)
+            layout = self._layouts[names, has_names] = DirectoryLayout(
+                self._operator, self._task, names, has_names=has_names
+            )
         return layout
 
     def may_match(self, key: str) -> bool:
@@ -75,7 +77,7 @@ class Layouts:
         return self._filter is None or self._filter.may_match(key)
 
 
-class Layout:
+class DirectoryLayout:
     """How files with the same directory names are read: fields that directories give are not read from the files.
 
     ``has_names``: the files name their columns, which are otherwise known by their positions.

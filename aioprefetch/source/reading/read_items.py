@@ -15,7 +15,7 @@ from aioprefetch.source.formats import FoundBatch, format_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.small_files import SmallText
 from aioprefetch.source.reading.failures import Failures
-from aioprefetch.source.reading.layout import Layout, Layouts, Records
+from aioprefetch.source.reading.layout import DirectoryLayout, Layouts, Records
 from aioprefetch.source.reading.output import Output
 from aioprefetch.source.reading.task import ReadTask
 from aioprefetch.source.reading.window import ItemWindow
@@ -41,7 +41,7 @@ async def read_items(
     """
     row_filter = _row_filter(task)
     failures, output = Failures(task), Output(task, row_filter)
-    reading = _Reading(operator, task, failures)
+    reading = _ItemReader(operator, task, failures)
     window = ItemWindow(operator.runtime(), items, reading.read, task.read, failures)
     try:
         while (found := await window.next()) is not None:
@@ -66,7 +66,7 @@ def _row_filter(task: ReadTask) -> RowFilter | None:
     return RowFilter(task.read.filters, pa.schema([*data, *added]), time_zone=task.format.time_zone)
 
 
-class _Reading:
+class _ItemReader:
     """Reads one item at a time, and gathers small files until it pays to parse them."""
 
     def __init__(self, operator: Operator, task: ReadTask, failures: Failures) -> None:
@@ -92,7 +92,7 @@ class _Reading:
         except UNDECODABLE as error:
             raise undecodable(item.file.key, error) from error
 
-    def _found(self, item: FetchItem, layout: Layout) -> AsyncGenerator[SmallText | FoundBatch, None]:
+    def _found(self, item: FetchItem, layout: DirectoryLayout) -> AsyncGenerator[SmallText | FoundBatch, None]:
         if layout.small.suits(item):
             return layout.small.read(item)
         return format_of(item.file.key, self._format).read(self._operator, item, layout.want)

@@ -46,7 +46,7 @@ ReadPieces = Callable[[FetchItem], AsyncGenerator[P, None]]
 
 
 @dataclass(slots=True, eq=False)
-class _Entry(Generic[P]):
+class _BegunItem(Generic[P]):
     """An item that has begun. ``is_let_go``: its records may be consumed before it has ended."""
 
     item: FetchItem
@@ -84,10 +84,10 @@ class ItemWindow(Generic[P]):
         self._held_max = max(options.bytes_in_flight // _HELD_SHARE, 1)
         self._failures = failures
         self._memory = ScanMemory(runtime.budget, options.bytes_in_flight, self._fill_soon)
-        self._entries: deque[_Entry[P]] = deque()
+        self._entries: deque[_BegunItem[P]] = deque()
         # Entries that wait for room, in the order of their items.
-        self._waiting: deque[_Entry[P]] = deque()
-        self._workers: set[_Worker[P]] = set()
+        self._waiting: deque[_BegunItem[P]] = deque()
+        self._workers: set[_ItemWorker[P]] = set()
         self._active = 0
         self._ended: asyncio.Future[None] | None = None
         self._closed = False
@@ -135,7 +135,7 @@ class ItemWindow(Generic[P]):
 
     # --- what is taken ------------------------------------------------------------------------------------------
 
-    def _take(self, entry: _Entry[P]) -> P:
+    def _take(self, entry: _BegunItem[P]) -> P:
         piece, size = entry.pieces.popleft()
         entry.is_half_taken = True
         entry.held_bytes -= size
@@ -143,12 +143,12 @@ class ItemWindow(Generic[P]):
         self._make_room()
         return piece
 
-    def _drop(self, entry: _Entry[P]) -> None:
+    def _drop(self, entry: _BegunItem[P]) -> None:
         entry.pieces.clear()
         self._memory.give_back(entry.held_bytes)
         entry.held_bytes = 0
 
-    def _leave_out(self, entry: _Entry[P], error: BaseException) -> None:
+    def _leave_out(self, entry: _BegunItem[P], error: BaseException) -> None:
         """Drop all pieces of a failed item, or raise its error if it must not be left out."""
         if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
             self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
@@ -166,13 +166,13 @@ class ItemWindow(Generic[P]):
         """Begin as many items as the limits allow."""
         while self._active < self._files_max and not self._closed and (entry := self._begin()) is not None:
             self._active += 1
-            worker = _Worker(entry)
+            worker = _ItemWorker(entry)
             self._workers.add(worker)
             worker.work = self._runtime.supervisor.spawn(
                 self._run(worker), name="read items", on_end=partial(self._on_end, worker)
             )
 
-    def _begin(self) -> _Entry[P] | None:
+    def _begin(self) -> _BegunItem[P] | None:
         """The next item, if there is one and memory for it. The first item always begins."""
         item = self._next
         if item is None:
@@ -184,14 +184,14 @@ class ItemWindow(Generic[P]):
                 self._memory.queue_for(need)  # The window has room, and the runtime has none.
             return None
         self._memory.take(need)
-        entry: _Entry[P] = _Entry(item, need, self._failures.is_strict)
+        entry: _BegunItem[P] = _BegunItem(item, need, self._failures.is_strict)
         self._entries.append(entry)
         self._next = next(self._items, None)
         return entry
 
-    async def _run(self, worker: _Worker[P]) -> None:
+    async def _run(self, worker: _ItemWorker[P]) -> None:
         """Read one item after the other as long as another may begin."""
-        entry: _Entry[P] | None = worker.entry
+        entry: _BegunItem[P] | None = worker.entry
         while entry is not None:
             worker.entry = entry
             error: BaseException | None = None
@@ -205,7 +205,7 @@ class ItemWindow(Generic[P]):
             entry = None if self._closed else self._begin()
         self._active -= 1
 
-    def _on_end(self, worker: _Worker[P]) -> None:
+    def _on_end(self, worker: _ItemWorker[P]) -> None:
         self._workers.discard(worker)
         if not worker.entry.is_done:  # Cancelled, because this or the operator is closed; perhaps before it began.
             self._active -= 1
@@ -213,7 +213,7 @@ class ItemWindow(Generic[P]):
         if self._ended is not None and not self._workers:
             _wake(self._ended)
 
-    async def _put(self, entry: _Entry[P], piece: P) -> None:
+    async def _put(self, entry: _BegunItem[P], piece: P) -> None:
         """Add a piece when there is room for it; at once if it is the only piece of the first item."""
         size = piece.nbytes + _PIECE_BYTES_MIN
         while self._must_wait(entry, size):
@@ -228,12 +228,12 @@ class ItemWindow(Generic[P]):
         if entry.is_let_go:
             _wake(entry.changed)
 
-    def _must_wait(self, entry: _Entry[P], size: int) -> bool:
+    def _must_wait(self, entry: _BegunItem[P], size: int) -> bool:
         if self._memory.left_bytes + entry.reserved_bytes >= size:
             return False
         return self._entries[0] is not entry or (entry.is_let_go and bool(entry.pieces))
 
-    def _finish(self, entry: _Entry[P], error: BaseException | None) -> None:
+    def _finish(self, entry: _BegunItem[P], error: BaseException | None) -> None:
         entry.is_done, entry.error = True, error
         self._memory.give_back(entry.reserved_bytes)
         entry.reserved_bytes = 0
@@ -250,12 +250,12 @@ class ItemWindow(Generic[P]):
                 self._waiting.append(entry)
 
 
-class _Worker(Generic[P]):
+class _ItemWorker(Generic[P]):
     """A background task, and the item that it reads."""
 
     __slots__ = ("entry", "work")
 
-    def __init__(self, entry: _Entry[P]) -> None:
+    def __init__(self, entry: _BegunItem[P]) -> None:
         self.entry = entry
         self.work = Work()
 
