@@ -115,7 +115,7 @@ class PlannedRead:
         """Raise ``Closed``: a plan has no bytes."""
         raise Closed("a plan has no bytes", operation="plan")
 
-    def want(self) -> None:
+    def promote(self) -> None:
         """Do nothing: a plan has no reads to promote."""
 
     async def wait(self) -> Sequence[memoryview]:

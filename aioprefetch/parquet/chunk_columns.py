@@ -66,9 +66,9 @@ class GroupRead:
         if self._read is None and not self._is_there and count:
             self._read = io.submit([(chunk.start, chunk.end) for chunk in self.chunks if chunk.size], self._first)
 
-    def want(self, row: int) -> None:
+    def promote(self, row: int) -> None:
         if self._read is not None:
-            self._read.want()
+            self._read.promote()
 
     async def wait(self, row: int) -> None:
         if self._read is not None:
@@ -116,7 +116,7 @@ class GroupPart(Protocol):
         """Rows of the row group."""
         ...
 
-    def want(self, row: int) -> None:
+    def promote(self, row: int) -> None:
         """The rows before ``row`` are needed now."""
         ...
 
@@ -197,9 +197,9 @@ class ChunkColumns:
             self._coming += 1
         return self._wanted.count
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         for part, row in self._parts_before(self._wanted.end_of(rows)):
-            part.want(row)
+            part.promote(row)
 
     async def wait(self, rows: int) -> None:
         for part, row in self._parts_before(self._wanted.end_of(rows)):

@@ -196,16 +196,16 @@ class ChunkRead:
             segment = len(self._reads)
             self._reads.append(io.submit([self.segments[segment]], self.scan_row(segment)))
 
-    def want(self, row: int) -> None:
+    def promote(self, row: int) -> None:
         """Promote the reads with rows of the row group before ``row``, as far as their segments are known."""
         for segment in range(self._arrived, self._segments_for(row)):
             read = self._submitted(segment)
             if read is not None:
-                read.want()
+                read.promote()
 
     async def wait(self, row: int) -> None:
         """Wait until the rows before ``row`` can be decoded. Raises the error of a failed read, and for bad headers."""
-        self.want(row)
+        self.promote(row)
         while self.rows_ready() < row:
             read = self._submitted(self._arrived)
             if read is not None:

@@ -133,15 +133,15 @@ class PagedLeaf:
             self._arrived += 1
         return self._lasts[self._arrived - 1] if self._arrived else 0
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         if self._dictionary_read is not None:
-            self._dictionary_read.want()
+            self._dictionary_read.promote()
         for part in self._before(rows):
             if part.read is not None:
-                part.read.want()
+                part.read.promote()
 
     async def wait(self, rows: int) -> None:
-        self.want(rows)
+        self.promote(rows)
         if self._dictionary_read is not None:
             await self._dictionary_read.wait()
         for part in self._before(rows):
@@ -304,9 +304,9 @@ class PagedField:
     def ready(self) -> int:
         return min(source.ready() for source in self._sources)
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         for source in self._sources:
-            source.want(rows)
+            source.promote(rows)
 
     async def wait(self, rows: int) -> None:
         for source in self._sources:

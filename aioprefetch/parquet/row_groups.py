@@ -72,7 +72,7 @@ class ColumnSource(Protocol):
         """The number of rows that can be decoded, from the window's first row on."""
         ...
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """The first ``rows`` rows are needed now."""
         ...
 
@@ -152,7 +152,7 @@ class WindowsDecoder:
         parts = self._parts(rows)
         for window, _, last in parts:
             for source in window.sources:
-                source.want(last)
+                source.promote(last)
         for window, _, last in parts:
             for source in window.sources:
                 await source.wait(last)

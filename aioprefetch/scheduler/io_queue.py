@@ -15,7 +15,7 @@ two reads could wait for each other's memory:
    if it is larger than the whole budget;
 4. a part of the same submission was admitted: half a page is useless;
 5. a decoder waits for it. Lance's rule is "no I/O is running", by which a scan whose consumer is slow would take one
-   more page whenever its requests have ended, until all of the file is in memory. A waiting decoder calls ``want``.
+   more page whenever its requests have ended, until all of the file is in memory. A waiting decoder calls ``promote``.
 
 While the head is blocked, awaited reads (5) and follow-ups (2) are taken instead, in the order of priority.
 
@@ -101,7 +101,7 @@ class IoQueue:
         self.queued_bytes += submission.size
         return submission
 
-    def want(self, submission: Submission) -> None:
+    def promote(self, submission: Submission) -> None:
         """A reader waits for the submission: it may exceed the budget from now on."""
         if submission.is_awaited or submission.is_released:
             return
@@ -177,12 +177,12 @@ class IoQueue:
 
     def _queue(self, part: Part) -> None:
         """Queue a part, and the new parts of others that it splits, in every heap of their submissions."""
-        for one in part.submission.file.parts.add(part):
-            heapq.heappush(self._all, (one.key, one))
-            if one.submission.is_follow_up:
-                heapq.heappush(self._follow_ups, (one.key, one))
-            if one.submission.is_awaited:
-                heapq.heappush(self._awaited, (one.key, one))
+        for queued in part.submission.file.parts.add(part):
+            heapq.heappush(self._all, (queued.key, queued))
+            if queued.submission.is_follow_up:
+                heapq.heappush(self._follow_ups, (queued.key, queued))
+            if queued.submission.is_awaited:
+                heapq.heappush(self._awaited, (queued.key, queued))
 
     def _admit(self, first: Part, free_bytes: int | None) -> TakenRead:
         file = first.submission.file

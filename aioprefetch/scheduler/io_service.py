@@ -149,9 +149,9 @@ class IoService:
             raise _was_closed(file.pinned.path)
         file.check_ranges(ranges)
         resident = file.find_residents(ranges)
-        missing = [(0, 0) if index in resident else one for index, one in enumerate(ranges)] if resident else ranges
+        missing = [(0, 0) if index in resident else pair for index, pair in enumerate(ranges)] if resident else ranges
         submission = self._queue.submit(file, missing, rank=file.rank, row=row, is_follow_up=is_follow_up)
-        read = QueuedRead(submission, ranges, on_want=self._want, on_release=self._release)
+        read = QueuedRead(submission, ranges, on_promote=self._promote, on_release=self._release)
         for index, view in resident.items():
             read.put(index, view)
         counters = self.runtime.counters
@@ -176,9 +176,9 @@ class IoService:
     def _forget(self, token: object) -> None:
         del self._spawned[token]
 
-    def _want(self, read: QueuedRead) -> None:
+    def _promote(self, read: QueuedRead) -> None:
         self.runtime.counters["scan_waits"] += 1
-        self._queue.want(read.submission)
+        self._queue.promote(read.submission)
         for taken in read.submission.reads:
             request = self._requests[taken]
             if taken.is_in_flight and not request.is_promoted:
@@ -313,25 +313,25 @@ class ScanFile(QueuedFile):
         """``UntrustedMetadata`` if a range leaves the file or is reversed."""
         size = self.pinned.size
         if not all(0 <= start <= end <= size for start, end in ranges):
-            for one in ranges:
-                self.pinned.check_range(*one)
+            for pair in ranges:
+                self.pinned.check_range(*pair)
 
     def find_residents(self, ranges: Sequence[Range]) -> dict[int, memoryview]:
         """The bytes of the ranges that lie in the tail, by number, in the memory of the file if it has one."""
         bound = self.pinned.tail_start
-        found = {}
+        residents = {}
         for index in [index for index, (start, end) in enumerate(ranges) if bound <= start < end]:
             view = self._resident(*ranges[index])
             if view is not None:
-                found[index] = view
-        return found
+                residents[index] = view
+        return residents
 
     def _resident(self, start: int, end: int) -> memoryview | None:
-        found = self.pinned.resident(start, end)
-        if found is None or self.memory is None:
-            return found
+        view = self.pinned.resident(start, end)
+        if view is None or self.memory is None:
+            return view
         place = self.memory.allocate(start, end)
-        place[:] = found
+        place[:] = view
         return place
 
 

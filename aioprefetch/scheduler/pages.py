@@ -35,16 +35,16 @@ class PendingRead(Protocol):
         """The bytes of each range in the order of submission, once done; raises what the read failed with."""
         ...
 
-    def want(self) -> None:
+    def promote(self) -> None:
         """A decoder cannot go on without these bytes: they may exceed the budget."""
         ...
 
     async def wait(self) -> Sequence[memoryview]:
-        """``want`` and wait; the bytes of each range. A cancelled wait leaves the read as it is."""
+        """``promote`` and wait; the bytes of each range. A cancelled wait leaves the read as it is."""
         ...
 
     async def arrive(self) -> None:
-        """Wait until it is done without wanting it: a free task is no decoder, and exceeds no budget."""
+        """Wait until it is done, without promoting it: no decoder waits, so it must not exceed the budget."""
         ...
 
     def release(self) -> None:

@@ -32,14 +32,14 @@ class QueuedRead:
         "_is_released",
         "_landings",
         "_missing",
+        "_on_promote",
         "_on_release",
-        "_on_want",
         "_pieces",
         "_ranges",
         "_views",
         "_waiters",
         "_whole",
-        "is_wanted",
+        "is_promoted",
         "resident",
         "submission",
     )
@@ -49,14 +49,14 @@ class QueuedRead:
         submission: Submission,
         ranges: Sequence[Range],
         *,
-        on_want: Callable[[QueuedRead], None],
+        on_promote: Callable[[QueuedRead], None],
         on_release: Callable[[QueuedRead], None],
     ) -> None:
         self.submission = submission
-        self.is_wanted = False
+        self.is_promoted = False
         self.resident: list[Range] = []
         self._ranges = ranges
-        self._on_want = on_want
+        self._on_promote = on_promote
         self._on_release = on_release
         self._missing = len(submission.starts)
         self._views: dict[int, memoryview] = {}  # Ranges with a view of their own: resident ones, and landings.
@@ -97,15 +97,15 @@ class QueuedRead:
         starts, ends = submission.starts, submission.ends
         return [(starts[first:last], ends[first:last], base, view) for first, last, base, view in arrivals]
 
-    def want(self) -> None:
+    def promote(self) -> None:
         """Let the read exceed the budget, because a decoder cannot go on without it."""
-        if not (self.is_wanted or self.done):
-            self.is_wanted = True
-            self._on_want(self)
+        if not (self.is_promoted or self.done):
+            self.is_promoted = True
+            self._on_promote(self)
 
     async def wait(self) -> Sequence[memoryview]:
-        """``want`` and wait for the bytes. ``Closed`` if the read is released or the scan closed meanwhile."""
-        self.want()
+        """``promote`` and wait for the bytes. ``Closed`` if the read is released or the scan closed meanwhile."""
+        self.promote()
         await self.arrive()
         return self.views
 

@@ -140,9 +140,9 @@ class PinnedFile:
         version, etag = file.version[:2]
         if not VersionPin(etag).is_strong:
             return None
-        found = cls(accessor, runtime, path, size=file.size, etag=etag, version=version)
+        pinned = cls(accessor, runtime, path, size=file.size, etag=etag, version=version)
         sink = CollectSink(runtime.budget)
-        if not found.copy_held(sink, max(0, file.size - tail_bytes), file.size):
+        if not pinned.copy_held(sink, max(0, file.size - tail_bytes), file.size):
             return None
         return cls(accessor, runtime, path, size=file.size, etag=etag, version=version, tail=sink.to_view())
 
@@ -191,8 +191,8 @@ class PinnedFile:
             return None
         name, version = (self._accessor.info.namespace, self.path), (self.version, self.etag)
         block_bytes = self._runtime.options.block_bytes
-        found: BlockFile | None = store.find(name, version, size=self.size, block_bytes=block_bytes)
-        return found
+        file: BlockFile | None = store.find(name, version, size=self.size, block_bytes=block_bytes)
+        return file
 
     async def read(self, start: int, end: int) -> memoryview:
         """The bytes ``[start, end)``, read-only: out of the tail, or by one GET.
@@ -203,9 +203,9 @@ class PinnedFile:
         self.check_range(start, end)
         if start == end:
             return memoryview(b"")
-        found = self.resident(start, end)
-        if found is not None:
-            return found
+        view = self.resident(start, end)
+        if view is not None:
+            return view
         sink = CollectSink(self._runtime.budget)
         if not self.copy_held(sink, start, end):
             await self.read_to(sink, start, end)
@@ -215,9 +215,9 @@ class PinnedFile:
         """Fill ``buffer`` with the bytes from ``start`` on; see ``read``. A cancelled read leaves it half filled."""
         end = start + len(buffer)
         self.check_range(start, end)
-        found = self.resident(start, end)
-        if found is not None:
-            buffer[:] = found
+        view = self.resident(start, end)
+        if view is not None:
+            buffer[:] = view
         elif buffer:
             sink = BufferSink(buffer)
             if not self.copy_held(sink, start, end):
@@ -234,10 +234,10 @@ class PinnedFile:
             lane=lane,
         )
         try:
-            reply = await self._accessor.read(request, sink)
+            response = await self._accessor.read(request, sink)
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
             raise self.pin.explain(error) from error
-        self.pin.check(reply.head, (start, end))
+        self.pin.check(response.head, (start, end))
 
 
 def _another_size(total: int | None, known_size: int, path: str) -> UntrustedMetadata:

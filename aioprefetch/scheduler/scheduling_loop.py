@@ -39,14 +39,14 @@ def scan_lines(columns: Sequence[ColumnScheduler[PageT]], io: PageIo, rows: int)
             heapq.heappop(heap)
         else:
             heapq.heapreplace(heap, (column.rows_scheduled, index))
-        reached = heap[0][0] if heap else min(one.rows_scheduled for one in columns)
+        reached = heap[0][0] if heap else min(column.rows_scheduled for column in columns)
         if reached > covered:
             yield ScanLine(reached, pages)
             pages = []
     if not columns:
         yield ScanLine(rows, pages)
     elif pages:
-        yield ScanLine(min(one.rows_scheduled for one in columns), pages)
+        yield ScanLine(min(column.rows_scheduled for column in columns), pages)
 
 
 class ScheduledPages:

@@ -66,14 +66,14 @@ class MemoryRead:
             raise self.error
         return [self.data[start:end] for start, end in self.ranges]
 
-    def want(self) -> None:
+    def promote(self) -> None:
         self.wanted = True
 
     async def arrive(self) -> None:
         await self.arrived.wait()
 
     async def wait(self) -> Sequence[memoryview]:
-        self.want()
+        self.promote()
         await self.arrived.wait()
         return self.views
 

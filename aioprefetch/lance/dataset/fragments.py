@@ -260,7 +260,7 @@ class MissingField:
     def accept(self, page: None) -> None:
         """Do nothing: there are no pages."""
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """Do nothing: there are no reads."""
 
     async def wait(self, rows: int) -> None:

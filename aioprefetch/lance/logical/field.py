@@ -42,7 +42,7 @@ class FieldDecoder(Protocol[PageT_contra]):
         """Append a scheduled page."""
         ...
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """Want every read that is known to be needed for the next ``rows`` rows. Does not wait."""
         ...
 
@@ -95,7 +95,7 @@ class RecordRoot:
     async def wait(self, rows: int) -> None:
         """Wait until the next ``rows`` rows can be drained; raises the error of a failed read."""
         for field in self._fields:
-            field.want(rows)
+            field.promote(rows)
         for field in self._fields:
             await field.wait(rows)
 

@@ -88,19 +88,19 @@ class ListPage:
         """Whether the ends have arrived and the items are scheduled."""
         return self._ends.is_loaded and self.items is not None
 
-    def want(self, skip: int, rows: int) -> None:
+    def promote(self, skip: int, rows: int) -> None:
         """Promote the reads of these lists: a batch waits for them."""
-        self._ends.want()
+        self._ends.promote()
         if self.items is None:
             return
         if self._ends.is_loaded:
-            self.items.want(self.item_count(skip, rows))
+            self.items.promote(self.item_count(skip, rows))
         else:  # The exact items are unknown until the ends are loaded: estimate their number.
-            self.items.want(-(-self._count * (skip + rows) // self.rows))
+            self.items.promote(-(-self._count * (skip + rows) // self.rows))
 
     async def wait(self, skip: int, rows: int) -> None:
         """Wait for these lists and their items."""
-        self._ends.want()
+        self._ends.promote()
         if self._planned is not None:
             await self._planned.wait()
         await self._ends.wait()
@@ -212,14 +212,14 @@ class ListDecoder:
         """A page of the scheduler."""
         self._pages.append(page)
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """Promote the ends of the next lists, and their items as far as they are known."""
         for page, skip, count in self._spans(rows):
-            page.want(skip, count)
+            page.promote(skip, count)
 
     async def wait(self, rows: int) -> None:
         """Wait for the next lists and their items."""
-        self.want(rows)
+        self.promote(rows)
         for page, skip, count in list(self._spans(rows)):
             await page.wait(skip, count)
 

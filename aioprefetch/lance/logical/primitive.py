@@ -31,13 +31,13 @@ class BlobPage:
         self._is_released = False
         self._planned = FollowUp(io, lambda: self._follow_up(io, first, row_of), name="lance blobs")
 
-    def want(self) -> None:
+    def promote(self) -> None:
         """Promote the read of the descriptors: a batch waits for them."""
-        self._descriptors.want()
+        self._descriptors.promote()
 
     async def wait(self) -> None:
         """Wait until ``pages`` exist."""
-        self.want()
+        self.promote()
         await self._planned.wait()
 
     def release(self) -> None:
@@ -121,25 +121,25 @@ class PrimitiveDecoder:
         """A page of the scheduler."""
         self._pages.append(page)
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """Promote the pages of the next rows."""
         covered = -self._taken
         for page in self._pages:
             if covered >= rows:
                 return
-            page.want()
+            page.promote()
             covered += page.rows
 
     async def wait(self, rows: int) -> None:
         """Wait for the pages of the next rows."""
-        self.want(rows)
+        self.promote(rows)
         index, covered = 0, -self._taken
         while covered < rows:
             page = self._at(index)
             if isinstance(page, BlobPage):
                 await page.wait()
                 self._open(index)
-                self.want(rows)
+                self.promote(rows)
             else:
                 await page.wait()
                 covered += page.rows

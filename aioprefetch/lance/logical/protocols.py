@@ -24,7 +24,7 @@ class LogicalDecoder(Protocol):
         """A page of the field's scheduler."""
         ...
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """Promote every read that is known to be needed."""
         ...
 

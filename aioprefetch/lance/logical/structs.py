@@ -77,12 +77,12 @@ class StructDecoder:
         for index, part in page:
             self._children[index].accept(part)
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         for child in self._children:
-            child.want(rows)
+            child.promote(rows)
 
     async def wait(self, rows: int) -> None:
-        self.want(rows)
+        self.promote(rows)
         for child in self._children:
             await child.wait(rows)
 
@@ -164,10 +164,10 @@ class TopDecoder:
         """A page of the field's scheduler."""
         self._decoder.accept(page)
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         """Promote every read that is known to be needed for the next rows."""
         with blamed_on(self._name, self._path):
-            self._decoder.want(rows)
+            self._decoder.promote(rows)
 
     async def wait(self, rows: int) -> None:
         """Wait until the next rows can be drained."""

@@ -142,9 +142,9 @@ class _Read:
     def done(self) -> bool:
         return self.pending is None or self.pending.done
 
-    def want(self) -> None:
+    def promote(self) -> None:
         if self.pending is not None:
-            self.pending.want()
+            self.pending.promote()
 
     async def arrive(self) -> None:
         if self.pending is not None:
@@ -247,16 +247,16 @@ class LoadingPage(Generic[DecodedT]):
     def _is_planned(self) -> bool:
         return self._second is None or self._second.is_planned
 
-    def want(self) -> None:
+    def promote(self) -> None:
         """Promote the reads of this page, since a batch waits for it, and reads that are planned later too."""
         if not self._is_wanted and self._decoder is None:
             self._is_wanted = True
             for read in self._reads:
-                read.want()
+                read.promote()
 
     async def wait(self) -> DecodedT:
         """Promote the reads and wait for the bytes. Raises the error of a failed read or of the page."""
-        self.want()
+        self.promote()
         return await self.arrive()
 
     async def arrive(self) -> DecodedT:
@@ -289,4 +289,4 @@ class LoadingPage(Generic[DecodedT]):
             second = _Read(rest, row, io, is_follow_up=True)
             self._reads.append(second)
             if self._is_wanted:
-                second.want()
+                second.promote()

@@ -185,13 +185,13 @@ class StructuralField:
     def accept(self, page: LeafPage) -> None:
         self._pages[page.leaf].append(page)
 
-    def want(self, rows: int) -> None:
+    def promote(self, rows: int) -> None:
         for leaf in range(len(self._pages)):
             for part in self._parts(leaf, rows):
-                part.page.loading.want()
+                part.page.loading.promote()
 
     async def wait(self, rows: int) -> None:
-        self.want(rows)
+        self.promote(rows)
         for leaf in range(len(self._pages)):
             for part in self._parts(leaf, rows):
                 try:

@@ -43,11 +43,11 @@ class HeldRead:
         self.done = True
         self._came.set()
 
-    def want(self) -> None:
+    def promote(self) -> None:
         self.wanted = True
 
     async def wait(self) -> list[memoryview]:
-        self.want()
+        self.promote()
         await self._came.wait()
         return self.views
 

@@ -43,7 +43,7 @@ class HeldRead:
         self.done = True
         self.released = 0
 
-    def want(self) -> None:
+    def promote(self) -> None:
         """It is there."""
 
     async def wait(self) -> list[memoryview]:
@@ -146,7 +146,7 @@ def test_parts_are_submitted_decoded_and_given_back_one_by_one() -> None:
     first = leaf.drain(0, ready)().to_pylist()
     leaf.release(ready)
     assert [read.released for read in io.reads] == [1, 1]
-    leaf.want(900)
+    leaf.promote(900)
     assert leaf.ready() == 900
     rest = leaf.drain(ready, 900)().to_pylist()
     assert first + rest == made.expected(TABLE.column(1))

@@ -136,7 +136,7 @@ async def test_pages_go_back_when_the_consumer_comes_back(operator: Operator) ->
 
 
 async def test_only_what_there_is_room_for_is_wanted(operator: Operator) -> None:
-    """A page that is wanted may exceed the budget: a slow consumer must not want them all."""
+    """A promoted page may exceed the budget: a slow consumer must not promote them all."""
     scan = PretendedScan([[10] * 20])
     loop = started(operator, scan, readahead=2)
     await settle()

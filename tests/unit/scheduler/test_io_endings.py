@@ -215,7 +215,7 @@ async def one_history(s: Scene, place: Mapping | None, chosen: random.Random) ->
     reads: list[tuple[PendingRead, list[Range]]] = []
     waits: list[asyncio.Task[object]] = []
     for row in range(40):
-        verb = chosen.choice(["submit", "submit", "want", "wait", "release", "response", "response", "fail", "turn"])
+        verb = chosen.choice(["submit", "submit", "promote", "wait", "release", "response", "response", "fail", "turn"])
         pending = [call for call in s.bench.calls if not call.ended]
         if verb == "submit":
             starts = [chosen.randrange(MIB - 30_000) for _ in range(chosen.randint(1, 3))]
@@ -227,9 +227,9 @@ async def one_history(s: Scene, place: Mapping | None, chosen: random.Random) ->
             call.finish() if verb == "response" else call.fail(Unavailable("gone", status="permanent"))
         elif verb == "turn":
             await settle(chosen.randrange(6))
-        elif reads and verb in ("want", "wait", "release"):
+        elif reads and verb in ("promote", "wait", "release"):
             read, _ = reads.pop(chosen.randrange(len(reads))) if verb == "release" else chosen.choice(reads)
-            read.release() if verb == "release" else read.want()
+            read.release() if verb == "release" else read.promote()
             if verb == "wait":
                 waits.append(asyncio.create_task(read.wait()))
     await s.response()

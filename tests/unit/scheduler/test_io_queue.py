@@ -135,9 +135,9 @@ def test_the_rest_of_an_admitted_submission_may_exceed_the_budget() -> None:
 def test_what_is_awaited_goes_past_a_blocked_head_in_order() -> None:
     queue, _, submissions = queue_of([(0, 50), (100, 190), (300, 390), (500, 590)])
     assert taken(queue, 60) == [(0, 50)]
-    queue.want(submissions[3])
-    queue.want(submissions[2])
-    queue.want(submissions[2])
+    queue.promote(submissions[3])
+    queue.promote(submissions[2])
+    queue.promote(submissions[2])
     assert taken(queue, -5) == [(300, 390), (500, 590)]
     assert taken(queue, -5) == []
 
@@ -188,7 +188,7 @@ def test_neighbours_only_as_far_as_the_budget_reaches() -> None:
     queue, _, submissions = queue_of([(0, 10), (10, 20), (20, 30)])
     assert taken(queue, 25)[:1] == [(0, 20)]
     queue, _, submissions = queue_of([(0, 10), (10, 20), (20, 30)])
-    queue.want(submissions[1])
+    queue.promote(submissions[1])
     assert taken(queue, 5) == [(0, 20)]
 
 
@@ -209,7 +209,7 @@ def test_a_released_submission_is_not_sent() -> None:
     queue, file, submissions = queue_of([(0, 10), (10, 20), (40, 50)])
     assert queue.release(submissions[1]) == []
     assert queue.release(submissions[1]) == []
-    queue.want(submissions[1])
+    queue.promote(submissions[1])
     assert taken(queue) == [(0, 10), (40, 50)]
     assert (queue.queued, queue.queued_bytes, len(file.parts)) == (0, 0, 0)
 
@@ -279,7 +279,7 @@ def test_a_long_scan_keeps_nothing_of_what_is_done() -> None:
     gone = []
     for row in range(500):
         submission = queue.submit(file, [(1000 * row, 1000 * row + 10)], row=row, is_follow_up=row % 2 == 0)
-        queue.want(submission)
+        queue.promote(submission)
         read = queue.take(PLENTY)
         assert read is not None
         queue.finish(read)
@@ -363,7 +363,7 @@ def test_a_planned_request_waits_for_what_is_still_to_be_submitted() -> None:
     assert taken(queue) == [(0, 100)]
     awaited = queue.submit(file, [(200, 250)], row=2)
     assert taken(queue) == []
-    queue.want(awaited)
+    queue.promote(awaited)
     assert taken(queue) == [(200, 250)]  # A waiter for it would wait for ever.
     queue.submit(file, [(250, 300)], row=3)
     assert taken(queue) == [(250, 300)]

@@ -76,7 +76,7 @@ async def test_the_plan_is_what_is_sent() -> None:
 async def test_requests_carry_version_and_lane() -> None:
     async with scene() as s:
         s.io.submit([(0, 10)], 0)
-        s.io.submit([(200_000, 200_010)], 0).want()
+        s.io.submit([(200_000, 200_010)], 0).promote()
         await settle()
         assert [(c.request.if_match, c.request.lane) for c in s.bench.calls] == [
             (s.pinned.etag, "prefetch"),
@@ -91,7 +91,7 @@ async def test_a_wanted_read_is_promoted_where_it_queues_for_a_slot() -> None:
         reads = [s.io.submit([(100_000 * n, 100_000 * n + 10)], n) for n in range(3)]
         await settle()
         assert s.sent == [(0, 10)]
-        reads[2].want()
+        reads[2].promote()
         await settle()
         assert s.sent == [(0, 10), (200_000, 200_010)]
 

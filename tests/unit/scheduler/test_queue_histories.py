@@ -153,7 +153,7 @@ class Watched:
 
 def step(watched: Watched, chosen: random.Random, *, row: int) -> None:
     """One random step."""
-    verb = chosen.choice(["submit", "submit", "take", "take", "take", "want", "finish", "fail", "release"])
+    verb = chosen.choice(["submit", "submit", "take", "take", "take", "promote", "finish", "fail", "release"])
     if verb == "submit":
         starts = [chosen.randrange(300) for _ in range(chosen.randint(1, 3))]
         ranges = [(start, start + chosen.choice([0, 3, 10, 40, 130])) for start in starts]
@@ -163,9 +163,9 @@ def step(watched: Watched, chosen: random.Random, *, row: int) -> None:
         watched.take()
     elif verb in ("finish", "fail") and watched.flying:
         watched.finish(chosen.randrange(len(watched.flying)), failed=verb == "fail")
-    elif verb in ("want", "release") and watched.submissions:
+    elif verb in ("promote", "release") and watched.submissions:
         one = chosen.choice(watched.submissions[-6:])
-        watched.queue.want(one) if verb == "want" else watched.release(one)
+        watched.queue.promote(one) if verb == "promote" else watched.release(one)
 
 
 def any_history_keeps_the_rules(first_seed: int) -> None:
@@ -197,7 +197,7 @@ def outcome(seed: int) -> list[object]:
     flying: list[TakenRead] = []
     seen: list[object] = []
     for row in range(60):
-        verb = chosen.choice(["submit", "take", "take", "take", "want", "finish", "release"])
+        verb = chosen.choice(["submit", "take", "take", "take", "promote", "finish", "release"])
         if verb == "submit":
             starts = [chosen.randrange(300) for _ in range(chosen.randint(1, 20))]
             if chosen.random() < 0.8:
@@ -216,9 +216,9 @@ def outcome(seed: int) -> list[object]:
                 seen.append((read.start, read.end, read.is_overdraft, users))
         elif verb == "finish" and flying:
             queue.finish(flying.pop(chosen.randrange(len(flying))), failed=chosen.random() < 0.1)
-        elif verb in ("want", "release") and submissions:
+        elif verb in ("promote", "release") and submissions:
             one = chosen.choice(submissions[-6:])
-            queue.want(one) if verb == "want" else queue.release(one)
+            queue.promote(one) if verb == "promote" else queue.release(one)
         seen.append((queue.held_bytes, queue.queued, queue.queued_bytes, queue.in_flight))
     return seen
 
@@ -244,7 +244,7 @@ class Page:
         self.rows = rows
         self.ranges = ranges
         self.reads: list[Submission] = []
-        self.is_wanted = False
+        self.is_promoted = False
 
     def missing(self, arrived: Callable[[Submission], bool]) -> bool:
         return len(self.reads) < len(self.ranges) or not all(map(arrived, self.reads))
@@ -282,8 +282,8 @@ class Scan:
         half = len(page.reads)
         made = self.watched.submit(0, page.ranges[half], 0, page.rows[0], follow_up=half > 0)
         page.reads.append(made)
-        if page.is_wanted:
-            self.watched.queue.want(made)
+        if page.is_promoted:
+            self.watched.queue.promote(made)
 
     def is_there(self, one: Submission) -> bool:
         return self.arrived.get(one, 0) == len(one.starts)
@@ -302,9 +302,9 @@ class Scan:
             return False
         needed = [page for page in self.pages if page.rows[0] < end and page.rows[1] > self.drained]
         for page in needed:
-            page.is_wanted = True
+            page.is_promoted = True
             for one in page.reads:
-                self.watched.queue.want(one)
+                self.watched.queue.promote(one)
         if any(page.missing(self.is_there) for page in needed):
             return False
         self.drained = end

@@ -42,7 +42,7 @@ async def test_what_is_wanted_exceeds_the_budget() -> None:
     async with scene(budget_bytes=10_000, gap_bytes=0) as s:
         reads = [s.io.submit([(20_000 * n, 20_000 * n + 6000)], n) for n in range(4)]
         await settle()
-        reads[2].want()
+        reads[2].promote()
         await settle()
         assert s.sent == [(0, 6000), (40_000, 46_000)]
         assert s.held == 12_000
