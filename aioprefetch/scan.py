@@ -231,7 +231,7 @@ def io_options(
     slots: object | None,
 ) -> dict[str, int]:
     """The options of the I/O service that the caller set. ``ConfigInvalid`` or ``InvalidType``."""
-    given = (
+    limits = (
         ("gap_bytes", gap_bytes, 0),
         ("request_bytes_max", request_bytes_max, 1),
         ("budget_bytes", budget_bytes, 0),
@@ -239,7 +239,7 @@ def io_options(
     )
     return {
         name: at_least(lowest, value, name, operation="scan", path=path)
-        for name, value, lowest in given
+        for name, value, lowest in limits
         if value is not None
     }
 
@@ -264,5 +264,5 @@ def row_range(rows: object, *, path: str = "") -> Range:
 
 def row_ranges(rows: Any, *, path: str = "") -> list[Range]:
     """``(start, stop)``, or a list of such pairs, from a caller. ``InvalidType`` or ``InvalidRange`` for others."""
-    is_pair = isinstance(rows, Sequence) and len(rows) == 2 and not any(isinstance(one, Sequence) for one in rows)
+    is_pair = isinstance(rows, Sequence) and len(rows) == 2 and not any(isinstance(row, Sequence) for row in rows)
     return checked_ranges([rows] if is_pair else rows, operation="scan", path=path)

@@ -91,9 +91,9 @@ class BlockStore:
         values that a caller merely declared do not.
         """
         key = (name, version, size, block_bytes)
-        found = self.files.get(key)
-        if found is None:
-            found = self.files[key] = BlockFile(
+        file = self.files.get(key)
+        if file is None:
+            file = self.files[key] = BlockFile(
                 self,
                 name,
                 version,
@@ -102,10 +102,10 @@ class BlockStore:
                 forget=self._forget,
                 divide=None if self.disk is None else self.disk.divide,
             )
-            found.label = label
+            file.label = label
         if is_current:
-            self._newest[name, block_bytes] = found
-        return found
+            self._newest[name, block_bytes] = file
+        return file
 
     def residency(self, path: str) -> list[Residency]:
         """What memory holds of each version of the object at ``path``, the oldest first."""
@@ -181,12 +181,12 @@ class BlockStore:
         """
 
         def place(fetch: Fetch, head: ReadHead) -> None:
-            found = file_of(head)
+            fetched = file_of(head)
             if fetch.file is None:
-                fetch.file = found
-                found.fetches.append(fetch)
+                fetch.file = fetched
+                fetched.fetches.append(fetch)
             fetch.start, fetch.end = head.start, head.end
-            found.place(fetch, head)
+            fetched.place(fetch, head)
 
         fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place, on_ready=self._on_ready)
         fetch.file, fetch.label, fetch.account = file, label, account

@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     error.
     """
     arguments = _parser().parse_args(argv)
-    given = {name: getattr(arguments, name, None) for name in _STORE_OPTIONS}
-    options = {name: value for name, value in given.items() if value is not None}
+    values = {name: getattr(arguments, name, None) for name in _STORE_OPTIONS}
+    options = {name: value for name, value in values.items() if value is not None}
     command: Command = arguments.command
     try:
         return command(arguments, options)

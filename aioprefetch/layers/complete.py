@@ -115,16 +115,16 @@ class CompleteAccessor(WrappedAccessor):
             if sent.if_match and not self._native.read_if_match:
                 target = _ComparingSink(sink, sent.if_match)
                 sent = replace(sent, if_match=None)
-            reply = await self.inner.read(sent, target)
+            response = await self.inner.read(sent, target)
         except RangeNotSatisfied as error:
             if sink.head is not None:
                 raise
             head = await self._empty_head(request, error, needs_etag=target is not sink)
             target.begin(head, path=request.path)
             return ReadReply(head=head, received=0)
-        if sink.received - before != reply.head.size:
-            raise _miscounted(request, sink.received - before, reply.head.size)
-        return reply
+        if sink.received - before != response.head.size:
+            raise _miscounted(request, sink.received - before, response.head.size)
+        return response
 
     async def _with_known_range(self, request: ReadRequest) -> ReadRequest:
         if request.suffix is None or self._native.read_suffix:

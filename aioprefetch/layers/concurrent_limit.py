@@ -85,14 +85,14 @@ class ConcurrentLimitAccessor(WrappedAccessor):
         if not slots.try_acquire(lane):
             lane = await self._wait(request, lane, sink)
         try:
-            reply = await self.inner.read(request, sink)
+            response = await self.inner.read(request, sink)
         except Error as error:
             self.failed(error)
             raise
         else:
             if slots.limit < slots.limit_max:
                 self._responded()
-            return reply
+            return response
         finally:
             slots.release(lane)
 

@@ -173,7 +173,7 @@ class RetryAccessor(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         started = self._now()
         try:
-            reply = await self.inner.read(request, sink)
+            response = await self.inner.read(request, sink)
         except Error as error:
             attempts = self.attempts(request, started)
             if _came_too_late(error, sink):
@@ -183,7 +183,7 @@ class RetryAccessor(WrappedAccessor):
             bucket = self.bucket
             if bucket.tokens < bucket.capacity:
                 bucket.put(1)
-            return reply
+            return response
         return await self._read_again(request, sink, attempts, pause)
 
     async def _read_again(self, request: ReadRequest, sink: Sink, attempts: Attempts, pause: float) -> ReadReply:

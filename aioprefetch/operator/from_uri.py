@@ -164,8 +164,8 @@ def recipe_of(scheme: str) -> type[UriRecipe]:
 
 
 def _entry_point(scheme: str) -> importlib.metadata.EntryPoint | None:
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
-    return next(iter(found), None)
+    entry_points = importlib.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
+    return next(iter(entry_points), None)
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> type[UriRecipe]:
@@ -185,21 +185,21 @@ def _load(entry: importlib.metadata.EntryPoint) -> type[UriRecipe]:
     return loaded
 
 
-def unknown_option(name: str, known: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
+def unknown_option(name: str, names: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
     """The error for an unknown option of ``of``, with the option that was probably meant."""
-    hint = _hint(name, known)
-    listed = f"there are {', '.join(sorted(known))}"
+    hint = _hint(name, names)
+    listed = f"there are {', '.join(sorted(names))}"
     message = f"unknown option {name!r} for {of}{hint}{'' if hint.endswith('?') else ';'} {listed}"
     return ConfigInvalid(message, operation=operation, path=path)
 
 
-def _hint(name: str, known: Collection[str]) -> str:
+def _hint(name: str, names: Collection[str]) -> str:
     plain = name.lower().replace("-", "_").strip()
     meant = _OTHER_NAMES.get(plain)
-    near = difflib.get_close_matches(plain, known, n=1, cutoff=0.7)
-    if plain in _HINTS and plain not in known:
+    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.7)
+    if plain in _HINTS and plain not in names:
         return f": {_HINTS[plain]}"
-    if meant in known:
+    if meant in names:
         return f": it is called {meant!r} here"
     if meant in READER_OPTIONS or plain in READER_OPTIONS:
         return f": {meant or plain!r} is an option of Operator.reader"

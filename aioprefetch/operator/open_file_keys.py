@@ -196,7 +196,7 @@ def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) ->
     ``Unsupported`` for S3 Select.
     """
     check_keys(settings, path=path)
-    found: dict[str, Any] = {
+    keywords: dict[str, Any] = {
         "policy": _policy(settings),
         "size": _hint(settings.integer(LENGTH), minimum=0),
         "split": _split(settings),
@@ -206,9 +206,9 @@ def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) ->
         "block_bytes": _at_least_one(settings, PREFETCH_BLOCK_SIZE, path=path),
         "prefetch_blocks": _at_least_one(settings, PREFETCH_BLOCK_COUNT, path=path),
     }
-    if found["prefetch_blocks"] is None:
-        found["prefetch_blocks"] = _readahead_blocks(settings, found["block_bytes"] or limits.block_bytes, limits)
-    return {name: value for name, value in found.items() if value is not None}
+    if keywords["prefetch_blocks"] is None:
+        keywords["prefetch_blocks"] = _readahead_blocks(settings, keywords["block_bytes"] or limits.block_bytes, limits)
+    return {name: value for name, value in keywords.items() if value is not None}
 
 
 def check_keys(settings: Settings, *, path: str) -> None:
@@ -235,8 +235,8 @@ def check_keys(settings: Settings, *, path: str) -> None:
 
 def _nearest(key: str) -> str:
     """The known key that may have been meant, as a question."""
-    found = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    matches = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def describe(settings: Settings) -> str:

@@ -32,13 +32,13 @@ async def read_merged(
     gap, bytes_max = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
     merged = coalesce(ranges, gap_bytes=gap, request_bytes_max=bytes_max)
     pin: VersionPin | None = None
-    found: list[memoryview] = [memoryview(b"")] * len(ranges)
+    parts: list[memoryview] = [memoryview(b"")] * len(ranges)
 
     async def read_one(piece: MergedRange) -> None:
         nonlocal pin
         sink = CollectSink(runtime.budget)
-        reply = await accessor.read(replace(request, offset=piece.start, size=piece.size), sink)
-        head = reply.head
+        response = await accessor.read(replace(request, offset=piece.start, size=piece.size), sink)
+        head = response.head
         if pin is None:
             pin = VersionPin(head.etag, head.version, head.total, path=request.path, operation="read_ranges")
         pin.check(head)
@@ -48,18 +48,18 @@ async def read_merged(
             start, end = ranges[member]
             part = view[start - piece.start : end - piece.start]
             small = len(part) * _SMALL_SHARE < len(view)
-            found[member] = memoryview(bytes(part)) if small else part
+            parts[member] = memoryview(bytes(part)) if small else part
 
     if len(merged) == 1:
         await read_one(merged[0])
-        return found
+        return parts
     try:
         async with asyncio.TaskGroup() as group:
             for piece in merged:
                 group.create_task(read_one(piece))
     except* Exception as failures:
         raise failures.exceptions[0] from failures.exceptions[0].__cause__
-    return found
+    return parts
 
 
 def _check_ends(head: ReadHead, members: Sequence[Range], path: str) -> None:

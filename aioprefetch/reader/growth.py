@@ -84,10 +84,10 @@ def find_growth(growth: str | Growth, *, operation: str, path: str) -> Growth:
                 f"prefetch_growth={growth!r} must have first >= 0 and a callable grow", operation=operation, path=path
             )
         return growth
-    known = GROWTHS.get(growth) if isinstance(growth, str) else None
-    if known is None:
+    strategy = GROWTHS.get(growth) if isinstance(growth, str) else None
+    if strategy is None:
         names = ", ".join(GROWTHS)
         raise ConfigInvalid(
             f"prefetch_growth must be one of {names}, or a Growth, not {growth!r}", operation=operation, path=path
         )
-    return known
+    return strategy

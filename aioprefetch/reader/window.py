@@ -307,9 +307,9 @@ class Windows:
     def _move_cursor(self, run: Run) -> Range | None:
         """Let the cursor follow ``run``. A return to a run that it left before abandons neither of the two."""
         before, self._cursor = self._cursor, run
-        known = run in self.runs
-        if before is None or before is run or before.cursor_left or known:
-            run.cursor_left = run.cursor_left or (known and before is not run)
+        is_listed = run in self.runs
+        if before is None or before is run or before.cursor_left or is_listed:
+            run.cursor_left = run.cursor_left or (is_listed and before is not run)
             return None
         return self._leave(before)
 

@@ -152,7 +152,7 @@ class EventBus:
         self.listeners = (*self.listeners, listener)
 
         def unsubscribe() -> None:
-            self.listeners = tuple(one for one in self.listeners if one is not listener)
+            self.listeners = tuple(other for other in self.listeners if other is not listener)
 
         return unsubscribe
 

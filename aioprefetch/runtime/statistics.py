@@ -111,20 +111,20 @@ class Counters(dict[str, int]):
 
     def snapshot(self, gauges: Mapping[str, int]) -> Statistics:
         """Every name of the vocabulary with its value; a gauge that is not given is 0."""
-        found = Statistics({name: self[name] for name in COUNTERS})
-        found["stream_read_operations"] += self.hits
-        found["stream_read_block_hits"] += self.hits
-        found["stream_read_bytes"] += self.hit_bytes
-        found["hits_memory"] = found["stream_read_block_hits"]
-        found["hits_network"] = found["stream_read_block_misses"] - found["hits_disk"]
+        statistics = Statistics({name: self[name] for name in COUNTERS})
+        statistics["stream_read_operations"] += self.hits
+        statistics["stream_read_block_hits"] += self.hits
+        statistics["stream_read_bytes"] += self.hit_bytes
+        statistics["hits_memory"] = statistics["stream_read_block_hits"]
+        statistics["hits_network"] = statistics["stream_read_block_misses"] - statistics["hits_disk"]
         for name in DURATIONS:
             timing = self.timings.get(name) or Timing()
-            found[f"{name}.failures"] = self[f"{name}.failures"]
-            found[f"{name}.min"] = timing.shortest
-            found[f"{name}.mean"] = timing.total // (timing.samples or 1)
-            found[f"{name}.max"] = timing.longest
-        found.update({name: gauges.get(name, 0) for name in GAUGES})
-        return found
+            statistics[f"{name}.failures"] = self[f"{name}.failures"]
+            statistics[f"{name}.min"] = timing.shortest
+            statistics[f"{name}.mean"] = timing.total // (timing.samples or 1)
+            statistics[f"{name}.max"] = timing.longest
+        statistics.update({name: gauges.get(name, 0) for name in GAUGES})
+        return statistics
 
 
 class Timer:

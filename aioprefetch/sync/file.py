@@ -103,8 +103,8 @@ class SyncFile(io.RawIOBase):
     @property
     def size(self) -> int:
         """The size of the object in bytes. While unknown it costs the first read, whose bytes are kept."""
-        known = self._live("size").size
-        return self._thread.run(self._find_size(by_tail=False)) if known is None else known
+        size = self._live("size").size
+        return self._thread.run(self._find_size(by_tail=False)) if size is None else size
 
     @property
     def etag(self) -> str | None:
@@ -189,13 +189,13 @@ class SyncFile(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fill any writable buffer from the cursor; how many bytes it took, fewer at the end of the object only."""
-        with memoryview(buffer) as given:
-            if given.readonly:
+        with memoryview(buffer) as view:
+            if view.readonly:
                 raise InvalidType("readinto needs a writable buffer", operation="readinto", path=self._path)
-            if not given.nbytes:
+            if not view.nbytes:
                 self._live("readinto")
                 return 0
-            with given.cast("B") as target, self._turn("readinto"):
+            with view.cast("B") as target, self._turn("readinto"):
                 count = self._fill(target)
                 self._position += count
                 return count
@@ -355,8 +355,8 @@ class SyncFile(io.RawIOBase):
         if whence == io.SEEK_CUR:
             return self._position
         if whence == io.SEEK_END:
-            known = self._live("seek").size
-            return self._thread.run(self._find_size(by_tail=True)) if known is None else known
+            size = self._live("seek").size
+            return self._thread.run(self._find_size(by_tail=True)) if size is None else size
         raise InvalidArgument(f"whence must be 0, 1 or 2, not {whence!r}", operation="seek", path=self._path)
 
     def _next_line(self, limit: int) -> bytes:
@@ -475,13 +475,13 @@ def open(  # noqa: A001 - what it stands in for
         return SyncFile(operator, url, options)
     store, path = split_url(url)
     scheme, _ = split_uri(store)
-    known = READER_OPTIONS | set(store_options(scheme))
-    for name in options.keys() - known:
-        raise unknown_option(name, known, of=f"a file at {scheme}://", operation="open", path=shown)
+    names = READER_OPTIONS | set(store_options(scheme))
+    for name in options.keys() - names:
+        raise unknown_option(name, names, of=f"a file at {scheme}://", operation="open", path=shown)
     of_reader = {name: value for name, value in options.items() if name in READER_OPTIONS - SHARED_OPTIONS}
     of_store = {name: value for name, value in options.items() if name not in of_reader}
-    made = Operator.from_uri(store, **of_store)
-    return SyncFile(made, path, of_reader, name=redact(url), owns_operator=True)
+    own_operator = Operator.from_uri(store, **of_store)
+    return SyncFile(own_operator, path, of_reader, name=redact(url), owns_operator=True)
 
 
 def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:

@@ -357,10 +357,10 @@ def run(coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None)
     except WrongLoop:
         coroutine.close()
         raise
-    given: object = timeout_seconds
-    if given is not None and (isinstance(given, bool) or not isinstance(given, Real)):
+    timeout: object = timeout_seconds
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         coroutine.close()
-        raise InvalidType(f"timeout_seconds must be a number of seconds, not {given!r}", operation="run")
+        raise InvalidType(f"timeout_seconds must be a number of seconds, not {timeout!r}", operation="run")
     if timeout_seconds is not None and not timeout_seconds >= 0:
         coroutine.close()
         raise InvalidArgument(f"timeout_seconds must not be negative: {timeout_seconds!r}", operation="run")

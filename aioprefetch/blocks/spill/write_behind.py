@@ -205,15 +205,17 @@ class WriteBehind:
 
     def _write_ahead(self) -> None:
         """Begin to write the blocks that would be evicted first."""
-        want = self._runtime.budget.used_bytes - self._limit_bytes // _CLEAN_SHARE
-        want = min(want, self._capacity_bytes // 2)  # Or blocks would evict one another from the disk all the time.
-        if want <= 0 or self.is_off:
+        ahead_bytes = self._runtime.budget.used_bytes - self._limit_bytes // _CLEAN_SHARE
+        ahead_bytes = min(
+            ahead_bytes, self._capacity_bytes // 2
+        )  # Or blocks would evict one another from the disk all the time.
+        if ahead_bytes <= 0 or self.is_off:
             return
         order = list(self._evictable("demand"))
         heapq.heapify(order)
-        while want > 0 and order:
+        while ahead_bytes > 0 and order:
             _, _, file, block = heapq.heappop(order)
-            want -= block.resident_bytes
+            ahead_bytes -= block.resident_bytes
             if self._dirty(file, block) is not None and not self.begin(file, block) and not block.stays_off_disk:
                 return
 

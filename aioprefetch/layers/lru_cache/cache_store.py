@@ -289,9 +289,9 @@ class CacheStore:
             elif entry is None:
                 self.index.discard(name)
             else:
-                known = self.index.get(name)
-                if known is not None and known.header == entry.header:
-                    entry.validated_at = known.validated_at
+                indexed = self.index.get(name)
+                if indexed is not None and indexed.header == entry.header:
+                    entry.validated_at = indexed.validated_at
                 self.index.add(name, entry.size_bytes, entry, used_at=self.read_time())
         if not probe.done():
             probe.set_result(entry)

@@ -370,8 +370,8 @@ class Fill:
         reaches = part.end <= head.end or (can_go_on and capability.read_range)
         return part if reaches and part.start <= min(SKIPPED_BYTES_MAX, head.end) else None
 
-    def _not_modified(self, known: CacheEntry) -> None:
-        known.validated_at = self.started_at
+    def _not_modified(self, entry: CacheEntry) -> None:
+        entry.validated_at = self.started_at
         self._runtime.counters["cache_revalidations"] += 1
         self._runtime.events.publish("cache.revalidated", self.request.path)
         self._settle("not_modified")
@@ -379,12 +379,12 @@ class Fill:
     # --- the way into the cache ---------------------------------------------------------------------------------
 
     async def _store(self) -> None:
-        made = await self._make_entry()
-        self.entry = None if made is None else made[0]
+        entry_and_header = await self._make_entry()
+        self.entry = None if entry_and_header is None else entry_and_header[0]
         self._settle("complete")
-        if made is None:
+        if entry_and_header is None:
             return
-        entry, encoded = made
+        entry, encoded = entry_and_header
         if not await self._cache.put(entry, encoded, memoryview(self.buffer), lambda: self.last_read):
             return
         if self.is_invalidated:  # The object was written while its last version was being stored.

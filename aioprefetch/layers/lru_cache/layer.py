@@ -113,9 +113,9 @@ class LruCacheAccessor(WrappedAccessor):
         part = await self._read_cached(request, sink)
         if part is not None:
             return ReadReply(head=part, received=part.size)
-        reply = await self._read_store(request, sink)
-        self._lookup.check_bypassed(request, reply.head)
-        return reply
+        response = await self._read_store(request, sink)
+        self._lookup.check_bypassed(request, response.head)
+        return response
 
     async def _read_store(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read from the store: a miss, unless the response is that the caller has the current version already."""

@@ -194,8 +194,8 @@ class Lookup:
         if entry is not None and entry.etag is not None and entry.etag == request.if_none_match:
             entry.validated_at = asked_at
 
-    def _start(self, slot: Slot, request: ReadRequest, known: CacheEntry | None) -> Fill:
-        etag = None if known is None else known.etag
+    def _start(self, slot: Slot, request: ReadRequest, stale: CacheEntry | None) -> Fill:
+        etag = None if stale is None else stale.etag
         fill = Fill(
             ReadRequest(
                 path=request.path,
@@ -206,7 +206,7 @@ class Lookup:
             ),
             slot=slot,
             object_bytes_max=self._object_bytes_max,
-            known=known,
+            known=stale,
             inner=self._inner,
             cache=self._cache,
             memory=self._state.memory,

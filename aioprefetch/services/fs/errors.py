@@ -51,6 +51,6 @@ def from_os_error(error: OSError, *, operation: str, path: str) -> Error:
     if kind is NotADirectory and operation in _LOOKS_ONLY:
         kind = NotFound
     name = errno.errorcode.get(code, "no errno")
-    made = kind(words, operation=operation, path=path, context={"errno": name})
-    made.errno = code or made.errno
-    return made
+    mapped = kind(words, operation=operation, path=path, context={"errno": name})
+    mapped.errno = code or mapped.errno
+    return mapped

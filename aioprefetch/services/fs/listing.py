@@ -57,13 +57,13 @@ class Scan:
 
     def __next__(self) -> Entry:
         while self._stack:
-            found = next(self._stack[-1], None)
-            if isinstance(found, Entry):
-                return found
-            if found is None:
+            item = next(self._stack[-1], None)
+            if isinstance(item, Entry):
+                return item
+            if item is None:
                 self._stack.pop()
             else:
-                self._stack.append(self._directory(found))
+                self._stack.append(self._directory(item))
         raise StopIteration
 
     def _directory(self, names: Names) -> Iterator[Entry | Names]:
@@ -103,8 +103,8 @@ class Scan:
         with self._root.directory(self._resolved(names)) as directory:
             descriptor = listable(directory)
         try:
-            with os.scandir(descriptor) as found:
-                for child in found:
+            with os.scandir(descriptor) as scanned:
+                for child in scanned:
                     if is_partial(child.name):
                         partial.append(child.name)
                     elif child.is_dir(follow_symlinks=False):
@@ -184,8 +184,8 @@ def _remove_empty_directories(root: ConfinedRoot, names: Names) -> None:
     for entry in Scan(root, "".join(f"{name}/" for name in names), recursive=True, after=""):
         if not entry.is_directory:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        found = names_of(entry.path)
-        below |= {found[:length] for length in range(len(names) + 1, len(found) + 1)}
+        file_names = names_of(entry.path)
+        below |= {file_names[:length] for length in range(len(names) + 1, len(file_names) + 1)}
     for directory in sorted(below, key=len, reverse=True):
         with contextlib.suppress(FileNotFoundError), root.directory(root.resolved(directory[:-1])) as parent:
             os.rmdir(directory[-1], dir_fd=parent)

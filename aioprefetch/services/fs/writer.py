@@ -155,8 +155,8 @@ def refuse_by_conditions(directory: int, name: str, request: WriteRequest) -> No
         raise AlreadyExists("the file exists already")
     etag = None if status is None else etag_of(status)
     if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
-        found = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
-        raise ConditionNotMatch(f"{found}, not {request.if_match!r}", context={"etag": etag})
+        fact = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
+        raise ConditionNotMatch(f"{fact}, not {request.if_match!r}", context={"etag": etag})
 
 
 class FileWriteBody:
@@ -220,24 +220,24 @@ class _PartialFileMaker:
     def __init__(self, open_partial: Callable[[], PartialFile]) -> None:
         self._open_partial = open_partial
         self._lock = threading.Lock()
-        self._made: PartialFile | None = None
+        self._partial: PartialFile | None = None
         self._given_up = False
 
     def run(self) -> PartialFile:
         """For the thread. A file that is not wanted any more is removed at once."""
-        made = self._open_partial()
+        partial = self._open_partial()
         with self._lock:
             if not self._given_up:
-                self._made = made
-                return made
-        made.discard()
+                self._partial = partial
+                return partial
+        partial.discard()
         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
 
     def give_up(self) -> PartialFile | None:
         """The file, if it was made by now: the caller discards it."""
         with self._lock:
             self._given_up = True
-            return self._made
+            return self._partial
 
 
 async def open_write_body(
@@ -249,7 +249,7 @@ async def open_write_body(
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
     threads = FileThreads.of(runtime)
-    opening = _PartialFileMaker(open_partial)
+    maker = _PartialFileMaker(open_partial)
 
     async def opened(partial: PartialFile) -> Any:
         # Made in here: a job that is cancelled before it begins has made nothing that would have to be awaited. The
@@ -257,12 +257,12 @@ async def open_write_body(
         return await aiofiles.open(partial.descriptor, "wb", buffering=0, closefd=False, executor=threads.executor)
 
     try:
-        partial = await translated(request, threads.call(opening.run))
+        partial = await translated(request, threads.call(maker.run))
         file = await settled(opened(partial))
     except BaseException:
-        made = opening.give_up()
-        if made is not None:
-            await settled(threads.call(made.discard))
+        abandoned = maker.give_up()
+        if abandoned is not None:
+            await settled(threads.call(abandoned.discard))
         raise
     return FileWriteBody(runtime, request, partial, lock, file, piece_bytes)
 

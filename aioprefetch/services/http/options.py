@@ -69,8 +69,8 @@ class HttpOptions:
             if auth is not None:
                 raise _invalid("base_url has a user already; give auth or the user in the URL, not both")
             user, secret = checked_auth((base.user, base.password or ""))
-        given = checked_headers(headers)
-        if secret is not None and any(name.lower() == "authorization" for name, _ in given):
+        checked = checked_headers(headers)
+        if secret is not None and any(name.lower() == "authorization" for name, _ in checked):
             raise _invalid("auth and the header Authorization are both given; leave one out")
         if type(follow_redirects) is not bool:
             raise _invalid(f"follow_redirects must be True or False, not {follow_redirects!r}")
@@ -81,7 +81,7 @@ class HttpOptions:
         values = {
             "origin": base.origin,
             "path": base.path,
-            "identity": Identity(user, secret, given, Secret.of(base.query)),
+            "identity": Identity(user, secret, checked, Secret.of(base.query)),
             "follow_redirects": follow_redirects,
             "ca_bundle": None if ca_bundle is None else checked_file("ca_bundle", ca_bundle),
             "proxies": _checked_proxies(proxies),

@@ -39,10 +39,10 @@ class MemoryAccessor(ServiceAccessor):
         self._root = f"{info.root}/" if info.root else ""
 
     def _find(self, request: Request) -> StoredObject:
-        found = self.store.objects.get(self._root + request.path)
-        if found is None:
+        stored = self.store.objects.get(self._root + request.path)
+        if stored is None:
             raise NotFound("there is no such object", operation=request.operation, path=request.path)
-        return found
+        return stored
 
     def _is_directory(self, path: str) -> bool:
         prefix = self._root + path
@@ -81,8 +81,8 @@ class MemoryAccessor(ServiceAccessor):
         strip = len(self._root)
 
         def entry_of(key: str) -> Entry:
-            found = self.store.objects[key].metadata
-            return Entry(path=key, size=found.size, etag=found.etag, last_modified=found.last_modified)
+            metadata = self.store.objects[key].metadata
+            return Entry(path=key, size=metadata.size, etag=metadata.etag, last_modified=metadata.last_modified)
 
         with self.runtime.timer("object_list_request"):
             page = fold_page(
@@ -115,9 +115,9 @@ class MemoryAccessor(ServiceAccessor):
         return MemoryWriteBody(self, request)
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        found = self._find(request)
+        stored = self._find(request)
         self.runtime.counters["object_copy_request"] += 1
-        source = found.metadata
+        source = stored.metadata
         target = WriteRequest(
             path=self._root + request.target,
             content_type=source.content_type,
@@ -126,7 +126,7 @@ class MemoryAccessor(ServiceAccessor):
             cache_control=source.cache_control,
             user_metadata=source.user_metadata,
         )
-        return replace(self.store.put(target, found.data), path=request.target)
+        return replace(self.store.put(target, stored.data), path=request.target)
 
     async def delete(self, request: DeleteRequest) -> None:
         self.runtime.counters["object_delete_request"] += 1

@@ -280,8 +280,8 @@ class ObspecAccessor(ServiceAccessor):
             waiting.cancel()
 
     async def _size(self, request: ReadRequest) -> int | None:
-        found = await self.stat(StatRequest(path=request.path, version=request.version, deadline=request.deadline))
-        return found.size
+        metadata = await self.stat(StatRequest(path=request.path, version=request.version, deadline=request.deadline))
+        return metadata.size
 
     async def list_page(self, request: ListRequest) -> ListPage:
         with self.runtime.timer("object_list_request"):

@@ -200,8 +200,8 @@ def _plain(kind: type[Error], name: str, text: str, said: str, facts: dict[str, 
 
 
 def _total(text: str) -> int | None:
-    found = _TOTAL.search(text)
-    size = int(next(group for group in found.groups() if group is not None)) if found else None
+    match = _TOTAL.search(text)
+    size = int(next(group for group in match.groups() if group is not None)) if match else None
     return size if size is not None and size <= OFFSET_MAX else None
 
 

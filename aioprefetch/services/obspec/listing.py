@@ -100,13 +100,13 @@ class Listings:
     async def _level(self, request: ListRequest) -> Listing:
         """One directory: obspec gives it at once."""
         parent = _parent_of(request.path)
-        found = await self._guard(request, lambda: self._store.list_with_delimiter_async(parent))
-        if not isinstance(found, Mapping):
-            what = f"list_with_delimiter_async returned a {type(found).__name__}, not a mapping"
+        level = await self._guard(request, lambda: self._store.list_with_delimiter_async(parent))
+        if not isinstance(level, Mapping):
+            what = f"list_with_delimiter_async returned a {type(level).__name__}, not a mapping"
             raise ProtocolError(what, operation="list", path=request.path)
-        entries = [entry_of(meta, request) for meta in found.get("objects") or ()]
+        entries = [entry_of(meta, request) for meta in level.get("objects") or ()]
         entries += [
-            Entry(path=f"{str(path).rstrip('/')}/", kind="directory") for path in found.get("common_prefixes") or ()
+            Entry(path=f"{str(path).rstrip('/')}/", kind="directory") for path in level.get("common_prefixes") or ()
         ]
         return HeldListing.of(entries)
 

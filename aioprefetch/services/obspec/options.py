@@ -71,12 +71,12 @@ class ObspecOptions:
     def make(self) -> Any:
         """A store made by the factory. Raises ``ConfigInvalid`` where that fails."""
         try:
-            made = self.store()
+            store = self.store()
         except Exception as error:
             raise _invalid(f"the function that makes the store raised {type(error).__name__}") from error
-        if not _is_store(made):
-            raise _no_store(made)
-        return made
+        if not _is_store(store):
+            raise _no_store(store)
+        return store
 
     @property
     def info(self) -> ServiceInfo:
@@ -112,9 +112,9 @@ def _checked_prefix(prefix: object) -> str:
         raise _invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
 
 
-def _no_store(found: object) -> ConfigInvalid:
+def _no_store(value: object) -> ConfigInvalid:
     return _invalid(
-        f"a {type(found).__name__} is not a store of obspec: it has neither get_async nor put_async. Give a store, or "
+        f"a {type(value).__name__} is not a store of obspec: it has neither get_async nor put_async. Give a store, or "
         "a function that makes one"
     )
 

@@ -91,10 +91,10 @@ def _restored(
 
 def _check_importable(factory: Any) -> None:
     """A function is pickled by its name, which holds no secret; what has none, or holds arguments, may hold some."""
-    found: Any = sys.modules.get(getattr(factory, "__module__", None) or "")
+    importable: Any = sys.modules.get(getattr(factory, "__module__", None) or "")
     for part in (getattr(factory, "__qualname__", None) or "<none>").split("."):
-        found = getattr(found, part, None)
-    if found is not factory:
+        importable = getattr(importable, part, None)
+    if importable is not factory:
         raise ConfigInvalid(
             f"{factory!r} cannot be pickled by name: give a function of a module, and let it look up its keys itself "
             "(in the environment, for one)",

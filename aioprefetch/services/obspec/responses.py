@@ -95,8 +95,10 @@ def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) 
 
 def attributes_of(result: Any) -> dict[str, str]:
     """The attributes of a response, their names in lower case."""
-    found = getattr(result, "attributes", None)
-    return {str(name).lower(): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
+    attributes = getattr(result, "attributes", None)
+    return (
+        {str(name).lower(): str(value) for name, value in attributes.items()} if isinstance(attributes, Mapping) else {}
+    )
 
 
 def entry_of(meta: Any, request: Request) -> Entry:
@@ -114,14 +116,14 @@ def write_attributes(request: WriteRequest, capability: Capability) -> dict[str,
     """What describes a new object, as obspec names it, as far as the store keeps it."""
     if not capability.write_content_type:
         return {}
-    given = {
+    attributes = {
         "Content-Type": request.content_type,
         "Content-Encoding": request.content_encoding,
         "Content-Disposition": request.content_disposition,
         "Cache-Control": request.cache_control,
     }
     metadata = dict(request.user_metadata) if capability.write_user_metadata else {}
-    return {name: value for name, value in given.items() if value is not None} | metadata
+    return {name: value for name, value in attributes.items() if value is not None} | metadata
 
 
 def sized(metadata: Metadata, size: int) -> Metadata:

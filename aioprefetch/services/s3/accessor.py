@@ -11,7 +11,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import InvalidArgument, NotFound, PermissionDenied
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.client import Reply, S3Client
+from aioprefetch.services.s3.client import Response, S3Client
 from aioprefetch.services.s3.errors import ErrorResponse
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.reads import S3Reads
@@ -63,10 +63,10 @@ class S3Accessor(ServiceAccessor):
             return Metadata(path=request.path, kind="directory")
         key = self._key(request.path, request)
         if request.path.endswith("/"):
-            found = await self.client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
-            return directory_of(found, request)
-        reply = await self.client.call(request, "head_object", Key=key, VersionId=request.version)
-        return metadata_of(reply, request)
+            page = await self.client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
+            return directory_of(page, request)
+        response = await self.client.call(request, "head_object", Key=key, VersionId=request.version)
+        return metadata_of(response, request)
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
         # The read over the transport is handed out itself, so that this call is no step on its way.
@@ -78,7 +78,7 @@ class S3Accessor(ServiceAccessor):
     async def list_page(self, request: ListRequest) -> ListPage:
         after = request.start_after
         limit = min(request.page_entries_max or PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX)
-        reply = await self.client.call(
+        response = await self.client.call(
             request,
             "list_objects_v2",
             Prefix=self._options.root + request.path,
@@ -87,7 +87,7 @@ class S3Accessor(ServiceAccessor):
             ContinuationToken=request.page_token,
             MaxKeys=limit,
         )
-        return list_page_of(reply, request, self._options.root, limit)
+        return list_page_of(response, request, self._options.root, limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         return await put(self.client, request, self._key(request.path, request), data)
@@ -97,14 +97,14 @@ class S3Accessor(ServiceAccessor):
 
     async def copy(self, request: CopyRequest) -> Metadata:
         source, target = self._key(request.path, request), self._key(request.target, request)
-        reply = await self.client.call(
+        response = await self.client.call(
             request, "copy_object", Key=target, CopySource={"Bucket": self._options.bucket, "Key": source}
         )
-        copied = reply.get("CopyObjectResult") or {}
+        copied = response.get("CopyObjectResult") or {}
         return Metadata(
             path=request.target,
             etag=unquote_etag(copied.get("ETag")),
-            version=version_of(reply.get("VersionId")),
+            version=version_of(response.get("VersionId")),
             last_modified=in_utc(copied.get("LastModified")),
         )
 
@@ -122,15 +122,16 @@ class S3Accessor(ServiceAccessor):
 
     async def _delete_batch(self, request: DeleteRequest, keys: Sequence[str]) -> None:
         objects = [{"Key": key} for key in keys]
-        reply = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
-        failures = [failure for failure in reply.get("Errors") or () if failure.get("Code") != "NoSuchKey"]
+        response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
+        failures = [failure for failure in response.get("Errors") or () if failure.get("Code") != "NoSuchKey"]
         if failures:
-            raise self._not_deleted(request, reply, failures)
+            raise self._not_deleted(request, response, failures)
 
-    def _not_deleted(self, request: DeleteRequest, reply: Reply, failures: Sequence[Any]) -> Exception:
+    def _not_deleted(self, request: DeleteRequest, response: Response, failures: Sequence[Any]) -> Exception:
         first = failures[0]
-        response = ErrorResponse.from_botocore({"Error": first, "ResponseMetadata": reply.get("ResponseMetadata")})
-        error = self.client.explainer.from_response(response, request)
+        metadata = response.get("ResponseMetadata")
+        refusal = ErrorResponse.from_botocore({"Error": first, "ResponseMetadata": metadata})
+        error = self.client.explainer.from_response(refusal, request)
         error.path = error.filename = str(first.get("Key", request.path)).removeprefix(self._options.root)
         return error.add_context(failed=len(failures), of=len(request.paths))
 

@@ -24,7 +24,7 @@ from aioprefetch.services.s3.options import S3Options, sse_key_bytes
 from aioprefetch.services.s3.session import calling
 from aioprefetch.values import Request
 
-Reply = Mapping[str, Any]
+Response = Mapping[str, Any]
 
 _COUNTERS = {
     "get_object": "action_http_get_request",
@@ -73,28 +73,28 @@ class S3Client:
         self._sse_key: bytes | None = None
         self._closer_known = False
 
-    async def call(self, request: Request, method: str, **parameters: Any) -> Reply:
+    async def call(self, request: Request, method: str, **parameters: Any) -> Response:
         """Call one method of the client for ``request``; raises errors of ours, with operation and path."""
-        reply, end = await self._called(request, method, parameters)
+        response, end = await self._called(request, method, parameters)
         end()
-        return reply
+        return response
 
-    async def open(self, request: Request, method: str, **parameters: Any) -> tuple[Reply, Callable[[], None]]:
+    async def open(self, request: Request, method: str, **parameters: Any) -> tuple[Response, Callable[[], None]]:
         """Call like ``call``, but leave the body to the caller; also returns the function to call when it is read."""
         return await self._called(request, method, parameters, streams=True)
 
     async def _called(
         self, request: Request, method: str, parameters: dict[str, Any], *, streams: bool = False
-    ) -> tuple[Reply, Callable[[], None]]:
+    ) -> tuple[Response, Callable[[], None]]:
         live = await self._connected_for(request)
         live.users += 1
         try:
             with self._counted(method) as timer:
-                reply = await self._send(live.client, request, method, parameters, timer, streams=streams)
+                response = await self._send(live.client, request, method, parameters, timer, streams=streams)
         except BaseException:
             self._end_use(live)
             raise
-        return reply, lambda: self._end_use(live)
+        return response, lambda: self._end_use(live)
 
     def _counted(self, method: str) -> AbstractContextManager[Timer | None]:
         counter = _COUNTERS.get(method)
@@ -113,11 +113,11 @@ class S3Client:
         timer: Timer | None,
         *,
         streams: bool,
-    ) -> Reply:
+    ) -> Response:
         try:
             with calling(streams=streams):
-                reply: Reply = await getattr(client, method)(**self._complete(method, parameters))
-                return reply
+                response: Response = await getattr(client, method)(**self._complete(method, parameters))
+                return response
         except Exception as error:
             explained = self._explained(error, request)
             if timer is not None and is_unmodified(request, explained):
@@ -207,20 +207,20 @@ class S3Client:
         secret = Secret.of(self.options.access_key_id)
         return self.options.anonymous or (secret is not None and secret.is_literal)
 
-    async def _make(self, made: asyncio.Future[LiveClient]) -> None:
+    async def _make(self, outcome: asyncio.Future[LiveClient]) -> None:
         try:
             live = await self._create()
         except Exception as error:
             self._making = None  # The next caller tries again.
-            made.set_exception(error.with_traceback(None))
-            made.exception()  # Retrieved, even if every waiter is gone.
+            outcome.set_exception(error.with_traceback(None))
+            outcome.exception()  # Retrieved, even if every waiter is gone.
         else:
             self._live = live
             self.ca_bundle = live.ca_bundle
             previous, self._previous = self._previous, None
             if previous is not None and previous is not live:
                 self._retire(previous)
-            made.set_result(live)
+            outcome.set_result(live)
 
     async def _create(self) -> LiveClient:
         previous = self._previous
@@ -228,11 +228,11 @@ class S3Client:
         maker = ClientMaker(self.options, self._keys(), previous, self.runtime, self.explainer, self._principal)
         own_loop = OwnLoop()
         try:
-            made = await self.runtime.run_blocking(own_loop.run, maker)
+            live = await self.runtime.run_blocking(own_loop.run, maker)
         except asyncio.CancelledError:
             own_loop.cancel()
             raise
-        return made or previous  # type: ignore[return-value]  # nothing is made only where there is a previous one
+        return live or previous  # type: ignore[return-value]  # nothing is made only where there is a previous one
 
     def _retire(self, live: LiveClient) -> None:
         live.is_retired = True
@@ -253,14 +253,14 @@ class S3Client:
 
     def _keys(self) -> dict[str, str | None]:
         options = self.options
-        given = {
+        secrets = {
             "aws_access_key_id": Secret.of(options.access_key_id),
             "aws_secret_access_key": Secret.of(options.secret_access_key),
             "aws_session_token": Secret.of(options.session_token),
         }
-        if given["aws_access_key_id"] is None:
+        if secrets["aws_access_key_id"] is None:
             return {}
-        keys = {name: revealed(secret, name) for name, secret in given.items() if secret is not None}
+        keys = {name: revealed(secret, name) for name, secret in secrets.items() if secret is not None}
         # Part of an identity is useless: without all of its keys the provider chain has to find another identity.
         self.explainer.keys_left_behind = None in keys.values()
         return {} if self.explainer.keys_left_behind else keys

@@ -100,10 +100,10 @@ class ClientMaker:
 
         The names of the identities are compared. A role has new keys each time, and stays the same identity.
         """
-        found = self._options.info.principal
-        if found != self._principal:
+        principal = self._options.info.principal
+        if principal != self._principal:
             raise PermissionDenied(
-                f"the credentials are those of {found!r} by now, and this operator stands for {self._principal!r}: "
+                f"the credentials are those of {principal!r} by now, and this operator stands for {self._principal!r}: "
                 "make a new Operator for them"
             )
 
@@ -120,15 +120,15 @@ class ClientMaker:
     async def _identity(self) -> str:
         """A digest of the access key and token that requests are signed with."""
         keys = self._keys
-        found = (keys.get("aws_access_key_id"), keys.get("aws_session_token"))
+        identity = (keys.get("aws_access_key_id"), keys.get("aws_session_token"))
         if not keys and not self._options.anonymous:
             # Providers that ask another service for keys need a region for it.
             self._session.set_config_variable("region", self._region)
             credentials = await self._session.get_credentials()
             self._explainer.credentials = credentials
             frozen = None if credentials is None else await credentials.get_frozen_credentials()
-            found = (None, None) if frozen is None else (frozen.access_key, frozen.token)
-        return digest(*(part or "" for part in found))
+            identity = (None, None) if frozen is None else (frozen.access_key, frozen.token)
+        return digest(*(part or "" for part in identity))
 
     async def _create(self) -> Any:
         options = self._options

@@ -225,7 +225,7 @@ class ErrorResponse:
             message=str(fields.get("Message") or ""),
             fields=fields,
             headers=headers,
-            request_id=next((found for found in ids if found), ""),
+            request_id=next((request_id for request_id in ids if request_id), ""),
         )
 
     @classmethod
@@ -362,10 +362,10 @@ class Explainer:
         return text
 
     def _known_secrets(self) -> set[str]:
-        found = vars(self.credentials) if self.credentials is not None else {}
-        values = {found.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
-        known = (*self._options.known_secrets(), *values)
-        return {value for value in known if isinstance(value, str) and len(value) >= SECRET_LENGTH_MIN}
+        fields = vars(self.credentials) if self.credentials is not None else {}
+        values = {fields.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
+        secrets = (*self._options.known_secrets(), *values)
+        return {value for value in secrets if isinstance(value, str) and len(value) >= SECRET_LENGTH_MIN}
 
 
 @lru_cache(maxsize=64)
@@ -432,8 +432,8 @@ def inner_error(error: Exception) -> Exception:
 
 def _row_of_class(error: Exception, inner: Exception) -> Row | None:
     wrapped = type(error).__name__ == "HTTPClientError"
-    for one in (inner, error) if wrapped else (error,):
-        for kind in type(one).__mro__:
+    for cause in (inner, error) if wrapped else (error,):
+        for kind in type(cause).__mro__:
             row = BY_CLASS.get(kind.__name__)
             if row is not None:
                 return row

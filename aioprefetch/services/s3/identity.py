@@ -163,8 +163,8 @@ class _Source:
         services = self.sections.get(f"services {self.section.get('services', '')}", {})
         lines = (line.partition("=") for line in services.get("s3", "").splitlines())
         nested = {name.strip(): value.strip() for name, _, value in lines}
-        found = _first_set(self.values, _ENDPOINT_VARIABLES) or nested.get("endpoint_url")
-        return found or self.section.get("endpoint_url", "")
+        url = _first_set(self.values, _ENDPOINT_VARIABLES) or nested.get("endpoint_url")
+        return url or self.section.get("endpoint_url", "")
 
 
 def _state(path: str) -> FileState:

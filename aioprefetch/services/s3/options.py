@@ -92,8 +92,8 @@ class S3Options:
         if self.anonymous and (self.access_key_id or self.secret_access_key or self.session_token or self.profile):
             raise invalid("anonymous=True sends no credentials; give it without keys and without a profile")
         if bool(self.access_key_id) != bool(self.secret_access_key):
-            given, missing = ("access_key_id", "secret_access_key")[:: 1 if self.access_key_id else -1]
-            raise invalid(f"{given} is given without {missing}; they go together")
+            present, missing = ("access_key_id", "secret_access_key")[:: 1 if self.access_key_id else -1]
+            raise invalid(f"{present} is given without {missing}; they go together")
         if self.session_token and not self.access_key_id:
             raise invalid("session_token is given without access_key_id and secret_access_key")
         if self.profile is not None and (not isinstance(self.profile, str) or not self.profile):
@@ -112,14 +112,14 @@ class S3Options:
         own = self._own_identity()
         # With explicit keys and an explicit endpoint the identity is complete: no AWS configuration file is read.
         files = not (own and self.endpoint_url)
-        found = ambient(self.profile, has_identity=bool(own), files=files)
+        settings = ambient(self.profile, has_identity=bool(own), files=files)
         return ServiceInfo(
             scheme="s3",
             name=self.bucket,
             root=self.prefix,
-            endpoint=self.endpoint_url or found.endpoint,
-            region=self.region or found.region,
-            principal=f"{own or found.principal}{self._customer()}",
+            endpoint=self.endpoint_url or settings.endpoint,
+            region=self.region or settings.region,
+            principal=f"{own or settings.principal}{self._customer()}",
         )
 
     def _own_identity(self) -> str:

@@ -158,7 +158,7 @@ class S3Reads:
         # stores respond 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
         self._runtime.counters["transport_fallbacks"] += 1
-        reply, end = await self._client.open(
+        response, end = await self._client.open(
             request,
             "get_object",
             Key=self._options.key_of(request.path, operation="read"),
@@ -167,9 +167,9 @@ class S3Reads:
             IfNoneMatch=None if request.if_none_match is None else quote_etag(request.if_none_match),
             VersionId=request.version,
         )
-        stream = reply["Body"].raw_stream
+        stream = response["Body"].raw_stream
         try:
-            head = checked(request, unchecked_head(reply))
+            head = checked(request, unchecked_head(response))
             # A refusal of the presigned URL, and a response in this way, are the store's and not this object's.
             self.presigned_enabled = False
             sink.begin(head, path=request.path)

@@ -20,9 +20,9 @@ _NUMBER = re.compile(r"\d{1,19}")
 _PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
 
 
-def headers_of(reply: Mapping[str, Any]) -> Mapping[str, str]:
+def headers_of(response: Mapping[str, Any]) -> Mapping[str, str]:
     """The headers of a response, their names in lower case."""
-    headers: Mapping[str, str] = reply["ResponseMetadata"]["HTTPHeaders"]
+    headers: Mapping[str, str] = response["ResponseMetadata"]["HTTPHeaders"]
     return headers
 
 
@@ -45,12 +45,12 @@ def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
     )
 
 
-def unchecked_head(reply: Mapping[str, Any]) -> UncheckedHead:
+def unchecked_head(response: Mapping[str, Any]) -> UncheckedHead:
     """The head of a response to a GET, not checked yet."""
-    headers = headers_of(reply)
+    headers = headers_of(response)
     length = headers.get("content-length", "")
     return UncheckedHead(
-        status=int(reply["ResponseMetadata"]["HTTPStatusCode"]),
+        status=int(response["ResponseMetadata"]["HTTPStatusCode"]),
         content_range=headers.get("content-range"),
         content_length=int(length) if _NUMBER.fullmatch(length) else None,
         etag=unquote_etag(headers.get("etag")),
@@ -99,9 +99,9 @@ def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     return check_reply(request, response)
 
 
-def metadata_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
+def metadata_of(response: Mapping[str, Any], request: StatRequest) -> Metadata:
     """The metadata in a response to a HEAD."""
-    headers = headers_of(reply)
+    headers = headers_of(response)
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
         raise ProtocolError(
@@ -119,19 +119,19 @@ def metadata_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
         content_encoding=headers.get("content-encoding"),
         content_disposition=headers.get("content-disposition"),
         cache_control=headers.get("cache-control"),
-        user_metadata={name.lower(): value for name, value in (reply.get("Metadata") or {}).items()},
+        user_metadata={name.lower(): value for name, value in (response.get("Metadata") or {}).items()},
     )
 
 
-def directory_of(reply: Mapping[str, Any], request: StatRequest) -> Metadata:
+def directory_of(response: Mapping[str, Any], request: StatRequest) -> Metadata:
     """The metadata of a directory, from a listing of at most one entry below it."""
-    _check_is_page(reply, request)
-    if not reply.get("Contents") and not reply.get("CommonPrefixes"):
+    _check_is_page(response, request)
+    if not response.get("Contents") and not response.get("CommonPrefixes"):
         raise NotFound("there is no such directory", operation=request.operation, path=request.path)
     return Metadata(path=request.path, kind="directory")
 
 
-def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entries_max: int) -> ListPage:
+def list_page_of(response: Mapping[str, Any], request: ListRequest, root: str, entries_max: int) -> ListPage:
     """One page, in the order of keys, without the listed directory itself.
 
     ``root`` is removed from the keys, ``entries_max`` is the requested maximum.
@@ -140,18 +140,18 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entr
     def wrong(why: str, **context: object) -> ProtocolError:
         return ProtocolError(why, operation=request.operation, path=request.path, context=context)
 
-    _check_is_page(reply, request)
-    count = len(reply.get("CommonPrefixes") or ()) + len(reply.get("Contents") or ())
+    _check_is_page(response, request)
+    count = len(response.get("CommonPrefixes") or ()) + len(response.get("Contents") or ())
     if count > entries_max:
         raise wrong(f"the page holds {count} entries where at most {entries_max} were asked for")
-    entries = [Entry(path=found["Prefix"], kind="directory") for found in reply.get("CommonPrefixes") or ()]
-    entries += [_entry(found, wrong) for found in reply.get("Contents") or ()]
+    entries = [Entry(path=item["Prefix"], kind="directory") for item in response.get("CommonPrefixes") or ()]
+    entries += [_entry(item, wrong) for item in response.get("Contents") or ()]
     prefix = root + request.path
     outside = [entry.path for entry in entries if not entry.path.startswith(prefix)]
     if outside:
         raise wrong(f"the listing of {prefix!r} holds {excerpt(outside[0])!r}", strangers=len(outside))
-    token = reply.get("NextContinuationToken") if reply.get("IsTruncated") else None
-    if reply.get("IsTruncated") and not token:
+    token = response.get("NextContinuationToken") if response.get("IsTruncated") else None
+    if response.get("IsTruncated") and not token:
         raise wrong("the page is not the last one and names no next one")
     if token is not None and token == request.page_token:
         raise wrong("the page names itself as the next one: the listing would never end")
@@ -165,14 +165,14 @@ def list_page_of(reply: Mapping[str, Any], request: ListRequest, root: str, entr
     return ListPage(entries=tuple(kept), next_token=token)
 
 
-def _check_is_page(reply: Mapping[str, Any], request: ListRequest | StatRequest) -> None:
-    if not _PAGE_FIELDS & reply.keys():
+def _check_is_page(response: Mapping[str, Any], request: ListRequest | StatRequest) -> None:
+    if not _PAGE_FIELDS & response.keys():
         raise ProtocolError("the response is not a page of a listing", operation=request.operation, path=request.path)
 
 
-def _entry(found: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> Entry:
-    key = found["Key"]
-    size = found.get("Size")
+def _entry(item: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> Entry:
+    key = item["Key"]
+    size = item.get("Size")
     if not isinstance(size, int) or not 0 <= size <= OFFSET_MAX:
         raise wrong(f"the listing gives {excerpt(key)!r} the size {excerpt(str(size))}")
     if key.endswith("/"):
@@ -180,8 +180,8 @@ def _entry(found: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> E
     return Entry(
         path=key,
         size=size,
-        etag=unquote_etag(found.get("ETag")),
-        last_modified=in_utc(found.get("LastModified")),
+        etag=unquote_etag(item.get("ETag")),
+        last_modified=in_utc(item.get("LastModified")),
     )
 
 

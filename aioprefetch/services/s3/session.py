@@ -260,6 +260,6 @@ def redact_logs(scrubber: Scrubber) -> None:
     """
     _redacting.add(scrubber)
     below = tuple(f"{name}." for name in _LOGGERS)
-    known = [name for name in list(logging.root.manager.loggerDict) if name.startswith(below)]
-    for name in {*_LOGGERS, *known}:
+    names = [name for name in list(logging.root.manager.loggerDict) if name.startswith(below)]
+    for name in {*_LOGGERS, *names}:
         logging.getLogger(name).addFilter(_redacting)  # Without effect the second time.

@@ -8,7 +8,7 @@ from typing import Any
 from aioprefetch.accessor.http_headers import quote_etag, unquote_etag
 from aioprefetch.errors import Closed, Error, InvalidArgument
 from aioprefetch.runtime.events import logger
-from aioprefetch.services.s3.client import Reply, S3Client
+from aioprefetch.services.s3.client import Response, S3Client
 from aioprefetch.services.s3.responses import version_of
 from aioprefetch.values import Metadata, WriteRequest
 
@@ -35,13 +35,13 @@ def condition_parameters(request: WriteRequest) -> dict[str, str | None]:
     }
 
 
-def written(request: WriteRequest, reply: Reply, size: int) -> Metadata:
+def written(request: WriteRequest, response: Response, size: int) -> Metadata:
     """The metadata of an object that has just been written."""
     return Metadata(
         path=request.path,
         size=size,
-        etag=unquote_etag(reply.get("ETag")),
-        version=version_of(reply.get("VersionId")),
+        etag=unquote_etag(response.get("ETag")),
+        version=version_of(response.get("VersionId")),
         content_type=request.content_type,
         content_encoding=request.content_encoding,
         content_disposition=request.content_disposition,
@@ -53,11 +53,11 @@ def written(request: WriteRequest, reply: Reply, size: int) -> Metadata:
 async def put(client: S3Client, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
     """Write an object whole, with one request."""
     body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
-    reply = await client.call(
+    response = await client.call(
         request, "put_object", Key=key, Body=body, **write_parameters(request), **condition_parameters(request)
     )
     client.runtime.counters["stream_write_bytes"] += len(body)
-    return written(request, reply, len(body))
+    return written(request, response, len(body))
 
 
 class S3WriteBody:
@@ -96,12 +96,12 @@ class S3WriteBody:
             metadata = await put(self._client, self._request, self._key, self._buffer)
         else:
             await self._send_buffer()
-            reply = await self._call(
+            response = await self._call(
                 "complete_multipart_upload",
                 MultipartUpload={"Parts": self._parts},
                 **condition_parameters(self._request),
             )
-            metadata = written(self._request, reply, self._size)
+            metadata = written(self._request, response, self._size)
         self._ended = True
         self._buffer = bytearray()
         return metadata
@@ -149,17 +149,17 @@ class S3WriteBody:
         self._size += len(buffer)
 
     async def _begin(self) -> None:
-        reply = await self._client.call(
+        response = await self._client.call(
             self._request, "create_multipart_upload", Key=self._key, **write_parameters(self._request)
         )
-        self._upload_id = reply["UploadId"]
+        self._upload_id = response["UploadId"]
 
     async def _send_part(self, number: int, piece: bytearray) -> dict[str, Any]:
-        reply = await self._call("upload_part", PartNumber=number, Body=piece)
+        response = await self._call("upload_part", PartNumber=number, Body=piece)
         self._client.runtime.counters["stream_write_bytes"] += len(piece)
-        return {"PartNumber": number, "ETag": reply["ETag"]}
+        return {"PartNumber": number, "ETag": response["ETag"]}
 
-    async def _call(self, method: str, **parameters: Any) -> Reply:
+    async def _call(self, method: str, **parameters: Any) -> Response:
         return await self._client.call(self._request, method, Key=self._key, UploadId=self._upload_id, **parameters)
 
     def _check_open(self) -> None:

@@ -22,17 +22,17 @@ def has_document_type(body: bytes | bytearray) -> bool:
 
     Entities, with which few bytes become megabytes, can only be declared there. The parser is asked and not the
     bytes, since these may be UTF-16. A type stands before the first element: no more of the body is looked at. Where
-    none has begun within ``PROLOG_BYTES_MAX`` the rest may declare one, and the response is yes.
+    none has begun within ``PROLOG_BYTES_MAX`` the rest may declare one, and the result is true.
     """
     return any(_declares_type(body, encoding) for encoding in _ENCODINGS)
 
 
 def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
-    found = False
+    declares = False
 
     def begin_type(*_: object) -> None:
-        nonlocal found
-        found = True
+        nonlocal declares
+        declares = True
         raise _Decided
 
     def begin_element(*_: object) -> None:
@@ -49,7 +49,7 @@ def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
         parser.Parse(b"", True)
     except (_Decided, expat.ExpatError, ValueError, LookupError):  # The last two for encodings that are not known.
         pass
-    return found
+    return declares
 
 
 def parse_error(body: bytes) -> dict[str, str]:
@@ -60,8 +60,8 @@ def parse_error(body: bytes) -> dict[str, str]:
         root = ET.fromstring(body)
     except (ET.ParseError, ValueError, LookupError):
         return {}
-    error = root if _name(root) == "Error" else next((one for one in root if _name(one) == "Error"), None)
-    return {} if error is None else {_name(one): (one.text or "").strip() for one in error}
+    error = root if _name(root) == "Error" else next((element for element in root if _name(element) == "Error"), None)
+    return {} if error is None else {_name(element): (element.text or "").strip() for element in error}
 
 
 def _name(element: ET.Element) -> str:
