@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
-from aioprefetch.spark.hadoop import Found, from_files
+from aioprefetch.spark.hadoop import SessionSettings, from_files
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.options import check_scope
 from aioprefetch.spark.readers import SAFE_SINCE, BatchReader, FilteringBatchReader, StreamReader, is_safe
@@ -28,11 +28,11 @@ NAME = "aioprefetch"
 class AioPrefetchDataSource(DataSource):
     """Files of an object store or a file system as a table or a stream. The options: docs/reference/spark-options.md.
 
-    ``found`` has the settings that ``register`` read from the session; without it configuration files count
+    ``session`` has the settings that ``register`` read from the session; without it configuration files count
     (``hadoop``).
     """
 
-    found: ClassVar[Found | None] = None
+    session: ClassVar[SessionSettings | None] = None
     # The result of ``schema()``. Spark then pickles the source, and asks it for readers in other processes.
     inferred: Inferred | None = None
 
@@ -85,7 +85,7 @@ class AioPrefetchDataSource(DataSource):
 
     def _settings(self) -> SourceSettings:
         worker.freeze_gc_once()
-        settings = parse_options(dict(self.options), self.found if self.found is not None else from_files())
+        settings = parse_options(dict(self.options), self.session if self.session is not None else from_files())
         if settings.left_out is not None:
             logger.warning("%s: %s", settings.url, settings.left_out)
         return settings

@@ -57,7 +57,7 @@ _PROPERTIES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SessionSettings:
     """The settings of a session: text options (names in lower case) by bucket, concurrent tasks, time zone."""
 
     by_bucket: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
@@ -69,7 +69,9 @@ class Found:
         return self.by_bucket.get(bucket, self.by_bucket.get(ALL_BUCKETS, {}))
 
 
-def found_in(entries: Mapping[str, str], *, slots: int | None = None, time_zone: str | None = None) -> Found:
+def settings_in(
+    entries: Mapping[str, str], *, slots: int | None = None, time_zone: str | None = None
+) -> SessionSettings:
     """The settings in ``fs.s3a.*`` entries. Those with ``spark.hadoop.`` before them win, as in Hadoop."""
     ordered = sorted(entries.items(), key=lambda entry: not entry[0].startswith(_SPARK_PREFIX))
     plain = {name.removeprefix(_SPARK_PREFIX): value.strip() for name, value in ordered if value}
@@ -81,7 +83,7 @@ def found_in(entries: Mapping[str, str], *, slots: int | None = None, time_zone:
     by_bucket = {bucket: as_options(_merged(shared, own)) for bucket, own in buckets.items()}
     if shared:
         by_bucket[ALL_BUCKETS] = as_options(shared)
-    return Found(by_bucket, slots, time_zone)
+    return SessionSettings(by_bucket, slots, time_zone)
 
 
 def as_options(properties: Mapping[str, str]) -> dict[str, str]:
@@ -89,13 +91,13 @@ def as_options(properties: Mapping[str, str]) -> dict[str, str]:
     return {**_store_options(properties), **_credential_options(properties)}
 
 
-def from_session(spark: Any) -> Found:
+def from_session(spark: Any) -> SessionSettings:
     """The settings of a session, classic or Connect. Settings that cannot be read there count as unset."""
     entries = {name: value for name, value in _session_entries(spark) if isinstance(value, str)}
-    return found_in(entries, slots=_slots(spark), time_zone=spark.conf.get(TIME_ZONE) or None)
+    return settings_in(entries, slots=_slots(spark), time_zone=spark.conf.get(TIME_ZONE) or None)
 
 
-def from_files(environment: Mapping[str, str] | None = None) -> Found:
+def from_files(environment: Mapping[str, str] | None = None) -> SessionSettings:
     """The settings in ``spark-defaults.conf`` (``SPARK_CONF_DIR``) and ``core-site.xml`` (``HADOOP_CONF_DIR``)."""
     variables = os.environ if environment is None else environment
     entries: dict[str, str] = {}
@@ -106,7 +108,7 @@ def from_files(environment: Mapping[str, str] | None = None) -> Found:
         own = _default_entries(Path(spark) / "spark-defaults.conf")
         time_zone = own.pop(TIME_ZONE, None)
         entries |= {name.removeprefix(_SPARK_PREFIX): value for name, value in own.items()}
-    return found_in(entries, time_zone=time_zone)
+    return settings_in(entries, time_zone=time_zone)
 
 
 def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
@@ -182,8 +184,8 @@ def _session_entries(spark: Any) -> Iterator[tuple[str, Any]]:
 def _entries(spark: Any, entries: Any) -> dict[str, Any]:
     """A map of Java by one call to the JVM: entry by entry takes a tenth of a second in all."""
     mapper = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
-    found: dict[str, Any] = json.loads(mapper.writeValueAsString(entries))
-    return found
+    loaded: dict[str, Any] = json.loads(mapper.writeValueAsString(entries))
+    return loaded
 
 
 def slots_of(settings: Mapping[str, str], parallelism: int | None) -> int | None:
@@ -226,8 +228,8 @@ def _default_entries(path: Path) -> dict[str, str]:
         lines = path.read_text("utf-8", "replace").splitlines()
     except OSError:
         return {}
-    found = (match for line in lines if (match := _PROPERTIES_LINE.fullmatch(line)))
-    entries = {match[1]: match[2] for match in found}
+    matches = (match for line in lines if (match := _PROPERTIES_LINE.fullmatch(line)))
+    entries = {match[1]: match[2] for match in matches}
     return {
         name: text for name, text in entries.items() if name.startswith(_SPARK_PREFIX + _PREFIX) or name == TIME_ZONE
     }
@@ -239,5 +241,5 @@ def _site_entries(path: Path) -> dict[str, str]:
         root = ET.parse(path).getroot()
     except (OSError, ET.ParseError):
         return {}
-    pairs = ((one.findtext("name") or "", one.findtext("value") or "") for one in root.iter("property"))
+    pairs = ((element.findtext("name") or "", element.findtext("value") or "") for element in root.iter("property"))
     return {name: value for name, value in pairs if name.startswith(_PREFIX) and "${" not in value}

@@ -39,13 +39,13 @@ def use_java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     if home and java_version(os.path.join(home, "bin", "java")) >= JAVA_VERSION_MIN:
         return home
-    found = shutil.which("java")
-    if found is not None and java_version(found) >= JAVA_VERSION_MIN:
+    java = shutil.which("java")
+    if java is not None and java_version(java) >= JAVA_VERSION_MIN:
         os.environ.pop("JAVA_HOME", None)  # Spark would take the older one that it names.
         return None
-    made = _wheel_home(Path(sys.prefix))
-    os.environ["JAVA_HOME"] = str(made)
-    return str(made)
+    wheel_home = _wheel_home(Path(sys.prefix))
+    os.environ["JAVA_HOME"] = str(wheel_home)
+    return str(wheel_home)
 
 
 def java_version(java: str) -> int:
@@ -56,8 +56,8 @@ def java_version(java: str) -> int:
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(run.stderr + run.stdout)
-    return int(found[1]) if run.returncode == 0 and found else 0
+    version = _VERSION.search(run.stderr + run.stdout)
+    return int(version[1]) if run.returncode == 0 and version else 0
 
 
 def _wheel_home(directory: Path) -> Path:

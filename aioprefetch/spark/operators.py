@@ -105,7 +105,7 @@ async def locate(settings: SourceSettings) -> SourceUrl:
     if location.name is None or location.parent is None:
         return location
     try:
-        found = await operator_at(location.parent, settings.operator).stat(location.name)
+        metadata = await operator_at(location.parent, settings.operator).stat(location.name)
     except (NotFound, IsADirectory, NotADirectory, PermissionDenied):
         return location
-    return location if found.kind == "directory" else SourceUrl(location.parent, literal_glob(location.name))
+    return location if metadata.kind == "directory" else SourceUrl(location.parent, literal_glob(location.name))

@@ -82,10 +82,10 @@ def time_zone(option: str, value: str) -> str:
 
 def size_bytes(option: str, value: str) -> int:
     """``1048576``, ``64m``, ``64 MB``, ``1g``: powers of 1024."""
-    found = _SIZE.fullmatch(value.strip())
-    if found is None or not int(found[1]):
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or not int(match[1]):
         raise invalid(option, value, "a size above 0 such as 1048576, 64m or 1g")
-    return int(found[1]) * _UNITS[found[2].lower()]
+    return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def count(option: str, value: str) -> int:
@@ -107,10 +107,10 @@ def seconds(option: str, value: str) -> float:
 
 def flag(option: str, value: str) -> bool:
     """``true`` or ``false``."""
-    found = _FLAGS.get(value.strip().lower())
-    if found is None:
+    meaning = _FLAGS.get(value.strip().lower())
+    if meaning is None:
         raise invalid(option, value, "true or false")
-    return found
+    return meaning
 
 
 def format_name(option: str, value: str) -> str:
@@ -127,11 +127,11 @@ def choice(*values: str, **other_names: str) -> Parse:
     """One of ``values``, in any case; ``other_names``, in lower case, map to them."""
 
     def parse(option: str, value: str) -> str:
-        given = value.strip().lower()
-        found = other_names.get(given, given)
-        if found not in values:
+        word = value.strip().lower()
+        chosen = other_names.get(word, word)
+        if chosen not in values:
             raise invalid(option, value, f"one of {', '.join(values)}")
-        return found
+        return chosen
 
     return parse
 
@@ -159,8 +159,8 @@ def separator(option: str, value: str) -> str:
 def name_list(option: str, value: str) -> tuple[str, ...]:
     """Names, separated by commas or as a JSON list. No name twice."""
     if value.lstrip().startswith("["):
-        found = _json(option, value)
-        listed = found if isinstance(found, list) else []
+        parsed = _json(option, value)
+        listed = parsed if isinstance(parsed, list) else []
     else:
         listed = [name.strip() for name in value.split(",")]
     if not listed or not all(isinstance(name, str) and name for name in listed):
@@ -173,12 +173,12 @@ def name_list(option: str, value: str) -> tuple[str, ...]:
 def mapping(option: str, value: str) -> dict[str, str]:
     """A JSON object of texts. The value is never shown."""
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        parsed = None
+    if not isinstance(parsed, dict) or not all(isinstance(item, str) for item in parsed.values()):
         raise ConfigInvalid(f"the option {option} is not a JSON object of texts", operation="configure")
-    return found
+    return parsed
 
 
 def filters(option: str, value: str) -> list[Any]:
@@ -187,16 +187,20 @@ def filters(option: str, value: str) -> list[Any]:
     ``{"$date": "2024-01-31"}``, ``{"$timestamp": "2024-01-31T12:00:00+00:00"}``, ``{"$decimal": "1.20"}`` and
     ``{"$binary": base64}`` are values that JSON lacks.
     """
-    found = _json(option, value)
-    if not isinstance(found, list) or not found or not all(isinstance(one, list) and one for one in found):
+    parsed = _json(option, value)
+    if (
+        not isinstance(parsed, list)
+        or not parsed
+        or not all(isinstance(alternative, list) and alternative for alternative in parsed)
+    ):
         raise invalid(option, value, 'a JSON list such as [["id", ">", 3], ["day", "=", {"$date": "2024-01-31"}]]')
-    alternatives = found if all(isinstance(one, list) for one in found[0]) else [found]
-    return [[_clause(option, value, clause) for clause in one] for one in alternatives]
+    alternatives = parsed if all(isinstance(alternative, list) for alternative in parsed[0]) else [parsed]
+    return [[_clause(option, value, clause) for clause in alternative] for alternative in alternatives]
 
 
-def filters_to_text(given: Sequence[Any]) -> str:
+def filters_to_text(alternatives: Sequence[Any]) -> str:
     """The text that ``filters`` reads. ``TypeError`` for values of other types."""
-    return json.dumps(list(given), default=_typed)
+    return json.dumps(list(alternatives), default=_typed)
 
 
 def _clause(option: str, value: str, clause: Any) -> tuple[str, str, Any]:
@@ -204,7 +208,7 @@ def _clause(option: str, value: str, clause: Any) -> tuple[str, str, Any]:
         raise invalid(option, value, 'a list of clauses such as ["id", ">", 3]')
     column, operator, operand = clause
     if isinstance(operand, list):
-        return column, operator, [_operand(option, value, one) for one in operand]
+        return column, operator, [_operand(option, value, member) for member in operand]
     return column, operator, _operand(option, value, operand)
 
 
@@ -437,8 +441,8 @@ def find_option(name: str) -> Option:
 
 def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
     """``ConfigInvalid`` names options that have no effect in a batch, or in a stream."""
-    found = (OPTIONS.get(name.lower()) for name in names)
-    wrong = sorted(option.name for option in found if option is not None and option.scope not in ("all", use))
+    options = (OPTIONS.get(name.lower()) for name in names)
+    wrong = sorted(option.name for option in options if option is not None and option.scope not in ("all", use))
     if wrong:
         other = "streams (readStream, aioprefetch.spark.stream)" if use == "batch" else "batches (read)"
         raise ConfigInvalid(
@@ -449,9 +453,9 @@ def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
 
 def check_format(names: Iterable[str], chosen: str) -> None:
     """``ConfigInvalid`` names options that have no effect for the chosen format."""
-    known = format_named(chosen).options | COMMON_OPTIONS
+    targets = format_named(chosen).options | COMMON_OPTIONS
     options = sorted((OPTIONS[name.lower()] for name in names), key=lambda option: option.name)
-    wrong = [option for option in options if option.group == "format" and option.target not in known]
+    wrong = [option for option in options if option.group == "format" and option.target not in targets]
     if wrong:
         what = "; ".join(f"{option.name} is for {', '.join(formats_that_take(option.target))}" for option in wrong)
         raise ConfigInvalid(f"format={chosen} has no use for these options: {what}", operation="configure")

@@ -134,7 +134,7 @@ class FilteringBatchReader(BatchReader):
         pushed = clauses(filters, self._schema)
         if pushed:
             own = self._settings.reading.filters or [[]]
-            reading = replace(self._settings.reading, filters=[[*one, *pushed] for one in own])
+            reading = replace(self._settings.reading, filters=[[*alternative, *pushed] for alternative in own])
             self._settings = replace(self._settings, reading=reading)
             self._reader.settings = self._settings
         return filters
@@ -166,15 +166,15 @@ def clauses(filters: Sequence[Filter], schema: StructType) -> list[tuple[str, st
     Not for fields within columns, nor for floating numbers, where Spark has NaN above all others.
     """
     kinds = {field.name: field.dataType for field in schema.fields}
-    return [clause for one in filters if (clause := _clause(one, kinds)) is not None]
+    return [clause for pushed in filters if (clause := _clause(pushed, kinds)) is not None]
 
 
-def _clause(one: Filter, kinds: dict[str, DataType]) -> tuple[str, str, Any] | None:
-    operator = _OPERATORS.get(type(one))
-    column: Sequence[str] = getattr(one, "attribute", ())
+def _clause(pushed: Filter, kinds: dict[str, DataType]) -> tuple[str, str, Any] | None:
+    operator = _OPERATORS.get(type(pushed))
+    column: Sequence[str] = getattr(pushed, "attribute", ())
     if operator is None or len(column) != 1 or not _is_plain(kinds.get(column[0])):
         return None
-    value = list(one.value) if isinstance(one, In) else getattr(one, "value", None)
+    value = list(pushed.value) if isinstance(pushed, In) else getattr(pushed, "value", None)
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(each, _VALUES) and not isinstance(each, dt.datetime) for each in values):
         return None
@@ -204,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> None:
         check_projection(settings, schema)
         state_operator(settings)  # A missing stateLocation fails at once, not at the first trigger.
-        self._settings = self._given = settings
+        self._settings = self._original = settings
         self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema, inferred))
         self._source: FileSource | None = None
         self._has_warned = False
@@ -304,7 +304,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             settings = await resolved(self._settings, store)
             source = await _open(settings)
             try:
-                await keep_stream(settings, store, given=self._given)
+                await keep_stream(settings, store, original=self._original)
             except BaseException:
                 await source.aclose()
                 raise
@@ -450,8 +450,8 @@ def check_projection(settings: SourceSettings, schema: StructType) -> None:
     if settings.columns is None:
         return
     added = {RESCUED_COLUMN, *METADATA_COLUMNS}
-    given, wanted = ({name.lower() for name in names} - added for names in (schema.names, settings.columns))
-    if given != wanted:
+    present, wanted = ({name.lower() for name in names} - added for names in (schema.names, settings.columns))
+    if present != wanted:
         raise ConfigInvalid(
             f"columns={','.join(settings.columns)} goes beside a schema of {','.join(schema.names)}: a schema is the "
             "projection already, so leave columns out",

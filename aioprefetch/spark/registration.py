@@ -47,6 +47,6 @@ class DefaultSource(DataSource):
         """One source for all calls, pickled with this object: readers need the result of ``schema()``."""
         if self._made is None:
             # Through the package: it says which extra is missing.
-            made: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource
-            self._made = made(self.options)
+            source_class: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource
+            self._made = source_class(self.options)
         return self._made

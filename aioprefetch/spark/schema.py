@@ -53,18 +53,21 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         raise Unsupported(f"the schema cannot be read: {error.getMessage()}", operation="plan_batch") from error
 
 
-def spark_schema(found: pa.Schema) -> StructType:
+def spark_schema(schema: pa.Schema) -> StructType:
     """The schema of Spark for an inferred one. Everything is nullable, as with Spark's own files.
 
     A field without any value is a string. ``Unsupported`` names a field that Spark has no type for.
     """
-    return StructType([StructField(field.name, _spark_type(field), nullable=True) for field in found])
+    return StructType([StructField(field.name, _spark_type(field), nullable=True) for field in schema])
 
 
 def nullable(schema: StructType) -> StructType:
     """The same fields, nullable at every level."""
     return StructType(
-        [StructField(one.name, _nullable(one.dataType), nullable=True, metadata=one.metadata) for one in schema.fields]
+        [
+            StructField(field.name, _nullable(field.dataType), nullable=True, metadata=field.metadata)
+            for field in schema.fields
+        ]
     )
 
 
@@ -88,9 +91,9 @@ def schema_from_json(text: str) -> StructType:
 
 def _field(schema: StructType, name: str) -> StructField:
     exact = [field for field in schema.fields if field.name == name]
-    found = exact or [field for field in schema.fields if field.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
+    matches = exact or [field for field in schema.fields if field.name.lower() == name.lower()]
+    if len(matches) == 1:
+        return matches[0]
     names = ", ".join(field.name for field in schema.fields)
     raise ConfigInvalid(f"columns: there is no field {name!r}, or several; there are {names}", operation="configure")
 
@@ -116,7 +119,10 @@ def _nullable(kind: DataType, *, nulls: DataType | None = None) -> DataType:
         return MapType(_nullable(kind.keyType, nulls=nulls), _nullable(kind.valueType, nulls=nulls), True)
     if isinstance(kind, StructType):
         return StructType(
-            [StructField(one.name, _nullable(one.dataType, nulls=nulls), True, one.metadata) for one in kind.fields]
+            [
+                StructField(field.name, _nullable(field.dataType, nulls=nulls), True, field.metadata)
+                for field in kind.fields
+            ]
         )
     return kind
 
@@ -206,8 +212,12 @@ async def _kept_fields(settings: SourceSettings) -> Inferred:
     kept = await read_kept(store, SCHEMA_NAME, frozenset({"url", "schema"}))
     if kept is None:
         place = await resolved(settings, store)
-        found = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
-        body = {"url": settings.url, "schema": json.loads(found.schema.json()), "directories": [*found.directories]}
+        inferred = await _sampled(source_operator(place), place, STREAM_KEYS_MAX)
+        body = {
+            "url": settings.url,
+            "schema": json.loads(inferred.schema.json()),
+            "directories": [*inferred.directories],
+        }
         kept = await keep(store, SCHEMA_NAME, body)
     return _checked(kept, settings, store)
 
@@ -216,7 +226,7 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
     listing, formats = settings.listing, settings.formats
     files = list_files(operator, formats, glob=listing.glob, hidden_files=listing.hidden_files)
     async with aclosing(files):
-        found = await infer_schema(
+        inferred = await infer_schema(
             operator,
             files,
             formats,
@@ -225,7 +235,7 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
             on_corrupt=settings.failures.on_corrupt,
             keys_max=keys_max,
         )
-    return Inferred(spark_schema(found.schema), found.directories)
+    return Inferred(spark_schema(inferred.schema), inferred.directories)
 
 
 def _projected(schema: StructType, settings: SourceSettings) -> StructType:
@@ -270,40 +280,40 @@ class FileFields:
     directories: tuple[str, ...] = ()
 
 
-def file_fields_of_batch(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
-    """The file fields of a batch. Files are sampled only if needed, and not again after ``found``."""
-    return _file_fields(settings, schema, found, batch_fields)
+def file_fields_of_batch(settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> FileFields:
+    """The file fields of a batch. Files are sampled only if needed, and not again after ``inferred``."""
+    return _file_fields(settings, schema, inferred, batch_fields)
 
 
-def file_fields_of_stream(settings: SourceSettings, schema: StructType, found: Inferred | None = None) -> FileFields:
+def file_fields_of_stream(settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> FileFields:
     """The file fields of a stream."""
-    return _file_fields(settings, schema, found, stream_fields)
+    return _file_fields(settings, schema, inferred, stream_fields)
 
 
 def _file_fields(
     settings: SourceSettings,
     schema: StructType,
-    found: Inferred | None,
+    inferred: Inferred | None,
     infer: Callable[[SourceSettings], Inferred],
 ) -> FileFields:
     _check_added(settings, schema)
     missing = _missing_of_filters(settings, schema)
-    directories = () if found is None else found.directories
+    directories = () if inferred is None else inferred.directories
     is_projected = settings.columns is not None and not settings.formats.drops_unknown
     if settings.file_schema is not None:
         everything = schema_from_json(settings.file_schema)
         return FileFields(narrowed(everything, missing) if missing else None, everything)
     if not missing and not is_projected:
         return FileFields(directories=directories)
-    found = found or infer(settings)
+    inferred = inferred or infer(settings)
     return FileFields(
-        narrowed(found.schema, missing) if missing else None,
-        found.schema if is_projected else None,
+        narrowed(inferred.schema, missing) if missing else None,
+        inferred.schema if is_projected else None,
         directories,
     )
 
 
 def _missing_of_filters(settings: SourceSettings, schema: StructType) -> list[str]:
     names = {name.lower() for name in (*schema.names, *METADATA_FIELDS)}
-    named = dict.fromkeys(clause[0] for one in settings.reading.filters or () for clause in one)
+    named = dict.fromkeys(clause[0] for clauses in settings.reading.filters or () for clause in clauses)
     return [name for name in named if name.lower() not in names]

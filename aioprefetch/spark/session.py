@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.data_source import NAME, AioPrefetchDataSource
-from aioprefetch.spark.hadoop import TIME_ZONE, Found, from_session
+from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_session
 from aioprefetch.spark.options import check_scope, filters_to_text, option_name
 from aioprefetch.spark.schema import narrowed, with_metadata
 from aioprefetch.spark.settings import parse_options
 
 # The settings that each session registered last, so that it registers only changed ones.
-_registered: WeakKeyDictionary[SparkSession, Found] = WeakKeyDictionary()
+_registered: WeakKeyDictionary[SparkSession, SessionSettings] = WeakKeyDictionary()
 
 
 def register(spark: SparkSession) -> None:
@@ -30,10 +30,10 @@ def register(spark: SparkSession) -> None:
     ``spark.sql.session.timeZone``, as by Spark's own readers, where no option ``timeZone`` says otherwise. Call it
     again when any of these change.
     """
-    found = from_session(spark)
-    if _registered.get(spark) != found:
-        spark.dataSource.register(_data_source(found))
-        _registered[spark] = found
+    settings = from_session(spark)
+    if _registered.get(spark) != settings:
+        spark.dataSource.register(_data_source(settings))
+        _registered[spark] = settings
 
 
 def read(
@@ -89,20 +89,20 @@ def stream(
     return _load(spark.readStream, texts, _registered[spark], schema, columns)
 
 
-def _data_source(found: Found) -> type[AioPrefetchDataSource]:
-    """A class of its own, which is pickled by value, and what was found with it."""
-    return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"found": found})
+def _data_source(settings: SessionSettings) -> type[AioPrefetchDataSource]:
+    """A subclass with the settings of a session. It is pickled by value, and they with it."""
+    return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"session": settings})
 
 
 def _load(
     reader: DataFrameReader | DataStreamReader,
     texts: dict[str, str],
-    found: Found,
+    session: SessionSettings,
     schema: StructType | str | None,
     columns: Sequence[str] | None,
 ) -> DataFrame:
     """Where ``columns`` are chosen from a ``schema``, all that the files have goes along as ``fileSchema``."""
-    settings = parse_options(texts, found)
+    settings = parse_options(texts, session)
     reader = reader.format(NAME)
     if schema is not None:
         everything = _struct(schema)
@@ -151,7 +151,7 @@ def _text(name: str, value: Any) -> str:
         return str(value)
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
-    if isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     # Not the value: it may be a secret.
     raise ConfigInvalid(f"the option {name} cannot be a {type(value).__name__}", operation="configure")

@@ -27,7 +27,7 @@ from aioprefetch.source.options import (
     ReadOptions,
 )
 from aioprefetch.source.roots import path_below, would_be_read
-from aioprefetch.spark.hadoop import Found
+from aioprefetch.spark.hadoop import SessionSettings
 from aioprefetch.spark.options import CREDENTIALS, OPEN_FILE_PREFIXES, OPTIONS, Option, check_format, find_option
 from aioprefetch.spark.source_url import SourceUrl, directory_url, name_filter, source_url
 
@@ -90,20 +90,20 @@ _NO_TABLES = (
 )
 
 
-def parse_options(options: Mapping[str, str], found: Found | None = None) -> SourceSettings:
-    """The settings for ``options``, with the settings of the session in ``found`` behind them.
+def parse_options(options: Mapping[str, str], session: SessionSettings | None = None) -> SourceSettings:
+    """The settings for ``options``, with the settings in ``session`` behind them.
 
     ``ConfigInvalid`` names an unknown option, with the nearest one, or an invalid value.
     """
     _check_catalog(options)
-    given, open_file = _split(options)
-    groups = _parsed(given)
-    if found is not None and found.time_zone is not None:
-        groups["format"].setdefault("time_zone", found.time_zone)
+    texts, open_file = _split(options)
+    groups = _parsed(texts)
+    if session is not None and session.time_zone is not None:
+        groups["format"].setdefault("time_zone", session.time_zone)
     source = groups["source"]
     if "path" not in source:
         why = "no path is given: load() takes a URL such as s3://bucket/prefix"
-        raise ConfigInvalid(why if given else f"{why}; {_NO_TABLES}", operation="configure")
+        raise ConfigInvalid(why if texts else f"{why}; {_NO_TABLES}", operation="configure")
     location = source_url(source["path"])
     if "name_filter" in source:
         location = _filtered(location, source["name_filter"])
@@ -111,7 +111,7 @@ def parse_options(options: Mapping[str, str], found: Found | None = None) -> Sou
     quarantine = _optional_directory(source.get("quarantine_location"), "quarantineLocation")
     attach_to = _optional_directory(source.get("attach_to"), "attachTo")
     urls = (location.root, state, attach_to, quarantine)
-    places = Places(given, groups["operator"], found)
+    places = Places(texts, groups["operator"], session)
     places.check(SourceUrl(url) for url in urls if url is not None)
     settings = SourceSettings(
         url=directory_url(source["path"], option="path"),
@@ -123,7 +123,7 @@ def parse_options(options: Mapping[str, str], found: Found | None = None) -> Sou
         left_out=places.left_out(urls),
         listing=ListOptions(glob=location.glob, **groups["list"]),
         admission=AdmissionOptions(**groups["admission"]),
-        partitioning=PartitionOptions(**{"slots": _slots(found), **groups["partition"]}),
+        partitioning=PartitionOptions(**{"slots": _slots(session), **groups["partition"]}),
         formats=FormatOptions(**groups["format"]),
         failures=FailureOptions(**groups["failure"]),
         reading=ReadOptions(**groups["read"], open_file=open_file),
@@ -150,11 +150,11 @@ def _check_catalog(options: Mapping[str, str]) -> None:
 
 def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Options by name in lower case, and keys of ``openFile()`` under the prefixes of ``propagate``."""
-    given: dict[str, str] = {}
+    texts: dict[str, str] = {}
     open_file: dict[str, str] = {}
     for name, value in options.items():
         lower = name.lower()
-        prefix = next((one for one in OPEN_FILE_PREFIXES if lower.startswith(one)), None)
+        prefix = next((start for start in OPEN_FILE_PREFIXES if lower.startswith(start)), None)
         if prefix is not None:
             open_file[OPEN_FILE_PREFIXES[prefix] + lower.removeprefix(prefix)] = value
         elif lower == "paths":
@@ -163,23 +163,23 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
                 operation="configure",
             )
         else:
-            given[lower] = value
-    if "sep" in given and "delimiter" in given:
+            texts[lower] = value
+    if "sep" in texts and "delimiter" in texts:
         raise ConfigInvalid("sep and delimiter are one option under two names; give one", operation="configure")
-    return given, open_file
+    return texts, open_file
 
 
-def _parsed(given: Mapping[str, str]) -> Groups:
+def _parsed(texts: Mapping[str, str]) -> Groups:
     groups: Groups = {option.group: {} for option in OPTIONS.values()}
-    for name, value in given.items():
+    for name, value in texts.items():
         option = find_option(name)
-        if name != "sessiontimezone" or "timezone" not in given:
+        if name != "sessiontimezone" or "timezone" not in texts:
             groups[option.group][option.target] = _value(option, value)
     formats = groups["format"]
     if "format" in formats:
         # These two hold for files of any format.
         without = {"compression"} if formats.get("compression") in ("auto", "none") else set()
-        check_format(given.keys() - without, formats["format"])
+        check_format(texts.keys() - without, formats["format"])
     return groups
 
 
@@ -194,9 +194,9 @@ def _filtered(location: SourceUrl, file_name: str) -> SourceUrl:
     return SourceUrl(location.root, glob)
 
 
-def _slots(found: Found | None) -> int:
+def _slots(session: SessionSettings | None) -> int:
     """The number of concurrent tasks, as far as this process knows."""
-    return (found.slots if found is not None else None) or os.cpu_count() or 2
+    return (session.slots if session is not None else None) or os.cpu_count() or 2
 
 
 def _metadata_columns(text: str | None) -> tuple[str, ...]:
@@ -292,18 +292,18 @@ _PORTS = {"http": 80, "https": 443}
 class Places:
     """The options of the user and of the session, for one location after another.
 
-    ``given`` are texts by name in lower case, ``parsed`` the values of the operator's options among them by target.
+    ``texts`` are options by name in lower case, ``parsed`` the values of the operator's options among them by target.
     """
 
-    def __init__(self, given: Mapping[str, str], parsed: Mapping[str, Any], found: Found | None) -> None:
-        self._given = given
+    def __init__(self, texts: Mapping[str, str], parsed: Mapping[str, Any], session: SessionSettings | None) -> None:
+        self._texts = texts
         self._parsed = parsed
-        self._found = found
+        self._session = session
 
     def check(self, locations: Iterable[SourceUrl]) -> None:
         """``ConfigInvalid`` for an option that no location knows."""
         schemes = list(dict.fromkeys(_scheme(location) for location in locations))
-        for name in self._given:
+        for name in self._texts:
             option = OPTIONS[name]
             if option.group == "operator" and not any(option.target in _known(scheme) for scheme in schemes):
                 named = " and ".join(f"{scheme}://" for scheme in schemes)
@@ -314,17 +314,20 @@ class Places:
         if url is None:
             return {}
         location = SourceUrl(url)
-        known = _known(_scheme(location))
+        targets = _known(_scheme(location))
         behind = {} if self._is_elsewhere(location) else self._of_session(location)
-        if CREDENTIALS & self._given.keys():
+        if CREDENTIALS & self._texts.keys():
             behind = {name: text for name, text in behind.items() if name not in CREDENTIALS}
-        found = {find_option(name): text for name, text in behind.items()}
-        merged = {**{one.target: one.parse(one.name, text) for one, text in found.items()}, **self._parsed}
-        return {name: value for name, value in merged.items() if name in known}
+        defaults = {find_option(name): text for name, text in behind.items()}
+        merged = {
+            **{option.target: option.parse(option.name, text) for option, text in defaults.items()},
+            **self._parsed,
+        }
+        return {name: value for name, value in merged.items() if name in targets}
 
     def left_out(self, urls: Iterable[str | None]) -> str | None:
         """The reason why keys of the session are not used for one of the URLs; ``None`` if none are left out."""
-        if CREDENTIALS & self._given.keys():
+        if CREDENTIALS & self._texts.keys():
             return None
         for location in (SourceUrl(url) for url in urls if url is not None):
             texts = self._of_session(location)
@@ -332,24 +335,24 @@ class Places:
                 theirs = redact(texts.get("endpointurl", _CENTRAL))
                 return (
                     f"the session's fs.s3a settings are of the endpoint {theirs}, and endpointUrl is "
-                    f"{redact(self._given['endpointurl'])}: their keys were not used. Give accessKeyId and "
+                    f"{redact(self._texts['endpointurl'])}: their keys were not used. Give accessKeyId and "
                     "secretAccessKey, a profile, or no endpointUrl"
                 )
         return None
 
     def _of_session(self, location: SourceUrl) -> Mapping[str, str]:
         bucket = location.bucket
-        return {} if bucket is None or self._found is None else self._found.options(bucket)
+        return {} if bucket is None or self._session is None else self._session.options(bucket)
 
     def _is_elsewhere(self, location: SourceUrl) -> bool:
         """Whether the user names another endpoint than the session, whose settings and keys do not count there."""
-        endpoint = self._given.get("endpointurl")
+        endpoint = self._texts.get("endpointurl")
         return endpoint is not None and not is_same_endpoint(endpoint, self._of_session(location).get("endpointurl"))
 
 
-def is_same_endpoint(one: str, other: str | None) -> bool:
+def is_same_endpoint(url: str, other: str | None) -> bool:
     """Whether two URLs are of one endpoint: case, a default port and a slash at the end do not count."""
-    return _normal(one) == _normal(other or _CENTRAL)
+    return _normal(url) == _normal(other or _CENTRAL)
 
 
 def _normal(url: str) -> tuple[object, ...]:

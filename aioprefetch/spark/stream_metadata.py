@@ -36,15 +36,15 @@ async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[
         data = await store.read(name)
     except NotFound:
         return None
-    found: Any = unseal(data, path=name)[0]
-    is_whole = isinstance(found, dict) and fields <= found.keys() and isinstance(found.get("format", {}), dict)
-    if not is_whole or type(found.get("v")) is not int or found["v"] != VERSION:
+    body: Any = unseal(data, path=name)[0]
+    is_whole = isinstance(body, dict) and fields <= body.keys() and isinstance(body.get("format", {}), dict)
+    if not is_whole or type(body.get("v")) is not int or body["v"] != VERSION:
         raise UntrustedMetadata(
             f"what was kept with the state at {store.info.url} cannot be read: it is not of this format",
             operation="read_state",
             path=name,
         )
-    kept: dict[str, Any] = found
+    kept: dict[str, Any] = body
     return kept
 
 
@@ -78,9 +78,9 @@ async def resolved(settings: SourceSettings, store: Operator) -> SourceSettings:
     return settings
 
 
-async def keep_stream(settings: SourceSettings, store: Operator, *, given: SourceSettings) -> None:
-    """Store the settings that must not change (``resolved`` from those ``given``), once the state is open."""
-    body = {"url": given.url, "object": settings.location != given.location, "format": _formats(settings)}
+async def keep_stream(settings: SourceSettings, store: Operator, *, original: SourceSettings) -> None:
+    """Store the settings that must not change (``resolved`` from the ``original`` ones), once the state is open."""
+    body = {"url": original.url, "object": settings.location != original.location, "format": _formats(settings)}
     if await read_kept(store, STREAM_NAME, frozenset(body)) is None:
         kept = await keep(store, STREAM_NAME, body)
         _check_formats(kept["format"], settings, store)

@@ -124,10 +124,10 @@ class BatchMapping(typing.Generic[X, Y]):
                 yield from working[0]
                 working.popleft()
         finally:
-            for one in working:  # first all of them, so that they end side by side
-                one.cancel()
-            for one in working:
-                one.close()
+            for results in working:  # first all of them, so that they end side by side
+                results.cancel()
+            for results in working:
+                results.close()
 
     def _start(self, number: int, batch: X) -> BlockingIterator[Y]:
         results = iterate(lambda: self._results(number, batch), window_items=RESULTS_AHEAD)
@@ -309,30 +309,30 @@ def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callab
     return decorate
 
 
-def outcome(made: Any) -> Any:
+def outcome(result: Any) -> Any:
     """The result of an asynchronous function: its coroutine where a loop runs, otherwise the value.
 
     ``InvalidType`` for an asynchronous generator, of which Spark would make a text.
     """
     if asyncio._get_running_loop() is not None:
-        return made
-    if hasattr(made, "__aiter__"):
+        return result
+    if hasattr(result, "__aiter__"):
         raise InvalidType(
-            f"{_name(made)} is an asynchronous generator, and no event loop runs here: Spark calls it through "
+            f"{_name(result)} is an asynchronous generator, and no event loop runs here: Spark calls it through "
             "map_batches(...), as in frame.mapInArrow(map_batches(with_operator(url)(fn)), schema)",
             operation="with_operator",
         )
-    return run(_awaited(made)) if inspect.isawaitable(made) else made
+    return run(_awaited(result)) if inspect.isawaitable(result) else result
 
 
-async def _awaited(made: Awaitable[T]) -> T:
-    return await made
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
 
 def _hide_operator(call: Callable[..., Any], function: Callable[..., Any]) -> None:
     """Remove the parameter from signature and hints, by which Spark tells kinds of functions apart."""
     signature = inspect.signature(function)
-    shown = [one for name, one in signature.parameters.items() if name != OPERATOR]
+    shown = [parameter for name, parameter in signature.parameters.items() if name != OPERATOR]
     call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     hints = dict(getattr(function, "__annotations__", {}))
     hints.pop(OPERATOR, None)

@@ -113,14 +113,14 @@ def warm_operator(key: bytes, make: Callable[[], Operator]) -> BlockingOperator:
     prepare()
     worker = _worker()
     with process_lock():
-        found = worker.operators.get(key)
-        if found is None or found.closed:
-            found = worker.operators[key] = BlockingOperator(make())
+        operator = worker.operators.get(key)
+        if operator is None or operator.closed:
+            operator = worker.operators[key] = BlockingOperator(make())
         worker.operators.move_to_end(key)
         surplus = worker.operators.popitem(last=False)[1] if len(worker.operators) > OPERATORS_MAX else None
     if surplus is not None:
         loop_thread().finish(surplus.operator.aclose, timeout_seconds=0)
-    return found
+    return operator
 
 
 class WorkerState:
@@ -230,15 +230,15 @@ def system_bytes(root: Path = Path("/")) -> int:
 def _cgroups(root: Path) -> list[Path]:
     """Files that may hold a limit: of both versions, as the process sees itself, and as a container does."""
     mount = root / "sys/fs/cgroup"
-    found = [mount / "memory.max", mount / "memory/memory.limit_in_bytes"]
+    files = [mount / "memory.max", mount / "memory/memory.limit_in_bytes"]
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
         inner = path.strip("/")
         if not controllers:
-            found += [above / "memory.max" for above in _upwards(mount, inner)]
+            files += [above / "memory.max" for above in _upwards(mount, inner)]
         elif "memory" in controllers.split(","):
-            found += [above / "memory.limit_in_bytes" for above in _upwards(mount / "memory", inner)]
-    return found
+            files += [above / "memory.limit_in_bytes" for above in _upwards(mount / "memory", inner)]
+    return files
 
 
 def _upwards(mount: Path, inner: str) -> list[Path]:

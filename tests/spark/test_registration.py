@@ -121,7 +121,7 @@ def test_registering_again_counts_only_when_settings_changed(
     first, second = calls
     assert issubclass(first, AioPrefetchDataSource)
     assert first.name() == second.name() == "aioprefetch"
-    assert first.found is not None
-    assert second.found is not None
-    assert second.found.options("any")["endpointurl"] == "https://elsewhere.example"
-    assert first.found.slots == 2
+    assert first.session is not None
+    assert second.session is not None
+    assert second.session.options("any")["endpointurl"] == "https://elsewhere.example"
+    assert first.session.slots == 2

@@ -11,7 +11,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, NotFound, PermissionDenied, StateConflict, UntrustedMetadata
 from aioprefetch.spark.data_source import AioPrefetchDataSource
-from aioprefetch.spark.hadoop import Found, found_in
+from aioprefetch.spark.hadoop import SessionSettings, settings_in
 from aioprefetch.testing import CountingS3Server
 from tests.spark.files import records, write_csv, write_jsonl, write_parquet
 from tests.spark.test_stream_reader import IDS, Query, data_source
@@ -20,11 +20,11 @@ KEY = re.compile("AKID[0-9]")
 KEYS = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
 
 
-def in_session(found: Found, options: dict[str, str]) -> AioPrefetchDataSource:
+def in_session(session: SessionSettings, options: dict[str, str]) -> AioPrefetchDataSource:
     class Registered(AioPrefetchDataSource):
         pass
 
-    Registered.found = found
+    Registered.session = session
     return Registered(options)
 
 
@@ -122,7 +122,7 @@ def buckets(s3_server: CountingS3Server, random_name: Callable[[], str]) -> Any:
         client.create_bucket(Bucket=name)
         settings = {"endpoint": s3_server.endpoint_url, "access.key": f"AKID{number}", "secret.key": f"SECRET{number}"}
         entries |= {f"fs.s3a.bucket.{name}.{key}": value for key, value in settings.items()}
-    yield names, found_in(entries), client
+    yield names, settings_in(entries), client
     client.close()
 
 

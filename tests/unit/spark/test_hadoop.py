@@ -4,13 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.spark.hadoop import ALL_BUCKETS, SLOTS_UNBOUND, Found, as_options, found_in, from_files, slots_of
+from aioprefetch.spark.hadoop import (
+    ALL_BUCKETS,
+    SLOTS_UNBOUND,
+    SessionSettings,
+    as_options,
+    from_files,
+    settings_in,
+    slots_of,
+)
 
 SECRET = "hunter2hunter2"
 
 
 def test_endpoint_region_and_keys() -> None:
-    found = found_in(
+    found = settings_in(
         {
             "spark.hadoop.fs.s3a.endpoint": "store.example:9000",
             "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
@@ -35,7 +43,7 @@ def test_endpoint_region_and_keys() -> None:
 
 
 def test_what_was_set_on_the_session_itself_wins() -> None:
-    found = found_in({"fs.s3a.endpoint": "https://b", "spark.hadoop.fs.s3a.endpoint": "https://a"})
+    found = settings_in({"fs.s3a.endpoint": "https://b", "spark.hadoop.fs.s3a.endpoint": "https://a"})
     assert found.options("x")["endpointurl"] == "https://b"
 
 
@@ -53,7 +61,7 @@ def test_endpoints(endpoint: str, options: dict[str, str]) -> None:
 
 
 def test_a_bucket_has_its_own_settings_over_those_for_all() -> None:
-    found = found_in(
+    found = settings_in(
         {
             "fs.s3a.endpoint": "https://a",
             "fs.s3a.access.key": "K",
@@ -116,9 +124,9 @@ def test_files_of_configuration(tmp_path: Path) -> None:
 
 
 def test_files_that_are_missing_or_broken_say_nothing(tmp_path: Path) -> None:
-    assert from_files({}) == Found({})
+    assert from_files({}) == SessionSettings({})
     (tmp_path / "core-site.xml").write_text("<configuration>")
-    assert from_files({"SPARK_CONF_DIR": str(tmp_path / "no"), "HADOOP_CONF_DIR": str(tmp_path)}) == Found({})
+    assert from_files({"SPARK_CONF_DIR": str(tmp_path / "no"), "HADOOP_CONF_DIR": str(tmp_path)}) == SessionSettings({})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.source.columns.zones import warn_of_no_zone
 from aioprefetch.spark import AioPrefetchDataSource
-from aioprefetch.spark.hadoop import Found
+from aioprefetch.spark.hadoop import SessionSettings
 from aioprefetch.spark.registration import DefaultSource
 
 Row = dict[str, Any]
@@ -131,7 +131,7 @@ def test_times_without_a_zone_are_in_the_sessions_or_a_warning_tells(
     write(tmp_path, {"a.csv": "2024-07-01 12:00:00\n"})
 
     class Registered(AioPrefetchDataSource):
-        found = Found(time_zone="America/New_York")
+        session = SessionSettings(time_zone="America/New_York")
 
     warn_of_no_zone.cache_clear()
     for kind, hour in ((Registered, 16), (DefaultSource, 12)):

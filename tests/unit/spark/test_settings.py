@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
-from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
+from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.options import (
     OPTIONS,
     SECRETS,
@@ -35,8 +35,8 @@ SECRET = "hunter2hunter2"
 MOVE = {"cleanSource.moveDestination": "s3://bucket/done"}
 
 
-def parsed(found: Found | None = None, /, **options: str) -> SourceSettings:
-    return parse_options({"path": "s3://bucket/dir", **options}, found)
+def parsed(session: SessionSettings | None = None, /, **options: str) -> SourceSettings:
+    return parse_options({"path": "s3://bucket/dir", **options}, session)
 
 
 def test_names_count_in_any_case() -> None:
@@ -191,9 +191,9 @@ def test_the_zone_of_the_session_is_looked_up_where_there_are_times() -> None:
     assert parsed(sessionTimeZone="PST", timeZone="UTC").formats.time_zone == "UTC"
     assert parsed(timeZone="utc").formats.time_zone == "utc"
     assert parsed().formats.time_zone is None
-    found = Found(time_zone="Europe/Berlin")
-    assert parse_options({"path": "s3://b"}, found).formats.time_zone == "Europe/Berlin"
-    assert parse_options({"path": "s3://b", "sessionTimeZone": "UTC"}, found).formats.time_zone == "UTC"
+    session = SessionSettings(time_zone="Europe/Berlin")
+    assert parse_options({"path": "s3://b"}, session).formats.time_zone == "Europe/Berlin"
+    assert parse_options({"path": "s3://b", "sessionTimeZone": "UTC"}, session).formats.time_zone == "UTC"
 
 
 def test_two_names_of_one_option() -> None:
@@ -306,7 +306,7 @@ def test_settings_travel_by_pickle_with_their_keys() -> None:
     assert operator.info.url == "s3://bucket/dir"
 
 
-SESSION = Found(
+SESSION = SessionSettings(
     {
         ALL_BUCKETS: {
             "endpointurl": "http://store:9000",

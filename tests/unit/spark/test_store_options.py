@@ -3,12 +3,12 @@
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, Unavailable
-from aioprefetch.spark.hadoop import ALL_BUCKETS, Found
+from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.settings import SourceSettings, is_same_endpoint, parse_options
 from aioprefetch.testing import Fault, FaultServer, Rule
 
 STORE = "http://store:9000"
-SESSION = Found(
+SESSION = SessionSettings(
     {
         ALL_BUCKETS: {"endpointurl": STORE, "accesskeyid": "K", "secretaccesskey": "S"},
         **{
