@@ -240,8 +240,8 @@ def joined_in_order(pieces: Sequence[Range]) -> list[Range]:
 def _by_need(requests: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
     """Requests, sorted by position, in the order of the first piece in each."""
     starts = [start for start, _ in requests]
-    found = dict.fromkeys(bisect_right(starts, start) - 1 for start, _ in pieces)
-    return [requests[number] for number in found]
+    numbers = dict.fromkeys(bisect_right(starts, start) - 1 for start, _ in pieces)
+    return [requests[number] for number in numbers]
 
 
 def missing_pieces(pieces: Sequence[Range], held: Sequence[Range]) -> list[Range]:
@@ -257,7 +257,7 @@ def held_pieces(pieces: Sequence[Range], held: Sequence[Range], requests: Sequen
         return ()
     wanted = intersected(joined(pieces), held)
     asked = sorted(requests)
-    return tuple(left for one in wanted for left in subtract(one, asked))
+    return tuple(left for piece in wanted for left in subtract(piece, asked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def checked_filters(filters: Any, *, path: str = "") -> Filters:
         raise InvalidArgument("filters= has an empty list; leave it away", operation="scan", path=path)
     if isinstance(listed[0], (list, tuple)) and len(listed[0]) == 3 and isinstance(listed[0][0], str):
         listed = [listed]
-    return [[_clause(clause, path) for clause in _as_list(one, path)] for one in listed]
+    return [[_clause(clause, path) for clause in _as_list(alternative, path)] for alternative in listed]
 
 
 def _as_list(value: Any, path: str) -> list[Any]:

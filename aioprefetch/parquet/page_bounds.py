@@ -226,13 +226,13 @@ class _Leaf:
                 return {}
             kept[_NULL_COUNT] = (kind, nulls)
         for low, high in _BOUNDS:
-            found = {number: statistics[number] for number in (low, high) if _is_bound(statistics, number)}
-            values = [self._order(found[number][1]) for number in found]
-            if len(found) == 2 and not can_be_bounds(self._order, found[low][1], found[high][1]):
+            bounds = {number: statistics[number] for number in (low, high) if _is_bound(statistics, number)}
+            values = [self._order(bounds[number][1]) for number in bounds]
+            if len(bounds) == 2 and not can_be_bounds(self._order, bounds[low][1], bounds[high][1]):
                 return {}
-            if None in values or (found and rows and nulls == rows):
+            if None in values or (bounds and rows and nulls == rows):
                 return {}  # No value, or values where all are nulls.
-            kept |= found
+            kept |= bounds
         return kept
 
 
@@ -278,8 +278,8 @@ def _statistics(footer: Footer, number: int, leaf: int) -> thrift.Struct:
 def _struct_in(fields: thrift.Struct, number: int) -> thrift.Struct:
     """The struct in a field; empty if there is no such field."""
     kind, value = fields.get(number, (0, None))
-    found: thrift.Struct = value if kind == thrift.STRUCT else {}
-    return found
+    struct: thrift.Struct = value if kind == thrift.STRUCT else {}
+    return struct
 
 
 def _arrow_schema(footer: Footer, leaves: Sequence[int]) -> thrift.Struct:

@@ -127,7 +127,7 @@ def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, offsets: Off
         raise _bad("column index", chunk, "has no bounds", path)
     if not len(nulls) == len(minima) == len(maxima) == pages or (counts is not None and len(counts) != pages):
         raise _bad("column index", chunk, f"is not of {pages} pages", path)
-    null_pages = [one == thrift.TRUE for one in nulls]
+    null_pages = [mark == thrift.TRUE for mark in nulls]
     unknown = [
         not _can_be_true(chunk, is_null, None if counts is None else counts[page], offsets.page_rows(page))
         for page, is_null in enumerate(null_pages)
@@ -159,16 +159,18 @@ async def load_page_indexes(
     wanted = list(chunks)
     ranges: list[Range] = []
     for chunk in wanted:
-        ranges += [one for one in (chunk.offset_index, chunk.column_index if with_columns else None) if one is not None]
-    found = await _read_all(pinned, ranges)
+        ranges += [
+            pair for pair in (chunk.offset_index, chunk.column_index if with_columns else None) if pair is not None
+        ]
+    views = await _read_all(pinned, ranges)
     indexes: dict[tuple[int, int], Indexes] = {}
     for chunk in wanted:
         offset: OffsetIndex | None = None
         column: ColumnIndex | None = None
         if chunk.offset_index is not None:
-            offset = parse_offset_index(found[chunk.offset_index], chunk, path=pinned.path)
+            offset = parse_offset_index(views[chunk.offset_index], chunk, path=pinned.path)
             if with_columns and chunk.column_index is not None:
-                column = parse_column_index(found[chunk.column_index], chunk, offset, path=pinned.path)
+                column = parse_column_index(views[chunk.column_index], chunk, offset, path=pinned.path)
         indexes[chunk.row_group, chunk.column] = (offset, column)
     return indexes
 
@@ -176,12 +178,12 @@ async def load_page_indexes(
 async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, memoryview]:
     views: dict[Range, memoryview] = {}
     missing: list[Range] = []
-    for one in ranges:
-        view = pinned.resident(*one)
+    for pair in ranges:
+        view = pinned.resident(*pair)
         if view is None:
-            missing.append(one)
+            missing.append(pair)
         else:
-            views[one] = view
+            views[pair] = view
     pieces = coalesce(missing, gap_bytes=INDEX_GAP_BYTES, request_bytes_max=INDEX_REQUEST_BYTES_MAX)
 
     async def read(start: int, end: int, members: Sequence[int]) -> None:

@@ -318,7 +318,8 @@ class PagedField:
         place, kind = self._place, self._kind
 
         def decode() -> Columns:
-            arrays = [one() for one in decodes] + ([array for _, array in others()] if others is not None else [])
+            arrays = [decode_leaf() for decode_leaf in decodes]
+            arrays += [array for _, array in others()] if others is not None else []
             return [(place, merged(arrays, kind))]
 
         return decode

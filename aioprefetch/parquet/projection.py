@@ -99,7 +99,7 @@ def _output(name: str, place_of: dict[str, int], read: pa.Schema) -> _ResultColu
         place = place_of[name]
         return _ResultColumn(place, (), read.field(place))
     # The longest name of a top-level column that the dotted name begins with.
-    top = max((one for one in place_of if name.startswith(one + ".")), key=len)
+    top = max((prefix for prefix in place_of if name.startswith(prefix + ".")), key=len)
     place = place_of[top]
     field = read.field(place)
     steps: list[str] = []
@@ -122,5 +122,5 @@ def _field_named(kind: pa.DataType, dotted: str) -> str | None:
     if not pa.types.is_struct(kind):
         return None
     names = [kind.field(place).name for place in range(kind.num_fields)]
-    found = [one for one in names if dotted == one or dotted.startswith(one + ".")]
-    return max(found, key=len) if found else None
+    matches = [candidate for candidate in names if dotted == candidate or dotted.startswith(candidate + ".")]
+    return max(matches, key=len) if matches else None

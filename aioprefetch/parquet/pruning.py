@@ -94,10 +94,10 @@ def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]
 
     try:
         source = pa.BufferReader(statistics_footer(footer, kept, leaves))
-        found = ds.ParquetFileFormat().make_fragment(source).subset(expression, schema=footer.schema).row_groups
+        fragments = ds.ParquetFileFormat().make_fragment(source).subset(expression, schema=footer.schema).row_groups
     except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError):
         return kept
-    return [kept[one.id] for one in found]
+    return [kept[fragment.id] for fragment in fragments]
 
 
 def _plain_leaves(footer: Footer, names: Iterable[str]) -> tuple[int, ...]:
@@ -186,8 +186,8 @@ def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIn
             return everything
         if operator == "in":
             mask = unknown
-            for one in value:
-                mask = mask | _compared(reader, low, high, "==", reader.member(one))
+            for member in value:
+                mask = mask | _compared(reader, low, high, "==", reader.member(member))
             return mask
         return unknown | _compared(reader, low, high, operator, value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):

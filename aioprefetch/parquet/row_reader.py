@@ -228,8 +228,8 @@ def read_schema(metadata: Any, leaves: Sequence[int], int96_unit: str | None = N
 @lru_cache(maxsize=1)
 def _settings() -> dict[str, Any]:
     # read_table reads extension types since pyarrow 21; a ParquetFile does so if it is asked to.
-    known = inspect.signature(pq.ParquetFile.__init__).parameters
-    return {"arrow_extensions_enabled": True} if "arrow_extensions_enabled" in known else {}
+    parameters = inspect.signature(pq.ParquetFile.__init__).parameters
+    return {"arrow_extensions_enabled": True} if "arrow_extensions_enabled" in parameters else {}
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

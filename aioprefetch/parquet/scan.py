@@ -314,4 +314,4 @@ def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> Me
 
 def _largest_row_group(plan: Plan) -> int:
     groups = groupby(plan.chunks, key=lambda planned: planned.chunk.row_group)
-    return max((sum(high - low for one in group for low, high in one.ranges) for _, group in groups), default=0)
+    return max((sum(high - low for chunk in group for low, high in chunk.ranges) for _, group in groups), default=0)

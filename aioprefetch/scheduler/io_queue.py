@@ -273,12 +273,12 @@ def _pieces(
     ranges: Sequence[Range], bytes_max: int, file: QueuedFile
 ) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """The starts, ends and range numbers of the pieces: large ranges are cut, empty ranges are dropped."""
-    divided = [file.divide(*one) for one in ranges] if file.is_planned else []
-    if any(len(one) > 1 for one in divided):
+    divided = [file.divide(*pair) for pair in ranges] if file.is_planned else []
+    if any(len(parts) > 1 for parts in divided):
         cuts = [
             (piece, index) for index, parts in enumerate(divided) for part in parts for piece in cut(*part, bytes_max)
         ]
-        return [one[0] for one, _ in cuts], [one[1] for one, _ in cuts], [index for _, index in cuts]
+        return [piece[0] for piece, _ in cuts], [piece[1] for piece, _ in cuts], [index for _, index in cuts]
     starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
     sizes = list(map(sub, ends, starts))
     if max(sizes, default=0) <= bytes_max:
@@ -286,8 +286,8 @@ def _pieces(
             return starts, ends, range(len(starts))
         kept = [index for index, size in enumerate(sizes) if size]
         return [starts[index] for index in kept], [ends[index] for index in kept], kept
-    pieces = [(*piece, index) for index, one in enumerate(ranges) for piece in cut(*one, bytes_max)]
-    return [one[0] for one in pieces], [one[1] for one in pieces], [one[2] for one in pieces]
+    pieces = [(*piece, index) for index, pair in enumerate(ranges) for piece in cut(*pair, bytes_max)]
+    return [piece[0] for piece in pieces], [piece[1] for piece in pieces], [piece[2] for piece in pieces]
 
 
 def request_bytes_for(wanted_bytes: int) -> int:
@@ -302,8 +302,8 @@ def plan_requests(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max:
     """
     queue = IoQueue(slots=1, request_bytes_max=request_bytes_max)
     file = QueuedFile(gap_bytes)
-    for row, one in enumerate(ranges):
-        queue.submit(file, [one], row=row)
+    for row, pair in enumerate(ranges):
+        queue.submit(file, [pair], row=row)
     requests: list[Range] = []
     while (read := queue.take(None)) is not None:
         requests.append((read.start, read.end))

@@ -30,7 +30,7 @@ def in_256_bits(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal128(kind):
         return pa.decimal256(_DIGITS_MAX, kind.scale)
     if pa.types.is_struct(kind):
-        return pa.struct([one.with_type(in_256_bits(one.type)) for one in kind])
+        return pa.struct([field.with_type(in_256_bits(field.type)) for field in kind])
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(in_256_bits(kind.value_type)))
     return kind
@@ -38,21 +38,21 @@ def in_256_bits(kind: pa.DataType) -> pa.DataType:
 
 def to_decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Numbers or texts as decimals, value by value. ``ValueError`` (also pyarrow's) for one that does not fit."""
-    found = array.type
+    kind = array.type
     if not pa.types.is_decimal128(wanted):
         return array.cast(wanted)
-    if pa.types.is_string(found):
+    if pa.types.is_string(kind):
         return _of_texts(array, wanted)
-    if pa.types.is_floating(found):
+    if pa.types.is_floating(kind):
         return _of_floats(array, wanted)
-    if pa.types.is_integer(found) and 0 <= wanted.scale <= _DECIMAL128_DIGITS - _INTEGER_DIGITS:
+    if pa.types.is_integer(kind) and 0 <= wanted.scale <= _DECIMAL128_DIGITS - _INTEGER_DIGITS:
         return array.cast(pa.decimal128(_DECIMAL128_DIGITS, wanted.scale)).cast(wanted)
     return array.cast(in_256_bits(wanted)).cast(wanted)
 
 
 def _of_texts(texts: pa.StringArray, wanted: pa.Decimal128Type) -> pa.Array:
     if pc.any(pc.match_substring_regex(texts, _LONG)).as_py():
-        texts = pa.array([None if one is None else _short(one, wanted) for one in texts.to_pylist()], pa.string())
+        texts = pa.array([None if text is None else _short(text, wanted) for text in texts.to_pylist()], pa.string())
     return texts.cast(in_256_bits(wanted)).cast(wanted)
 
 
@@ -75,11 +75,11 @@ def _short(text: str, wanted: pa.Decimal128Type) -> str:
 
 
 def _of_floats(array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
-    made = array.cast(wanted)
-    lost = pc.not_equal(to_floating(made, array.type), array)
+    converted = array.cast(wanted)
+    lost = pc.not_equal(to_floating(converted, array.type), array)
     if lost.true_count:
         raise ValueError(f"{array.filter(lost)[0].as_py()!r} is not a valid {wanted}: it would be rounded")
-    return made
+    return converted
 
 
 def to_floating(decimals: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -96,10 +96,10 @@ class CannotCast(ValueError):
 
 def cast_plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """``array`` (plain and not nested) as ``wanted``. ``CannotCast`` if the types or a value do not allow it."""
-    found = array.type
-    if found == wanted:
+    kind = array.type
+    if kind == wanted:
         return array
-    if pa.types.is_null(found):
+    if pa.types.is_null(kind):
         return pa.nulls(len(array), wanted)
     try:
         return _cast(array, wanted)
@@ -108,33 +108,33 @@ def cast_plain(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    found, types = array.type, pa.types
+    kind, types = array.type, pa.types
     if types.is_timestamp(wanted):
         return _timestamp(array, wanted)
-    if types.is_duration(wanted) and types.is_duration(found):
-        return _rescaled(array, found.unit, wanted.unit).view(wanted)
-    if types.is_floating(wanted) and types.is_floating(found):
+    if types.is_duration(wanted) and types.is_duration(kind):
+        return _rescaled(array, kind.unit, wanted.unit).view(wanted)
+    if types.is_floating(wanted) and types.is_floating(kind):
         return _floating(array, wanted)
-    if types.is_floating(wanted) and types.is_decimal(found):
+    if types.is_floating(wanted) and types.is_decimal(kind):
         return to_floating(array, wanted)
-    if types.is_date(wanted) and types.is_timestamp(found):
+    if types.is_date(wanted) and types.is_timestamp(kind):
         raise CannotCast("a time would lose its hours")
-    if not _goes_together(found, wanted):
+    if not _goes_together(kind, wanted):
         raise CannotCast("")
     return to_decimal(array, wanted) if types.is_decimal(wanted) else array.cast(wanted)
 
 
-def _goes_together(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _goes_together(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast keeps the meaning. Text may become any type, and any type but bytes may become text."""
     types = pa.types
-    if types.is_string(found):
+    if types.is_string(kind):
         return True
     if types.is_string(wanted) or types.is_binary(wanted):
-        return bool(types.is_string(wanted) or types.is_binary(found))
-    if is_number(found) and is_number(wanted):
+        return bool(types.is_string(wanted) or types.is_binary(kind))
+    if is_number(kind) and is_number(wanted):
         return True
     pairs = (types.is_date, types.is_time, types.is_boolean)
-    return any(check(found) and check(wanted) for check in pairs)
+    return any(check(kind) and check(wanted) for check in pairs)
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -143,21 +143,21 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def _floating(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    made = array.cast(wanted)
+    converted = array.cast(wanted)
     if wanted.bit_width < array.type.bit_width:
-        lost = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(array)))
+        lost = pc.and_(pc.is_inf(converted), pc.invert(pc.is_inf(array)))
         if lost.true_count:
             raise CannotCast(f"{array.filter(lost)[0].as_py()!r} is too large for {wanted}")
-    return made
+    return converted
 
 
 def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    found = array.type
-    if pa.types.is_timestamp(found):
-        return _rescaled(array, found.unit, wanted.unit).view(wanted)
-    if pa.types.is_string(found):
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        return _rescaled(array, kind.unit, wanted.unit).view(wanted)
+    if pa.types.is_string(kind):
         return _parsed(array, wanted)
-    if pa.types.is_date(found):
+    if pa.types.is_date(kind):
         return array.cast(pa.timestamp(wanted.unit)).view(wanted)
     raise CannotCast("")
 
@@ -172,12 +172,12 @@ def _parsed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return pc.coalesce(zoned, bare.view(zoned.type)).view(wanted)
 
 
-def _rescaled(array: pa.Array, found: str, wanted: str) -> pa.Array:
+def _rescaled(array: pa.Array, unit: str, wanted_unit: str) -> pa.Array:
     """A time in another unit: cut towards the past, checked against overflow. Nulls stay."""
     numbers = array.view(pa.int64())
-    if found == wanted:
+    if unit == wanted_unit:
         return numbers
-    here, there = _UNIT_NS[found], _UNIT_NS[wanted]
+    here, there = _UNIT_NS[unit], _UNIT_NS[wanted_unit]
     if here > there:
         return pc.multiply_checked(numbers, pa.scalar(here // there, pa.int64()))
     by = pa.scalar(there // here, pa.int64())

@@ -86,20 +86,20 @@ def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
             f"column {column!r} must not be null, and {array.null_count} of {len(array)} values are",
             context={"column": column},
         )
-    found, wanted = array.type, field.type
-    if found == wanted and not (pa.types.is_nested(wanted) and _has_required(wanted)):
+    kind, wanted = array.type, field.type
+    if kind == wanted and not (pa.types.is_nested(wanted) and _has_required(wanted)):
         return array
     try:
         array = as_plain(array)
         if pa.types.is_nested(wanted):
-            made = _nested(array, wanted, column)
+            converted = _nested(array, wanted, column)
         else:
-            made = None if pa.types.is_nested(array.type) else cast_plain(array, wanted)
+            converted = None if pa.types.is_nested(array.type) else cast_plain(array, wanted)
     except (CannotCast, pa.ArrowException) as error:
-        raise _refusal(column, found, wanted, error) from error
-    if made is None:
-        raise _refusal(column, found, wanted, None)
-    return made
+        raise _refusal(column, kind, wanted, error) from error
+    if converted is None:
+        raise _refusal(column, kind, wanted, None)
+    return converted
 
 
 def _nested(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array | None:
@@ -116,14 +116,12 @@ def _nested(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array | Non
 
 
 def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Array:
-    found = array.type
+    kind = array.type
     fields = [wanted.field(place) for place in range(wanted.num_fields)]
-    places = match_names(
-        [found.field(place).name for place in range(found.num_fields)], [field.name for field in fields]
-    )
+    places = match_names([kind.field(place).name for place in range(kind.num_fields)], [field.name for field in fields])
     mask = array.is_null() if array.null_count else None
     # Below a null struct a dictionary may have invalid indices.
-    found_children = [array.field(place) for place in range(found.num_fields)] if mask is None else array.flatten()
+    found_children = [array.field(place) for place in range(kind.num_fields)] if mask is None else array.flatten()
     children = []
     for place, field in zip(places, fields, strict=True):
         name = f"{column}.{field.name}"
@@ -185,8 +183,8 @@ def _has_required(kind: pa.DataType) -> bool:
     return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
-def _refusal(column: str, found: pa.DataType, wanted: pa.DataType, error: Exception | None) -> Error:
+def _refusal(column: str, kind: pa.DataType, wanted: pa.DataType, error: Exception | None) -> Error:
     reason = f": {error}" if error is not None and str(error) else ""
     return UntrustedMetadata(
-        f"column {column!r} is {found} in the file and cannot become {wanted}{reason}", context={"column": column}
+        f"column {column!r} is {kind} in the file and cannot become {wanted}{reason}", context={"column": column}
     )

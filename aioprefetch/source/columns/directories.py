@@ -35,14 +35,14 @@ def directories_of(key: str) -> Directories:
     """The names and values in the directories of a key."""
     if "=" not in key:
         return ()
-    found: list[tuple[str, str | None]] = []
+    directories: list[tuple[str, str | None]] = []
     for part in reversed(key.split("/")[:-1]):
         name, _, text = part.partition("=")
         if name and text:
-            found.append((unquote(name), None if text == _NULL else unquote(text)))
-        elif found:
+            directories.append((unquote(name), None if text == _NULL else unquote(text)))
+        elif directories:
             break
-    return tuple(reversed(found))
+    return tuple(reversed(directories))
 
 
 def names_of(directories: Directories) -> tuple[str, ...]:
@@ -92,10 +92,10 @@ class DirectoryColumns:
         """Add a key. ``UntrustedMetadata`` names it and another key with directories of different names."""
         parent = key.rpartition("/")[0]
         if parent != self._parent:  # In the order of keys most keys have the directory of their predecessor.
-            found = directories_of(key)
-            self._parent, self._is_within = parent, bool(found)
-            if found:
-                self._add(found, key)
+            directories = directories_of(key)
+            self._parent, self._is_within = parent, bool(directories)
+            if directories:
+                self._add(directories, key)
         if not self._is_within:
             self.outside_count += 1
             self.outside = self.outside or key
@@ -104,27 +104,27 @@ class DirectoryColumns:
         """The columns, each of the narrowest type that holds all of its values."""
         return [pa.field(column.name, column.type()) for column in self._columns]
 
-    def _add(self, found: Directories, key: str) -> None:
-        if len({name.lower() for name in names_of(found)}) < len(found):
+    def _add(self, directories: Directories, key: str) -> None:
+        if len({name.lower() for name in names_of(directories)}) < len(directories):
             raise UntrustedMetadata(
-                f"the path {key!r} names a column twice: {', '.join(names_of(found))}; give the schema and a path "
-                "below the first of these directories",
+                f"the path {key!r} names a column twice: {', '.join(names_of(directories))}; give the schema and a "
+                "path below the first of these directories",
                 operation="infer_schema",
                 path=key,
             )
         if self.within is None:
             self.within = key
-            self._columns = [_DirectoryColumn(name) for name in names_of(found)]
+            self._columns = [_DirectoryColumn(name) for name in names_of(directories)]
         names = [column.name for column in self._columns]
-        if [name.lower() for name in names] != [name.lower() for name in names_of(found)]:
+        if [name.lower() for name in names] != [name.lower() for name in names_of(directories)]:
             raise UntrustedMetadata(
                 f"name=value directories differ: the path {self.within!r} has the columns {', '.join(names)}, and "
-                f"{key!r} has {', '.join(names_of(found))}; read them apart, by paths or globs of their own, or give "
-                "the schema: then a column that a path and its file lack is null",
+                f"{key!r} has {', '.join(names_of(directories))}; read them apart, by paths or globs of their own, or "
+                "give the schema: then a column that a path and its file lack is null",
                 operation="infer_schema",
                 path=key,
             )
-        for column, (name, text) in zip(self._columns, found, strict=True):
+        for column, (name, text) in zip(self._columns, directories, strict=True):
             column.name = max(column.name, name)
             if text is not None:
                 column.add(text)
@@ -157,8 +157,8 @@ class _DirectoryColumn:
 def with_directory_fields(schema: pa.Schema, fields: Sequence[pa.Field]) -> pa.Schema:
     """The schema of files with fields from their paths: in the place of a field of the same name, or last."""
     places = match_names([field.name for field in fields], schema.names)
-    kept = [one if place is None else fields[place] for one, place in zip(schema, places, strict=True)]
-    return pa.schema([*kept, *(one for number, one in enumerate(fields) if number not in places)])
+    kept = [field if place is None else fields[place] for field, place in zip(schema, places, strict=True)]
+    return pa.schema([*kept, *(field for number, field in enumerate(fields) if number not in places)])
 
 
 def _is_exact(text: str) -> bool:
@@ -174,8 +174,8 @@ def _is_date(text: str) -> bool:
 
 
 def _time(text: str, kind: pa.TimestampType, time_zone: str | None) -> dt.datetime:
-    found = dt.datetime.fromisoformat(text)
-    return in_zone(found, time_zone) if kind.tz is not None else found
+    time = dt.datetime.fromisoformat(text)
+    return in_zone(time, time_zone) if kind.tz is not None else time
 
 
 def _unfit(text: str, field: pa.Field, key: str, reason: str) -> UntrustedMetadata:
@@ -215,14 +215,17 @@ class DirectoryFilter:
 
     def _may_match(self, directories: Directories, key: str) -> bool:
         texts = dict(directories)
-        given = directory_fields(list(texts), self._schema)
-        alternatives = [[clause for clause in one if clause[0] in given] for one in self._alternatives or ()]
+        by_directories = directory_fields(list(texts), self._schema)
+        alternatives = [
+            [clause for clause in clauses if clause[0] in by_directories] for clauses in self._alternatives or ()
+        ]
         if not all(alternatives):
             return True
-        fields = [self._schema.field(name).with_nullable(True) for name in given]
+        fields = [self._schema.field(name).with_nullable(True) for name in by_directories]
         try:
             values = [
-                directory_value(texts[given[field.name]], field, key=key, time_zone=self._time_zone) for field in fields
+                directory_value(texts[by_directories[field.name]], field, key=key, time_zone=self._time_zone)
+                for field in fields
             ]
         except UntrustedMetadata:
             return True

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from aioprefetch.errors import UntrustedMetadata
 
 
-def match_names(found: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
-    """For each wanted name the place of its column among ``found``, ``None`` if there is none.
+def match_names(names: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
+    """For each wanted name the place of its column among ``names``, ``None`` if there is none.
 
     A column that matches one wanted name exactly matches no other. ``UntrustedMetadata`` if several columns match a
     name.
     """
-    if list(found) == list(wanted) and len(set(found)) == len(found):
-        return list(range(len(found)))
+    if list(names) == list(wanted) and len(set(names)) == len(names):
+        return list(range(len(names)))
     exact: dict[str, list[int]] = {}
-    for place, name in enumerate(found):
+    for place, name in enumerate(names):
         exact.setdefault(name, []).append(place)
     folded: dict[str, list[int]] = {}
     taken = exact.keys() & set(wanted)
-    for place, name in enumerate(found):
+    for place, name in enumerate(names):
         if name not in taken:
             folded.setdefault(name.lower(), []).append(place)
-    return [_only(name, exact.get(name) or folded.get(name.lower(), []), found) for name in wanted]
+    return [_only(name, exact.get(name) or folded.get(name.lower(), []), names) for name in wanted]
 
 
-def _only(name: str, places: Sequence[int], found: Sequence[str]) -> int | None:
+def _only(name: str, places: Sequence[int], names_of_file: Sequence[str]) -> int | None:
     if len(places) > 1:
-        names = ", ".join(repr(found[place]) for place in places)
+        names = ", ".join(repr(names_of_file[place]) for place in places)
         raise UntrustedMetadata(
             f"column {name!r} may be any of {names}; rename them, or ask for one by its exact name",
             operation="conform",

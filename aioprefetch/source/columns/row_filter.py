@@ -60,7 +60,7 @@ def normalized(filters: Any, schema: pa.Schema, *, may_miss: bool = False, time_
     checked = checked_filters(filters)
     if checked is None or isinstance(checked, pc.Expression):
         return checked
-    return [[_clause(one, schema, may_miss, time_zone) for one in clauses] for clauses in checked]
+    return [[_clause(clause, schema, may_miss, time_zone) for clause in clauses] for clauses in checked]
 
 
 def is_nan(value: Any) -> bool:
@@ -80,7 +80,7 @@ def _clause(clause: Clause, schema: pa.Schema, may_miss: bool, time_zone: str | 
         )
     field = schema.field(place)
     if operator in ("in", "not in"):
-        return field.name, operator, [_value(one, field, time_zone) for one in value]
+        return field.name, operator, [_value(member, field, time_zone) for member in value]
     return field.name, operator, _value(value, field, time_zone)
 
 
@@ -97,15 +97,15 @@ def _value(value: Any, field: pa.Field, time_zone: str | None) -> Any:
             " by where() on what is read",
             operation="read_items",
         )
-    found = _typed(value, field.type, time_zone)
-    if found is None:
+    typed = _typed(value, field.type, time_zone)
+    if typed is None:
         raise InvalidArgument(
             f"filters: the column {field.name!r} is {field.type}, with which the {type(value).__name__} {value!r} does"
             " not go",
             operation="read_items",
             context={"column": field.name},
         )
-    return found
+    return typed
 
 
 def _typed(value: Any, kind: pa.DataType, time_zone: str | None) -> Any:
@@ -168,7 +168,10 @@ def _instant(value: Any, kind: pa.TimestampType, time_zone: str | None) -> dt.da
 def _expression(alternatives: Sequence[Sequence[Clause]], schema: pa.Schema) -> pc.Expression:
     return functools.reduce(
         operators.or_,
-        [functools.reduce(operators.and_, [_compared(one, schema) for one in clauses]) for clauses in alternatives],
+        [
+            functools.reduce(operators.and_, [_compared(clause, schema) for clause in clauses])
+            for clauses in alternatives
+        ],
     )
 
 
@@ -192,13 +195,13 @@ def _compared(clause: Clause, schema: pa.Schema) -> pc.Expression:
 
 def _one_of(column: pc.Expression, kind: pa.DataType, values: Sequence[Any]) -> pc.Expression:
     if not pa.types.is_floating(kind):
-        fitting = [one for one in values if not is_number(kind) or _fits(one, kind)]
-        return column.isin(pa.array([_exact(one, kind) for one in fitting], kind))
-    floats = [float(one) for one in values if not is_nan(one)]
+        fitting = [member for member in values if not is_number(kind) or _fits(member, kind)]
+        return column.isin(pa.array([_exact(member, kind) for member in fitting], kind))
+    floats = [float(member) for member in values if not is_nan(member)]
     # ``isin`` distinguishes the two zeros, Spark does not.
     zeros = [0.0, -0.0] if 0.0 in floats else []
-    found = column.cast(pa.float64()).isin(pa.array([*floats, *zeros], pa.float64()))
-    return found if len(floats) == len(values) else found | pc.is_nan(column)
+    is_member = column.cast(pa.float64()).isin(pa.array([*floats, *zeros], pa.float64()))
+    return is_member if len(floats) == len(values) else is_member | pc.is_nan(column)
 
 
 def _exact(value: Any, kind: pa.DataType) -> Any:
@@ -223,8 +226,8 @@ def _than(column: pc.Expression, kind: pa.DataType, operator: str, value: Any) -
         return _than_nan(pc.is_nan(column), operator)
     if pa.types.is_decimal(kind) and isinstance(value, decimal.Decimal):
         return _than_decimal(column, kind, operator, value)
-    found = _COMPARISONS[operator](column, value)
-    return found | pc.is_nan(column) if operator in (">", ">=") and pa.types.is_floating(kind) else found
+    comparison = _COMPARISONS[operator](column, value)
+    return comparison | pc.is_nan(column) if operator in (">", ">=") and pa.types.is_floating(kind) else comparison
 
 
 def _than_decimal(column: pc.Expression, kind: pa.DataType, operator: str, value: decimal.Decimal) -> pc.Expression:

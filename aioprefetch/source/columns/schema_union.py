@@ -26,20 +26,20 @@ def united(schemas: Sequence[tuple[str, pa.Schema]], *, is_lenient: bool) -> pa.
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas:
         for field in plain_schema(schema):
-            known = fields.get(field.name)
-            if known is None:
+            earlier = fields.get(field.name)
+            if earlier is None:
                 fields[field.name] = field.type, path
                 continue
-            both = wider(known[0], field.type, is_lenient=is_lenient)
+            both = wider(earlier[0], field.type, is_lenient=is_lenient)
             if both is None:
                 raise UntrustedMetadata(
-                    f"column {field.name!r} is {known[0]} in {known[1]!r} and {field.type} in {path!r}: give the schema"
-                    " that shall be read",
+                    f"column {field.name!r} is {earlier[0]} in {earlier[1]!r} and {field.type} in {path!r}: give the "
+                    "schema that shall be read",
                     operation="infer_schema",
                     path=path,
                     context={"column": field.name},
                 )
-            fields[field.name] = both, known[1]
+            fields[field.name] = both, earlier[1]
     return pa.schema([pa.field(name, kind) for name, (kind, _) in fields.items()])
 
 
@@ -61,39 +61,39 @@ def _text_for_null(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def wider(one: pa.DataType, other: pa.DataType, *, is_lenient: bool) -> pa.DataType | None:
+def wider(kind: pa.DataType, other: pa.DataType, *, is_lenient: bool) -> pa.DataType | None:
     """The type that holds values of both; if there is none, text, or ``None`` without ``is_lenient``."""
-    found = _wider(one, other, is_lenient)
-    return pa.string() if found is None and is_lenient else found
+    common = _wider(kind, other, is_lenient)
+    return pa.string() if common is None and is_lenient else common
 
 
-def _wider(one: pa.DataType, other: pa.DataType, is_lenient: bool) -> pa.DataType | None:
+def _wider(kind: pa.DataType, other: pa.DataType, is_lenient: bool) -> pa.DataType | None:
     types = pa.types
-    if one == other or types.is_null(other):
-        return one
-    if types.is_null(one):
+    if kind == other or types.is_null(other):
+        return kind
+    if types.is_null(kind):
         return other
-    if is_number(one) and is_number(other):
-        return _wider_number(one, other, is_lenient)
-    if types.is_timestamp(one) and types.is_timestamp(other):
+    if is_number(kind) and is_number(other):
+        return _wider_number(kind, other, is_lenient)
+    if types.is_timestamp(kind) and types.is_timestamp(other):
         return INSTANT
-    for date, time in ((one, other), (other, one)):
+    for date, time in ((kind, other), (other, kind)):
         if types.is_date(date) and types.is_timestamp(time):
             return time
-    if types.is_struct(one) and types.is_struct(other):
-        return _wider_struct(one, other, is_lenient)
-    if types.is_list(one) and types.is_list(other):
-        value = wider(one.value_type, other.value_type, is_lenient=is_lenient)
+    if types.is_struct(kind) and types.is_struct(other):
+        return _wider_struct(kind, other, is_lenient)
+    if types.is_list(kind) and types.is_list(other):
+        value = wider(kind.value_type, other.value_type, is_lenient=is_lenient)
         return None if value is None else pa.list_(pa.field("element", value))
-    if types.is_map(one) and types.is_map(other):
-        key = wider(one.key_type, other.key_type, is_lenient=is_lenient)
-        item = wider(one.item_type, other.item_type, is_lenient=is_lenient)
+    if types.is_map(kind) and types.is_map(other):
+        key = wider(kind.key_type, other.key_type, is_lenient=is_lenient)
+        item = wider(kind.item_type, other.item_type, is_lenient=is_lenient)
         return None if key is None or item is None else pa.map_(key, item)
     return None
 
 
-def _wider_struct(one: pa.StructType, other: pa.StructType, is_lenient: bool) -> pa.DataType | None:
-    fields = {field.name: field.type for field in one}
+def _wider_struct(kind: pa.StructType, other: pa.StructType, is_lenient: bool) -> pa.DataType | None:
+    fields = {field.name: field.type for field in kind}
     for field in other:
         both = wider(fields.get(field.name, field.type), field.type, is_lenient=is_lenient)
         if both is None:
@@ -102,17 +102,17 @@ def _wider_struct(one: pa.StructType, other: pa.StructType, is_lenient: bool) ->
     return pa.struct(list(fields.items()))
 
 
-def _wider_number(one: pa.DataType, other: pa.DataType, is_lenient: bool) -> pa.DataType | None:
+def _wider_number(kind: pa.DataType, other: pa.DataType, is_lenient: bool) -> pa.DataType | None:
     types = pa.types
-    if types.is_integer(one) and types.is_integer(other):
-        return max(one, other, key=_bits)
-    if types.is_decimal(one) or types.is_decimal(other):
-        if types.is_floating(one) or types.is_floating(other):
+    if types.is_integer(kind) and types.is_integer(other):
+        return max(kind, other, key=_bits)
+    if types.is_decimal(kind) or types.is_decimal(other):
+        if types.is_floating(kind) or types.is_floating(other):
             return pa.float64() if is_lenient else None
-        scale = max(_scale(one), _scale(other))
-        digits = max(_digits(one) - _scale(one), _digits(other) - _scale(other)) + scale
+        scale = max(_scale(kind), _scale(other))
+        digits = max(_digits(kind) - _scale(kind), _digits(other) - _scale(other)) + scale
         return pa.decimal128(digits, scale) if digits <= _DECIMAL128_DIGITS else None
-    integers = [kind for kind in (one, other) if types.is_integer(kind)]
+    integers = [number for number in (kind, other) if types.is_integer(number)]
     if not is_lenient and integers and integers[0].bit_width > _DOUBLE_INTEGER_BITS:
         return None
     return pa.float64()

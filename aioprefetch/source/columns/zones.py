@@ -100,8 +100,8 @@ def _instants_of(name: str, kind: pa.DataType) -> Iterator[str]:
     elif pa.types.is_list(kind):
         yield from _instants_of(name, kind.value_type)
     elif pa.types.is_struct(kind):
-        for one in kind:
-            yield from _instants_of(one.name, one.type)
+        for field in kind:
+            yield from _instants_of(field.name, field.type)
 
 
 def instant(local: datetime, zone: tzinfo) -> datetime:
@@ -117,7 +117,7 @@ def instants(times: pa.TimestampArray, kind: pa.TimestampType, zone: tzinfo) -> 
         offset = pa.scalar(zone.utcoffset(None), pa.duration(kind.unit))
         return pc.subtract_checked(times, offset).view(kind)
     span = pc.min_max(times)
-    first, last = (pa.scalar(one, times.type) for one in _LISTED)
+    first, last = (pa.scalar(time, times.type) for time in _LISTED)
     if not span["min"].is_valid:
         return times.view(kind)
     if pc.less(first, span["min"]).as_py() and pc.less(span["max"], last).as_py():
@@ -133,7 +133,7 @@ def _one_by_one(times: pa.TimestampArray, kind: pa.TimestampType, zone: ZoneInfo
     whole = pc.floor_temporal(times, unit="second")
     rest = pc.subtract(times, whole)
     try:
-        moved = [None if one is None else instant(one, zone) for one in whole.cast(pa.timestamp("s")).to_pylist()]
+        moved = [None if time is None else instant(time, zone) for time in whole.cast(pa.timestamp("s")).to_pylist()]
     except OverflowError as error:
         raise pa.ArrowInvalid(str(error)) from error
     return pc.add(pa.array(moved, pa.timestamp("s", "UTC")).cast(kind), rest)

@@ -74,7 +74,7 @@ def compare_tail(
 def compare_sweep(
     cursor: TailAndSweep,
     entries: Sequence[Entry],
-    known: Sequence[KnownFile],
+    known_files: Sequence[KnownFile],
     through: str,
     selection: Selection,
     until_ms: int | None = None,
@@ -83,7 +83,7 @@ def compare_sweep(
 
     The sweep ends if ``through`` reaches its end.
     """
-    entries, known, same = _without_same(entries, known)
+    entries, known_files, same = _without_same(entries, known_files)
     files = [file_of(entry) for entry in entries if selection.takes(entry.path)]
     listed = files if until_ms is None else [file for file in files if not is_young(file, until_ms)]
     times = [file.modified_ms for file in files if file.modified_ms is not None]
@@ -93,7 +93,7 @@ def compare_sweep(
     cursor = replace(cursor, high_modified_ms=high)
     changes: ChangeSteps = []
     left: list[SourceFile] = []
-    for change in compare(files, known):
+    for change in compare(files, known_files):
         if until_ms is None or change.kind == "gone" or not is_young(change.file, until_ms):
             changes.append((change, replace(cursor, sweep_key=change.file.key)))
         else:
@@ -106,13 +106,15 @@ def compare_sweep(
 
 
 def _without_same(
-    entries: Sequence[Entry], known: Sequence[KnownFile]
+    entries: Sequence[Entry], known_files: Sequence[KnownFile]
 ) -> tuple[Sequence[Entry], Sequence[KnownFile], int]:
     """Both without the files whose ETag is unchanged, and the number of these files.
 
     They are nearly all of a sweep, so no further objects are made of them.
     """
-    present = {before.file.key: before for before in known if before.gone_ms is None and before.file.etag is not None}
+    present = {
+        before.file.key: before for before in known_files if before.gone_ms is None and before.file.etag is not None
+    }
     rest = []
     for entry in entries:
         before = present.get(entry.path)
@@ -122,32 +124,32 @@ def _without_same(
             rest.append(entry)
     same = len(entries) - len(rest)
     if not same:
-        return entries, known, 0
+        return entries, known_files, 0
     left = [
         before
-        for before in known
+        for before in known_files
         if before.gone_ms is not None or before.file.etag is None or before.file.key in present
     ]
     return rest, left, same
 
 
-def compare(files: Iterable[SourceFile], known: Sequence[KnownFile]) -> Iterator[Change]:
+def compare(files: Iterable[SourceFile], known_files: Sequence[KnownFile]) -> Iterator[Change]:
     """The changes from known files to listed files, both sorted, over the same range of keys."""
-    position, count = 0, len(known)
+    position, count = 0, len(known_files)
     for file in files:
         key = file.key
-        while position < count and known[position].file.key < key:
-            if known[position].gone_ms is None:
-                yield Change("gone", known[position].file)
+        while position < count and known_files[position].file.key < key:
+            if known_files[position].gone_ms is None:
+                yield Change("gone", known_files[position].file)
             position += 1
         before = None
-        if position < count and known[position].file.key == key:
-            before = known[position]
+        if position < count and known_files[position].file.key == key:
+            before = known_files[position]
             position += 1
         kind = kind_of(file, before)
         if kind is not None:
             yield Change(kind, file)
-    for rest in known[position:]:
+    for rest in known_files[position:]:
         if rest.gone_ms is None:
             yield Change("gone", rest.file)
 

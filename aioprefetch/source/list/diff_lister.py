@@ -147,8 +147,10 @@ class DiffLister:
             self._held = None
             return None
         rest = [change for change, _ in held.changes[numbers.index(cursor.taken + 1) :]]
-        known = await self._known.find([change.file.key for change in rest])
-        changes = [new for change in rest if (new := _compared_again(change, known.get(change.file.key))) is not None]
+        known_files = await self._known.find([change.file.key for change in rest])
+        changes = [
+            new for change in rest if (new := _compared_again(change, known_files.get(change.file.key))) is not None
+        ]
         self._has_changes = True
         assert isinstance(held.after, Diff)
         return self._hold(cursor, changes, held.after, is_idle=self._is_idle())
@@ -225,9 +227,9 @@ class DiffLister:
         if until_ms is not None and entries:
             self._progress.listed(len(entries), entries[-1].path)
         keys = [change.file.key for change in changes]
-        for known in (listing.filter, self._filter):
-            if known is not None:
-                known.update(keys)
+        for keys_filter in (listing.filter, self._filter):
+            if keys_filter is not None:
+                keys_filter.update(keys)
         if listing.pages.finished:
             listing.compared = ""
         elif until_ms is not None and self._overrun.after(len(old), len(files) - len(old)):
@@ -256,23 +258,23 @@ class DiffLister:
             self._youngest_ms = max([self._youngest_ms, *(file.modified_ms or 0 for file in left)])
 
     async def _looked_up(self, files: list[SourceFile]) -> list[Change]:
-        known = self._filter
-        perhaps = [file.key for file in files if known is None or file.key in known]
+        known_keys = self._filter
+        perhaps = [file.key for file in files if known_keys is None or file.key in known_keys]
         before = await self._known.find(perhaps) if perhaps else {}
         kinds = [(kind_of(file, before.get(file.key)), file) for file in files]
         return [Change(kind, file) for kind, file in kinds if kind is not None]
 
     async def _compared(self, listing: _CurrentListing, cursor: Diff, after: str) -> tuple[Diff, list[Change]]:
         """Compare some known files with the listed keys; after the last known file the listing has ended."""
-        known = await self._known.page(after, count=KNOWN_FILES)
-        keys = [file.file.key for file in known]
+        known_files = await self._known.page(after, count=KNOWN_FILES)
+        keys = [file.file.key for file in known_files]
         try:
             absent = await settled(self._operator.runtime().run_blocking(listing.listed.missing, keys))
         except BaseException:
             self._drop()  # The merged keys cannot be read again: without them files would look deleted.
             raise
         listing.filter.update(keys)
-        if len(known) == KNOWN_FILES:
+        if len(known_files) == KNOWN_FILES:
             listing.compared = keys[-1]
         else:
             cursor = replace(cursor, listings=cursor.listings + 1)
@@ -280,13 +282,15 @@ class DiffLister:
             self._drop()
             self._ended = True
             self._done = self._until_ms is not None
-        return cursor, [Change("gone", file.file) for file in known if file.file.key in absent and file.gone_ms is None]
+        return cursor, [
+            Change("gone", file.file) for file in known_files if file.file.key in absent and file.gone_ms is None
+        ]
 
 
-def _compared_again(change: Change, known: KnownFile | None) -> Change | None:
+def _compared_again(change: Change, known_file: KnownFile | None) -> Change | None:
     """A change of a kept page, compared again: a taken change may be of the same key, listed twice."""
     if change.kind != "gone":
-        kind = kind_of(change.file, known)
+        kind = kind_of(change.file, known_file)
         return None if kind is None else Change(kind, change.file)
-    is_known = known is not None and known.gone_ms is None and known.file.is_same_version(change.file)
+    is_known = known_file is not None and known_file.gone_ms is None and known_file.file.is_same_version(change.file)
     return change if is_known else None

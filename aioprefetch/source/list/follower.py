@@ -253,19 +253,17 @@ class Follower:
         if len(ours) == self._page_files and (through is None or ours[-1].file.key < through):
             through = ours[-1].file.key
         theirs, ours = _up_to(theirs, through), self._with_pending(_up_to(ours, through), after, through)
-        later = {known.file.key for known in theirs if known.seq > cursor.through}
+        later = {file.file.key for file in theirs if file.seq > cursor.through}
         # Names that were gone at some time after the last followed record, and were created again. The record after
         # that one may have been followed in part; a name that is new in it was gone before it.
-        recreated = {known.file.key for known in theirs if cursor.seq + 1 < known.since <= cursor.through}
+        recreated = {file.file.key for file in theirs if cursor.seq + 1 < file.since <= cursor.through}
         takes = self._selection.takes
         files = [
-            known.file
-            for known in theirs
-            if known.gone_ms is None and known.file.key not in later and takes(known.file.key)
+            file.file for file in theirs if file.gone_ms is None and file.file.key not in later and takes(file.file.key)
         ]
         changes: ChangeSteps = [
             (_as_new(change, recreated), replace(cursor, backfill_key=change.file.key))
-            for change in compare(files, [known for known in ours if known.file.key not in later - recreated])
+            for change in compare(files, [file for file in ours if file.file.key not in later - recreated])
         ]
         self._pending |= {
             change.file.key: KnownFile(change.file, cursor.through, 0 if change.kind == "gone" else None)
@@ -283,7 +281,7 @@ class Follower:
         pending = {
             key: file for key, file in self._pending.items() if after < key and (through is None or key <= through)
         }
-        merged = {known.file.key: known for known in ours} | pending
+        merged = {file.file.key: file for file in ours} | pending
         return [merged[key] for key in sorted(merged)]
 
     # --- its records --------------------------------------------------------------------------------------------
@@ -318,15 +316,15 @@ def _new_changes(changes: Changes, before: dict[str, KnownFile], theirs: Mapping
     """
     new: list[Change] = []
     for key, now in changes.items():
-        known = before.get(key)
+        earlier = before.get(key)
         if isinstance(now, KnownFile):
-            kind = kind_of(now.file, known) if _is_there(now.file, theirs.get(key)) else None
+            kind = kind_of(now.file, earlier) if _is_there(now.file, theirs.get(key)) else None
             if kind is not None:
                 new.append(Change(kind, now.file))
                 before[key] = now
-        elif known is not None and known.gone_ms is None:
-            new.append(Change("gone", known.file))
-            before[key] = replace(known, gone_ms=now)
+        elif earlier is not None and earlier.gone_ms is None:
+            new.append(Change("gone", earlier.file))
+            before[key] = replace(earlier, gone_ms=now)
     return new
 
 
@@ -334,5 +332,5 @@ def _is_there(file: SourceFile, now: KnownFile | None) -> bool:
     return now is not None and now.gone_ms is None and file.is_same_version(now.file)
 
 
-def _up_to(known: Sequence[KnownFile], through: str | None) -> Sequence[KnownFile]:
-    return known if through is None else known[: bisect_right(known, through, key=lambda file: file.file.key)]
+def _up_to(files: Sequence[KnownFile], through: str | None) -> Sequence[KnownFile]:
+    return files if through is None else files[: bisect_right(files, through, key=lambda file: file.file.key)]

@@ -196,13 +196,13 @@ class TailSweepLister:
         through = cursor.sweep_end if listed.is_last else min(listed.through, cursor.sweep_end)
         entries = listed.entries[: bisect_right(listed.entries, through, key=lambda entry: entry.path)]
         count = max(KNOWN_FILES, len(entries) + KNOWN_FILES_MORE)
-        known = await self._known.page(begin, count=count) if through > begin else ()
-        if len(known) == count and known[-1].file.key < through:
+        known_files = await self._known.page(begin, count=count) if through > begin else ()
+        if len(known_files) == count and known_files[-1].file.key < through:
             # Many files of this range are gone: the rest of the page is compared by the next call.
-            through = known[-1].file.key
+            through = known_files[-1].file.key
             entries = entries[: bisect_right(entries, through, key=lambda entry: entry.path)]
-        known = known[: bisect_right(known, through, key=lambda file: file.file.key)]
-        compared = compare_sweep(cursor, entries, known, through, self._selection, self._until_ms)
+        known_files = known_files[: bisect_right(known_files, through, key=lambda file: file.file.key)]
+        compared = compare_sweep(cursor, entries, known_files, through, self._selection, self._until_ms)
         self._count_listed(len(entries), through)
         self._count_young("sweep", compared)
         self._sweep_left -= 1

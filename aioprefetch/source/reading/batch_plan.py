@@ -83,8 +83,8 @@ async def plan_batch(
 
 def _own_fields(file: SourceFile, schema: pa.Schema) -> pa.Schema:
     """The fields that are read from the file itself, without those that its directories give."""
-    given = directory_fields(names_of(directories_of(file.key)), schema)
-    return pa.schema([field for field in schema if field.name not in given]) if given else schema
+    by_directories = directory_fields(names_of(directories_of(file.key)), schema)
+    return pa.schema([field for field in schema if field.name not in by_directories]) if by_directories else schema
 
 
 def cut_item(
@@ -105,14 +105,14 @@ def cut_item(
 
 def joined(items: Iterable[FetchItem]) -> list[FetchItem]:
     """Items with neighbouring row groups of a file become one item, so that its footer is read once."""
-    found: list[FetchItem] = []
+    items_joined: list[FetchItem] = []
     for item in items:
-        last = found[-1] if found else None
+        last = items_joined[-1] if items_joined else None
         if last is None or last.file != item.file or not last.row_groups or not item.row_groups:
-            found.append(item)
+            items_joined.append(item)
         else:
-            found[-1] = replace(last, end=item.end, row_groups=(*last.row_groups, *item.row_groups))
-    return found
+            items_joined[-1] = replace(last, end=item.end, row_groups=(*last.row_groups, *item.row_groups))
+    return items_joined
 
 
 # --- footers -------------------------------------------------------------------------------------------------------
@@ -124,13 +124,13 @@ async def _with_parts(
     plan: Callable[[FetchItem], Awaitable[list[FetchItem]]],
 ) -> list[FetchItem]:
     """The items in their order, each whose footer is worth reading replaced by the parts that ``plan`` gives."""
-    found = [[item] for item in items]
+    parts = [[item] for item in items]
     wanted = iter([place for place, item in enumerate(items) if is_worth_it(item)])
 
     async def read_some() -> None:
         for place in wanted:
             try:
-                found[place] = await plan(items[place])
+                parts[place] = await plan(items[place])
             except Error as error:
                 if reason_of(error) is None:
                     raise  # The task meets the same error, and applies the policy for it.
@@ -142,7 +142,7 @@ async def _with_parts(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [piece for pieces in found for piece in pieces]
+    return [piece for pieces in parts for piece in pieces]
 
 
 async def list_files(

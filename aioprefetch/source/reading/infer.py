@@ -67,15 +67,15 @@ async def infer_schema(
             f"all of {empty} files in {where} are empty: they tell no schema, give one", operation="infer_schema"
         )
     schemas = await _sampled(operator, sample, options, read or ReadOptions(), on_corrupt)
-    found = [(file.key, schema) for file, schema in schemas if len(schema)]
-    if not found:
+    with_fields = [(file.key, schema) for file, schema in schemas if len(schema)]
+    if not with_fields:
         raise UntrustedMetadata(
             f"none of {len(sample)} files in {where} tells a schema: give one",
             operation="infer_schema",
             path=sample[0].key,
         )
-    are_textual = [format_of(key, options).is_textual for key, _ in found]
-    schema = united(found, is_lenient=all(are_textual))
+    are_textual = [format_of(key, options).is_textual for key, _ in with_fields]
+    schema = united(with_fields, is_lenient=all(are_textual))
     if any(are_textual):
         schema = with_texts_for_nulls(schema)
     fields = columns.fields()

@@ -84,7 +84,7 @@ class DirectoryLayout:
     """
 
     def __init__(self, operator: Operator, task: ReadTask, names: Sequence[str], *, has_names: bool) -> None:
-        schema, known = task.data_schema, task.known_data_schema
+        schema, known_fields = task.data_schema, task.known_data_schema
         self._schema = schema
         self._time_zone = task.format.time_zone
         self._fields: dict[str, str | None] = {**directory_fields(names, schema)}
@@ -94,19 +94,19 @@ class DirectoryLayout:
             schema = pa.schema([field for field in schema if field.name not in self._fields])
             # Columns of these names in a file are not unknown fields.
             everything, rest = _known_fields(task), _without(_known_fields(task), names, absent)
-            known = everything if has_names and len(rest) else rest
-        self.want = Wanted(schema, task.format, task.read, METADATA_COLUMNS[1] in task.schema.names, known)
+            known_fields = everything if has_names and len(rest) else rest
+        self.want = Wanted(schema, task.format, task.read, METADATA_COLUMNS[1] in task.schema.names, known_fields)
         self._conformer = Conformer(schema)
         self.small = SmallFiles(operator, self.want)
         self._values: dict[Directories, dict[str, pa.Scalar]] = {}
 
-    def records(self, file: SourceFile, found: FoundBatch) -> Records | None:
+    def records(self, file: SourceFile, read: FoundBatch) -> Records | None:
         """The conformed records of a file; ``None`` if there are none."""
-        batch = self._conformer.conform(found.batch, path=file.key)
+        batch = self._conformer.conform(read.batch, path=file.key)
         if not batch.num_rows:
             return None
         files = ((file, batch.num_rows),)
-        return Records(self._filled(batch, files), files, found.offsets, found.unknown)
+        return Records(self._filled(batch, files), files, read.offsets, read.unknown)
 
     def joined(self, files: Sequence[SourceFile], joined: Joined) -> Records:
         """The conformed records of several files."""
@@ -121,7 +121,7 @@ class DirectoryLayout:
         values = [self._values_of(file.key) for file, _ in files]
         counts = [rows for _, rows in files]
         arrays = [
-            _repeated([one[field.name] for one in values], counts, field.type)
+            _repeated([constants[field.name] for constants in values], counts, field.type)
             if field.name in self._fields
             else batch.column(field.name)
             for field in self._schema
@@ -130,22 +130,22 @@ class DirectoryLayout:
 
     def _values_of(self, key: str) -> dict[str, pa.Scalar]:
         directories = directories_of(key)
-        found = self._values.get(directories)
-        if found is None:
+        cached = self._values.get(directories)
+        if cached is None:
             texts = dict(directories)
-            found = {
+            cached = {
                 name: directory_value(
-                    None if given is None else texts[given],
+                    None if directory is None else texts[directory],
                     self._schema.field(name),
                     key=key,
                     time_zone=self._time_zone,
                 )
-                for name, given in self._fields.items()
+                for name, directory in self._fields.items()
             }
             if len(self._values) >= _VALUES_MAX:
                 self._values.clear()
-            self._values[directories] = found
-        return found
+            self._values[directories] = cached
+        return cached
 
 
 def _known_fields(task: ReadTask) -> pa.Schema:

@@ -63,12 +63,12 @@ class Output:
         if self._filter is None:
             yield from cut(self._projected(batch), self._task.read.batch_rows)
             return
-        found = self._projected(self._filter.apply(batch))
-        if not found.num_rows:
+        kept = self._projected(self._filter.apply(batch))
+        if not kept.num_rows:
             return
-        if self._kept.is_full_with(found):
+        if self._kept.is_full_with(kept):
             yield from self._kept.cut()
-        if self._kept.add(found):
+        if self._kept.add(kept):
             yield from self._kept.cut()
 
     def _with_added(self, batch: pa.RecordBatch, pieces: Sequence[Records]) -> pa.RecordBatch:
@@ -80,17 +80,17 @@ class Output:
     def _column(self, name: str, pieces: Sequence[Records]) -> pa.Array:
         field = self._task.schema.field(name)
         if name == METADATA_COLUMNS[1]:
-            found = pa.concat_arrays([_given(piece.offsets, piece, pa.int64()) for piece in pieces])
+            array = pa.concat_arrays([_given(piece.offsets, piece, pa.int64()) for piece in pieces])
         elif name == RESCUED_COLUMN:
-            found = pa.concat_arrays([_given(piece.unknown, piece, pa.string()) for piece in pieces])
+            array = pa.concat_arrays([_given(piece.unknown, piece, pa.string()) for piece in pieces])
         else:
-            found = self._constants(name, pieces)
-        return conform_array(found, field, name)
+            array = self._constants(name, pieces)
+        return conform_array(array, field, name)
 
     def _constants(self, name: str, pieces: Sequence[Records]) -> pa.Array:
         """A column with one value for all records of a file."""
         kind = pa.timestamp("us", "UTC") if name == METADATA_COLUMNS[3] else pa.string()
-        files = [one for piece in pieces for one in piece.files]
+        files = [file for piece in pieces for file in piece.files]
         values = pa.array([self._constant(name, file) for file, _ in files], kind)
         places = np.repeat(np.arange(len(files), dtype=np.int32), [rows for _, rows in files])
         return values.take(pa.array(places))

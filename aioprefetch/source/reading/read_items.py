@@ -44,8 +44,8 @@ async def read_items(
     reading = _ItemReader(operator, task, failures)
     window = ItemWindow(operator.runtime(), items, reading.read, task.read, failures)
     try:
-        while (found := await window.next()) is not None:
-            for records in reading.decoded(*found):
+        while (read := await window.next()) is not None:
+            for records in reading.decoded(*read):
                 for batch in output.add(records):
                     yield batch
         for records in reading.rest():
@@ -148,7 +148,7 @@ class _ItemReader:
     def _alone(self, item: FetchItem, text: SmallText) -> Records | None:
         layout = self._layouts.of(item.file.key)
         try:
-            found = layout.small.alone(item.file, text)
-            return None if found is None else layout.records(item.file, found)
+            batch = layout.small.alone(item.file, text)
+            return None if batch is None else layout.records(item.file, batch)
         except UNDECODABLE as error:
             raise undecodable(item.file.key, error) from error

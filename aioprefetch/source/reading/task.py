@@ -66,9 +66,11 @@ class ReadTask:
     @property
     def data_schema(self) -> pa.Schema:
         """The fields that come from files and their paths, filter columns included."""
-        fields = [one for one in self.schema if not self._is_added(one.name)]
-        names = {one.name for one in fields}
-        more = [one for one in self.filter_schema or () if one.name not in names and not self._is_added(one.name)]
+        fields = [field for field in self.schema if not self._is_added(field.name)]
+        names = {field.name for field in fields}
+        more = [
+            field for field in self.filter_schema or () if field.name not in names and not self._is_added(field.name)
+        ]
         return pa.schema(fields + more)
 
     @property
@@ -76,7 +78,7 @@ class ReadTask:
         """Those fields of ``known_schema`` that come from files and their paths."""
         if self.known_schema is None:
             return None
-        return pa.schema([one for one in self.known_schema if not self._is_added(one.name)])
+        return pa.schema([field for field in self.known_schema if not self._is_added(field.name)])
 
     def url_of(self, key: str) -> str:
         """The URL of a file."""

@@ -98,9 +98,9 @@ class ItemWindow(Generic[P]):
         Raises the error of an item at its turn, unless the item is left out.
         """
         while True:
-            found = self._next_ready()
-            if found is not None or not self._entries:
-                return found
+            ready = self._next_ready()
+            if ready is not None or not self._entries:
+                return ready
             entry = self._entries[0]
             entry.changed = self._runtime.loop.create_future()
             await entry.changed

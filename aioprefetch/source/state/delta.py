@@ -57,9 +57,9 @@ def _in_place_of(before: KeyChange, change: KnownFile) -> KnownFile:
     return replace(change, since=before.since, continues=before.continues)
 
 
-def with_gone(known: KnownFile, gone_ms: int) -> KnownFile:
+def with_gone(file: KnownFile, gone_ms: int) -> KnownFile:
     """The file with the time when it disappeared; an earlier time is kept."""
-    return known if known.gone_ms is not None else replace(known, gone_ms=gone_ms)
+    return file if file.gone_ms is not None else replace(file, gone_ms=gone_ms)
 
 
 class Delta:

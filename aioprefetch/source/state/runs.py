@@ -94,14 +94,14 @@ def _data(text: str | None) -> bytes | None:
 def table_of(files: Sequence[KnownFile]) -> pa.Table:
     """Sorted files as the columns of a run."""
     columns = [
-        [key_bytes(known.file.key) for known in files],
-        [known.file.size for known in files],
-        [_data(known.file.etag) for known in files],
-        [_data(known.file.version) for known in files],
-        [known.file.modified_ms for known in files],
-        [known.seq for known in files],
-        [known.gone_ms for known in files],
-        [known.seq - known.since for known in files],
+        [key_bytes(file.file.key) for file in files],
+        [file.file.size for file in files],
+        [_data(file.file.etag) for file in files],
+        [_data(file.file.version) for file in files],
+        [file.file.modified_ms for file in files],
+        [file.seq for file in files],
+        [file.gone_ms for file in files],
+        [file.seq - file.since for file in files],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
