@@ -40,13 +40,15 @@ if TYPE_CHECKING:
 class ScanArguments:
     """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all."""
 
-    columns: list[str] | None
-    row_groups: list[int] | None
-    rows: list[Range] | None
-    filters: Filters
+    columns: Sequence[str] | None = None
+    row_groups: Sequence[int] | None = None
+    rows: Sequence[Range] | None = None
+    filters: Filters = None
 
 
-def scan_arguments(path: str, *, columns: object, row_groups: object, rows: Any, filters: Any) -> ScanArguments:
+def scan_arguments(
+    path: str, *, columns: object = None, row_groups: object = None, rows: Any = None, filters: Any = None
+) -> ScanArguments:
     """The arguments of a call. Raises ``InvalidArgument`` for invalid arguments."""
     return ScanArguments(
         columns=None if columns is None else column_names(columns, path=path),
@@ -98,10 +100,7 @@ async def plan(
     current = await footer(operator, path, version=version, if_match=if_match, everything=True)
     return await plan_scan(
         current,
-        columns=arguments.columns,
-        row_groups=arguments.row_groups,
-        rows=arguments.rows,
-        filters=arguments.filters,
+        arguments,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
         limits=PlanLimits.of(operator.runtime(), current, slots),
@@ -110,11 +109,8 @@ async def plan(
 
 async def plan_scan(
     footer: Footer,
+    arguments: ScanArguments,
     *,
-    columns: Iterable[str] | None = None,
-    row_groups: Iterable[int] | None = None,
-    rows: Any = None,
-    filters: Any = None,
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
     limits: PlanLimits | None = None,
@@ -124,12 +120,12 @@ async def plan_scan(
     ``InvalidArgument`` names unknown columns, ``InvalidType`` and ``InvalidRange`` are raised for rows and
     row groups that are invalid, ``UntrustedMetadata`` for chunks and indexes that are damaged.
     """
-    normalized = normalized_filters(filters, footer)
-    leaves = resolve_columns(footer, columns)
+    normalized = normalized_filters(arguments.filters, footer)
+    leaves = resolve_columns(footer, arguments.columns)
     if normalized is not None:
         leaves = tuple(sorted({*leaves, *resolve_columns(footer, filter_columns(footer, normalized))}))
-    wanted = checked_rows(rows, footer)
-    groups = prune_row_groups(footer, normalized, chosen_row_groups(footer, row_groups, wanted))
+    wanted = checked_rows(arguments.rows, footer)
+    groups = prune_row_groups(footer, normalized, chosen_row_groups(footer, arguments.row_groups, wanted))
     rows_of = {number: _rows_within(footer, number, wanted) for number in groups}
     indexes = await _page_indexes(footer, leaves, rows_of, normalized)
     if isinstance(normalized, list):

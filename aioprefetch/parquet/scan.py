@@ -168,10 +168,7 @@ async def _prepared(
     runtime = operator.runtime()
     plan = await plan_scan(
         footer,
-        columns=arguments.columns,
-        row_groups=arguments.row_groups,
-        rows=arguments.rows,
-        filters=arguments.filters,
+        arguments,
         gap_bytes=limits.get("gap_bytes"),
         request_bytes_max=limits.get("request_bytes_max"),
         limits=PlanLimits.of(runtime, footer, limits.get("slots")),

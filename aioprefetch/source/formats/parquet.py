@@ -18,7 +18,7 @@ from aioprefetch.parquet import footer as read_footer
 from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead
 from aioprefetch.parquet.chunks import column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
-from aioprefetch.parquet.plan import plan_scan
+from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_row_groups
 from aioprefetch.parquet.sparse_file import SparseFile
 from aioprefetch.parquet.wanted_rows import WantedRows
@@ -178,7 +178,8 @@ async def _wanted_rows(footer: Footer, groups: Sequence[int], columns: Sequence[
     filters = prunable(footer, want.read.filters, want.schema, time_zone=want.options.time_zone)
     if filters is None or not groups:
         return _all_rows(footer, groups)
-    return joined((await plan_scan(footer, columns=columns, row_groups=groups, filters=filters)).rows)
+    arguments = ScanArguments(columns=columns, row_groups=groups, filters=filters)
+    return joined((await plan_scan(footer, arguments)).rows)
 
 
 def _all_rows(footer: Footer, groups: Sequence[int]) -> Sequence[Range]:

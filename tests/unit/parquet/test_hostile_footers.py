@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from aioprefetch.errors import InvalidArgument, Unsupported, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.footer import Footer
-from aioprefetch.parquet.plan import plan_scan
+from aioprefetch.parquet.plan import plan_scan, scan_arguments
 from tests.profile import chosen
 from tests.unit.parquet.parquet_files import (
     footer_at_hand,
@@ -105,7 +105,7 @@ def use(footer: Footer) -> None:
     ]
     for one in options:
         try:
-            plan = asyncio.run(plan_scan(footer, **one))
+            plan = asyncio.run(plan_scan(footer, scan_arguments(footer.path, **one)))
         except (Unsupported, UntrustedMetadata):
             continue
         except InvalidArgument:

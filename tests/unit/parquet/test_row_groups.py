@@ -12,7 +12,7 @@ from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.page_header import PageOptions
-from aioprefetch.parquet.plan import plan_scan
+from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder, has_dictionaries
 from aioprefetch.parquet.row_reader import concatenated
@@ -92,7 +92,7 @@ async def scanned(
     **options: Any,
 ) -> Scanned:
     """A scan that is under way. Chunks are scheduled one by one unless ``small_group_bytes`` joins them."""
-    plan = await plan_scan(footer_at_hand(data), request_bytes_max=segment_bytes, **options)
+    plan = await plan_scan(footer_at_hand(data), scan_arguments("", **options), request_bytes_max=segment_bytes)
     service = IoService(operator.accessor(), operator.runtime(), request_bytes_max=segment_bytes)
     return Scanned(data, plan, service, batch_rows=batch_rows, small_group_bytes=small_group_bytes)
 
@@ -357,7 +357,7 @@ async def test_closing_gives_everything_back(operator: Operator) -> None:
 
 
 async def test_memory_limits() -> None:
-    plan = await plan_scan(footer_at_hand(small_pages(row_group_size=ROWS)))
+    plan = await plan_scan(footer_at_hand(small_pages(row_group_size=ROWS)), ScanArguments())
     wide = replace(plan, request_bytes_max=1 << 23)
     size = wide.projected_bytes
     everything = memory_limits(wide, 3 * size, 1 << 40)
@@ -372,7 +372,7 @@ async def test_memory_limits() -> None:
 
 
 async def test_row_groups_that_fit_are_not_cut() -> None:
-    plan = await plan_scan(footer_at_hand(small_pages(row_group_size=100)))
+    plan = await plan_scan(footer_at_hand(small_pages(row_group_size=100)), ScanArguments())
     limits = memory_limits(plan, plan.projected_bytes - 1, 1 << 40)
     assert (limits.is_short, limits.is_cut) == (True, False)
     assert limits.request_bytes_max == plan.request_bytes_max
