@@ -175,7 +175,7 @@ class _Read:
         self.head = head
 
     def end(self) -> ReadReply:
-        """The reply, once the response has ended."""
+        """The result of the read, once the response has ended."""
         unsized, response = self._unsized, self._unsized_head
         if unsized is not None and response is not None:
             bounds = _bounds(self._request, unsized.received)
