@@ -46,7 +46,7 @@ class HttpAccessor(ServiceAccessor):
         if request.version is not None:
             self._unsupported(request, "versions")
         self.runtime.counters["transport_requests"] += 1
-        read = _Read(request, sink, self._options, self._traits, self.runtime)
+        read = _SinkRead(request, sink, self._options, self._traits, self.runtime)
         before = sink.received
         try:
             try:
@@ -119,7 +119,7 @@ class HttpAccessor(ServiceAccessor):
         return metadata_of(request.path, response.head, size)
 
 
-class _Read:
+class _SinkRead:
     """One read: where the body of its response goes.
 
     The range that was asked for goes into the sink in place. A wanted part of a whole object is received behind a

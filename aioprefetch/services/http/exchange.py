@@ -114,7 +114,7 @@ class Exchange:
     async def _fetch(self, target: Target, fields: bytes, receive: Receive) -> tuple[ResponseHead, bytes]:
         counters, name = self._runtime.counters, _COUNTER[target.method]
         counters[name] += 1
-        receiver = _Receiver(receive, self._runtime, name)
+        receiver = _CountingReceiver(receive, self._runtime, name)
         try:
             await self._client.fetch(target, fields, receiver)
         except Error as error:
@@ -151,7 +151,7 @@ class Exchange:
         return Target(origin, path, method=method, headers=sent, proxy=self._proxies.of(origin))
 
 
-class _Receiver:
+class _CountingReceiver:
     """Counts a response, and receives it: a success by ``receive``, the text of an error here."""
 
     __slots__ = ("_limit", "_name", "_receive", "_runtime", "_started", "error_body", "head", "is_cut")
