@@ -1,7 +1,7 @@
 """Lance files and datasets, read without Lance: versions 2.0, 2.1 and 2.2.
 
-``scan`` streams record batches, ``read_table`` collects them, ``plan`` tells what they would read, ``open_dataset``
-gives a dataset at any of its versions.
+``scan`` streams record batches, ``read_table`` collects them, ``plan`` lists the reads of a scan, ``open_dataset``
+opens any version of a dataset.
 """
 
 from aioprefetch.lance.dataset import DatasetVersion, LanceDataset, open_dataset

@@ -1,6 +1,6 @@
-"""Compressed buffers of a page. They are fetched and decompressed whole.
+"""Compressed buffers of a page, which are read and decompressed whole.
 
-A buffer claims a decompressed size. A claim that the compressed bytes cannot fulfil is refused.
+A buffer states its decompressed size. A size that the compressed bytes cannot expand to is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMES = ("zstd", "lz4")
 _RATIO_MAX = {"zstd": 1 << 15, "lz4": 255}
 _SLACK_BYTES = 1 << 17
 
-# Pages of a writer end at 32 MiB by default. A page that claims more than this limit is refused, to protect memory.
+# The maximum decompressed size of a page, to protect memory. Writers end pages at 32 MiB by default.
 DECOMPRESSED_BYTES_MAX = 1 << 30
 
 _ZSTD_MAGIC = 0xFD2FB528
@@ -33,14 +33,14 @@ def check_scheme(scheme: str) -> None:
 
 
 def decompressed_bytes(scheme: str, data: memoryview) -> int:
-    """The decompressed size that a buffer claims, checked. ``UntrustedMetadata`` for an impossible size."""
+    """The decompressed size that a buffer states. ``UntrustedMetadata`` for an impossible size."""
     if not len(data):
         return 0
     return _split(scheme, data)[0]
 
 
 def decompress(scheme: str, data: memoryview) -> npt.NDArray[np.uint8]:
-    """The bytes of a whole buffer, uint8. ``UntrustedMetadata`` when it is damaged or not as large as it claims."""
+    """The decompressed buffer, uint8. ``UntrustedMetadata`` if it is damaged or has another size than it states."""
     if not len(data):
         return np.zeros(0, np.uint8)
     size_bytes, body = _split(scheme, data)
@@ -57,7 +57,7 @@ def decompress(scheme: str, data: memoryview) -> npt.NDArray[np.uint8]:
 
 
 def _split(scheme: str, data: memoryview) -> tuple[int, memoryview]:
-    """The claimed size and the compressed bytes behind it."""
+    """Split a buffer into its stated size and its compressed bytes."""
     if scheme == "zstd" and _is_bare_frame(data):
         size_bytes, body = _frame_size(data), data
     else:
@@ -73,7 +73,7 @@ def _split(scheme: str, data: memoryview) -> tuple[int, memoryview]:
 
 
 def _is_bare_frame(data: memoryview) -> bool:
-    """Whether the frame has no size in front, as with early writers: a magic number, and a bit that is always 0."""
+    """Whether a buffer is a bare zstd frame, as early writers stored it: by magic number and reserved bit."""
     return (
         len(data) > 5
         and struct.unpack_from("<I", data)[0] == _ZSTD_MAGIC
@@ -96,9 +96,9 @@ def _frame_size(data: memoryview) -> int:
 def decompress_within(scheme: str, data: npt.NDArray[np.uint8], bytes_max: int) -> npt.NDArray[np.uint8]:
     """The content of a buffer of ``lz4`` or ``zstd``.
 
-    ``UntrustedMetadata`` when it claims more than ``bytes_max`` or than its bytes can hold, or is damaged.
+    ``UntrustedMetadata`` if it is damaged, or states more than ``bytes_max`` or than its bytes can expand to.
     """
-    view = memoryview(data)  # type: ignore[arg-type]  # numpy's arrays are buffers
+    view = memoryview(data)  # type: ignore[arg-type]  # numpy arrays are buffers
     claimed = decompressed_bytes(scheme, view)
     if claimed > bytes_max:
         raise UntrustedMetadata(

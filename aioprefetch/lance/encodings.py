@@ -1,6 +1,6 @@
-"""The encodings of version 2.0: what a page says about how its values are stored, as a tree.
+"""The encodings of version 2.0: trees that describe how a page stores its values.
 
-A tree is small and the same for many pages of a column, so parsed trees are kept.
+Parsed trees are cached: they are small, and many pages of a column have equal ones.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.encoding_tree import EncodingTree
-from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, uint
+from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, Parsed, message, uint
 
 PAGE_TYPE_URL = "/lance.encodings.ArrayEncoding"
 COLUMN_TYPE_URL = "/lance.encodings.ColumnEncoding"
@@ -18,7 +17,7 @@ COLUMN_TYPE_URL = "/lance.encodings.ColumnEncoding"
 
 @dataclass(frozen=True, slots=True)
 class BufferRef:
-    """A buffer by its index: of the page, of the column, or of the file."""
+    """A buffer of the page, the column or the file, by its index."""
 
     index: int
     owner: str = "page"
@@ -26,7 +25,7 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Values of ``bits`` bits each, one after the other; or bits. ``compression`` is ``""``, ``zstd`` or ``lz4``."""
+    """Values of ``bits`` bits back to back. ``compression`` is ``""``, ``zstd`` or ``lz4``."""
 
     bits: int
     buffer: BufferRef
@@ -35,14 +34,14 @@ class Flat:
 
 @dataclass(frozen=True, slots=True)
 class NoNulls:
-    """Values, of which none is null."""
+    """Values without nulls."""
 
     values: Encoding
 
 
 @dataclass(frozen=True, slots=True)
 class SomeNulls:
-    """Values with a bitmap of those that are valid."""
+    """Values with a validity bitmap."""
 
     validity: Encoding
     values: Encoding
@@ -50,7 +49,7 @@ class SomeNulls:
 
 @dataclass(frozen=True, slots=True)
 class AllNulls:
-    """Nothing but nulls."""
+    """Nulls alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class FixedSizeList:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Ends of lists, whose ``num_items`` items are in the next column. See ``physical.offsets`` for nulls."""
+    """The ends of lists, with ``num_items`` items in the next column. ``physical.offsets`` describes nulls."""
 
     offsets: Encoding
     null_offset_adjustment: int
@@ -77,7 +76,7 @@ class SimpleStruct:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Ends of strings, and their bytes. See ``physical.offsets`` for nulls."""
+    """The ends of strings, and their bytes. ``physical.offsets`` describes nulls."""
 
     indices: Encoding
     content: Encoding
@@ -86,7 +85,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
-    """Indices into ``items``, of which there are ``num_items``."""
+    """Indices into ``items``, a dictionary of ``num_items`` items."""
 
     indices: Encoding
     items: Encoding
@@ -95,7 +94,7 @@ class Dictionary:
 
 @dataclass(frozen=True, slots=True)
 class Fsst:
-    """Strings whose bytes are codes of symbols."""
+    """Strings whose bytes are FSST codes."""
 
     binary: Encoding
     symbol_table: bytes
@@ -103,7 +102,7 @@ class Fsst:
 
 @dataclass(frozen=True, slots=True)
 class PackedStruct:
-    """Rows of values of fixed width, each row the values of ``children`` back to back."""
+    """Rows of fixed-width values. A row is the values of ``children`` back to back."""
 
     children: tuple[Encoding, ...]
     buffer: BufferRef
@@ -181,7 +180,7 @@ _ENCODINGS.add(
     {1: _child("children", repeated=True), 2: message("buffer", _BUFFER)},
     convert={"buffer": _buffer},
 )
-# Part of the definition of the format, but no file of version 2.0 has them.
+# Encodings that the format defines, but files of version 2.0 do not use.
 for _number, _name in ((10, "Bitpacked"), (11, "FixedSizeBinary"), (12, "BitpackedForNonNeg"), (13, "Constant")):
     _ENCODINGS.refuse(_number, _name)
 
@@ -193,9 +192,9 @@ _COLUMN.add(3, "blob", lambda _: True, {1: FieldRule("inner", "bytes")})
 
 @lru_cache(maxsize=256)
 def parse_encoding(data: bytes, type_url: str = PAGE_TYPE_URL) -> Encoding:
-    """The tree of a page.
+    """Parse the encoding of a page.
 
-    ``Unsupported`` names an unknown encoding; ``UntrustedMetadata`` is for bytes that are not an encoding.
+    ``Unsupported`` names an unknown encoding. ``UntrustedMetadata`` if the bytes are not an encoding.
     """
     if type_url != PAGE_TYPE_URL:
         raise Unsupported(f"pages encoded as {type_url[:100]!r} are not supported in version 2.0")
@@ -204,7 +203,7 @@ def parse_encoding(data: bytes, type_url: str = PAGE_TYPE_URL) -> Encoding:
 
 @lru_cache(maxsize=16)
 def is_blob_column(data: bytes, type_url: str = COLUMN_TYPE_URL) -> bool:
-    """Whether the encoding of a column says that its values lie outside the pages. ``Unsupported`` for others."""
+    """Whether the values of a column lie outside its pages, by its encoding. ``Unsupported`` for unknown encodings."""
     if not data and not type_url:
         return False
     if type_url != COLUMN_TYPE_URL:

@@ -1,7 +1,7 @@
-"""Reading through small groups of deleted rows, and leaving them out of the batches.
+"""Reads through small groups of deleted rows, and drops them from the batches.
 
-Every range of rows costs time in every column, so that single deleted rows all over a fragment would make its scan
-slow. Where holes are small, the rows in them are read along, and filtered out of the decoded batches.
+Every range of rows costs time in every column, so single deleted rows all over a fragment would make its scan slow.
+Deleted rows in small holes are read with their neighbours and filtered out of the decoded batches.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
-# Up to this number of adjacent deleted rows are read along: for vectors of 3 KB about the gap over which reads merge.
+# Holes of up to this number of deleted rows are read through: for vectors of 3 KB that is about the gap for merged
+# reads.
 HOLE_ROWS_MAX = 32
 
 
 def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tuple[Range, ...], RowNumbers]:
-    """``ranges`` without their small holes, and the positions of unwanted rows in the result, ascending.
+    """``ranges`` with their small holes closed, and the ascending positions of unwanted rows in the result.
 
-    ``living`` are the same rows counted without deleted rows: a gap there means that the hole has living rows that are
-    unwanted, and the hole stays.
+    ``living`` are the same rows counted without deleted rows: a gap in them means that a hole has living rows that are
+    unwanted, and the hole is kept.
     """
     if len(ranges) == len(living):
         return tuple(ranges), np.empty(0, np.int64)
@@ -41,14 +42,14 @@ def read_through(ranges: Sequence[Range], living: Sequence[Range]) -> tuple[tupl
     coarse = tuple(zip(edges[first, 0].tolist(), edges[last, 1].tolist(), strict=True))
     dropped = holes[closed]
     before_hole = np.cumsum(dropped) - dropped
-    # A hole begins behind all wanted rows before it, and all rows of the closed holes before it.
+    # The start of a hole: all wanted rows before it, and all rows of the closed holes before it.
     starts = before[1:][closed] + before_hole
     within = np.arange(int(dropped.sum())) - np.repeat(before_hole, dropped)
     return coarse, np.repeat(starts, dropped) + within
 
 
 class KeptRows:
-    """Converts between rows that are read and rows that are kept; ``dropped`` are ascending positions."""
+    """Converts numbers of rows that are read to rows that are kept, and back. ``dropped`` are ascending positions."""
 
     def __init__(self, dropped: RowNumbers) -> None:
         self.dropped = dropped
@@ -59,12 +60,12 @@ class KeptRows:
         return read - int(np.searchsorted(self.dropped, read, "left"))
 
     def read(self, kept: int) -> int:
-        """The number of rows to read for ``kept`` kept rows, up to the last of those."""
+        """The number of rows to read for ``kept`` kept rows."""
         return kept + int(np.searchsorted(self._before, kept - 1, "right")) if kept else 0
 
 
 class FilteredColumn:
-    """A column that counts only its kept rows."""
+    """A ``ColumnScheduler`` that counts only kept rows."""
 
     def __init__(self, inner: ColumnScheduler[Any], rows: KeptRows) -> None:
         self._inner = inner
@@ -83,7 +84,7 @@ class FilteredColumn:
 
 
 class FilteredRoot:
-    """A ``RootDecoder`` that drops rows from the batches of another."""
+    """A ``RootDecoder`` that drops rows from the batches of another one."""
 
     def __init__(self, inner: RootDecoder[Any], schema: pa.Schema, rows: KeptRows) -> None:
         self._inner = inner
@@ -93,7 +94,7 @@ class FilteredRoot:
         self._read = 0
 
     def accept(self, column: int, page: Any) -> None:
-        """A page of a column, behind those that came before."""
+        """Append a scheduled page of a column."""
         self._inner.accept(column, page)
 
     async def wait(self, rows: int) -> None:
@@ -105,11 +106,11 @@ class FilteredRoot:
         return self._kept_in(self._inner.loaded_rows(self._reach(rows_max)))
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """The number of the next ``rows`` kept rows that may fit ``batch_bytes`` with the others; at least 1."""
+        """The number of the next ``rows`` kept rows that may fit ``batch_bytes``, dropped rows included; at least 1."""
         return max(1, self._kept_in(self._inner.likely_rows(self._reach(rows), batch_bytes)))
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """The number of the next ``rows`` kept rows that stay within ``batch_bytes`` with the others; at least 1."""
+        """The number of the next ``rows`` kept rows that fit ``batch_bytes``, dropped rows included; at least 1."""
         return max(1, self._kept_in(self._inner.fitting_rows(self._reach(rows), batch_bytes)))
 
     def drain(self, rows: int) -> DecodeTask:

@@ -1,10 +1,10 @@
-"""The metadata of a Lance file: footer, offset tables, schema, and the metadata of columns on demand.
+"""The metadata of a Lance file: footer, offset tables, schema, and column metadata on demand.
 
-One suffix request brings all of it for most files, and the size of the file. If the metadata is larger than that
-request, another read follows, and the next files of the same runtime are opened with a longer tail.
+For most files one suffix request brings the metadata and the size of the file. If the metadata is larger than that
+request, a second read follows, and the next files of the same runtime are opened with a longer tail.
 
-The metadata of a column are its pages, their buffers and encodings. Every buffer is checked against the size of the
-file here, once, so that no later step has to. The encodings stay bytes: the decoders of the file's version parse them.
+Column metadata are pages with their buffers and encodings. Every buffer is checked against the size of the file here,
+once. Encodings stay bytes, which the decoders of the file's version parse.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ _COLUMN = MessageTable(
 class PageMetadata:
     """One page of a column.
 
-    ``rows`` counts the values of the page (items, for the items of a list). ``first_row`` is the top-level row that
-    its first value belongs to; ``None`` in version 2.0, which does not state it. ``buffers`` are absolute
-    ``[start, end)`` within the file. ``encoding`` is the serialized message that ``type_url`` names; both are empty if
-    the file has none.
+    ``rows`` is the number of values of the page, which are items in a column of list items. ``first_row`` is the
+    top-level row of its first value, or ``None`` in version 2.0, which does not state it. ``buffers`` are absolute
+    byte ranges ``[start, end)``. ``encoding`` is a serialized message of type ``type_url``; both are empty if the file
+    has none.
     """
 
     rows: int
@@ -76,7 +76,7 @@ class PageMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ColumnMetadata:
-    """The pages of a column in row order, the column's own encoding and buffers (writers known here make none)."""
+    """The pages of a column in row order, and the column's own encoding and buffers, which real files lack."""
 
     encoding: bytes
     type_url: str
@@ -87,7 +87,7 @@ class ColumnMetadata:
 def parse_column(
     data: bytes | memoryview, *, version: tuple[int, int], file_size: int, path: str = ""
 ) -> ColumnMetadata:
-    """The metadata block of one column.
+    """Parse the metadata of one column.
 
     ``UntrustedMetadata`` if it is damaged or a buffer leaves the file; ``Unsupported`` for an encoding that
     is stored elsewhere.
@@ -113,7 +113,7 @@ def _page(parsed: Parsed, version: tuple[int, int], file_size: int, path: str) -
 
 
 def _check_order(pages: Sequence[PageMetadata], path: str) -> None:
-    """Check that pages lie in row order, as the search of the page of a row needs it."""
+    """Check that pages are in row order, which the search for the page of a row requires."""
     last = 0
     for page in pages:
         if page.first_row is not None:
@@ -137,7 +137,7 @@ def _buffers(parsed: Parsed, file_size: int, path: str) -> tuple[Range, ...]:
 
 @lru_cache(maxsize=256)
 def _encoding(data: bytes) -> tuple[str, bytes]:
-    """Type and serialized message of an encoding, both empty when there is none. Pages have few different ones."""
+    """The type and the serialized message of an encoding, both empty if it is absent."""
     parsed = parse(_ENCODING, data)
     if not parsed:
         return "", b""
@@ -154,7 +154,10 @@ T = TypeVar("T")
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order. The first failure, or a cancellation, cancels the others and is raised when they ended."""
+    """The results in order.
+
+    The first failure, or a cancellation, cancels the others and is raised when all have ended.
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return await asyncio.gather(*tasks)
@@ -165,7 +168,7 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class MetadataBytes:
-    """The metadata bytes of one file: its tail, which is extended once if it is too short, and single reads."""
+    """The metadata bytes of one file: its tail, extended once if it is too short, and single reads."""
 
     def __init__(self, pinned: PinnedFile) -> None:
         self._pinned = pinned
@@ -173,7 +176,7 @@ class MetadataBytes:
         self.start = pinned.tail_start
 
     def resident(self, start: int, end: int) -> memoryview | None:
-        """The bytes ``[start, end)`` when all of them are in memory."""
+        """The bytes ``[start, end)`` if all of them are in memory, otherwise ``None``."""
         if start == end:
             return memoryview(b"")
         if start < self.start:
@@ -181,12 +184,12 @@ class MetadataBytes:
         return self._view[start - self.start : end - self.start]
 
     async def read(self, start: int, end: int) -> memoryview:
-        """The bytes ``[start, end)``, by one request when they are not in memory."""
+        """The bytes ``[start, end)``, by one request unless they are in memory."""
         view = self.resident(start, end)
         return await self._pinned.read(start, end) if view is None else view
 
     async def lengthen(self, start: int) -> None:
-        """Extend the tail to begin at ``start``, by one request if it is shorter."""
+        """Extend the tail to begin at ``start``, by one request unless it already does."""
         if start < self.start:
             before = await self._pinned.read(start, self.start)
             self._view = memoryview(b"".join((before, self._view)))
@@ -196,12 +199,12 @@ class MetadataBytes:
 FOOTER = struct.Struct("<QQQIIHH4s")
 MAGIC = b"LANC"
 
-# The size of the first request: metadata of some hundred pages. It grows with the files that a runtime has opened.
+# The size of the first request, which holds the metadata of some hundred pages. A runtime adapts it to its files.
 TAIL_BYTES = 64 << 10
 TAIL_BYTES_MAX = 2 << 20
 _FILES_REMEMBERED = 16
 
-# Metadata up to this size is read with one second request; of larger metadata only the needed parts are read.
+# Metadata up to this size is read by one second request. Of larger metadata only the needed parts are read.
 SECOND_READ_BYTES_MAX = 1 << 20
 
 # Schemas of at least this size, some hundred columns, are parsed on another thread: 2,000 columns take 70 ms.
@@ -214,7 +217,7 @@ _DESCRIPTOR = MessageTable("FileDescriptor", {1: message("schema", SCHEMA_TABLE)
 
 
 class TailMemory:
-    """The tail sizes that recent files of a runtime needed, so that the next file is opened with one request."""
+    """Adapts the size of the first request to the recent files of a runtime: the next file then needs one request."""
 
     def __init__(self) -> None:
         self._needed: deque[int] = deque(maxlen=_FILES_REMEMBERED)
@@ -225,15 +228,15 @@ class TailMemory:
         return min(TAIL_BYTES_MAX, max(TAIL_BYTES, *self._needed, 0))
 
     def note(self, needed: int) -> None:
-        """Record that a file had ``needed`` bytes of metadata at its end."""
+        """Record that the metadata of a file took ``needed`` bytes at its end."""
         self._needed.append(-(-needed // TAIL_BYTES) * TAIL_BYTES)
 
 
 class LanceFile:
-    """An open file: version, schema and row count, and the metadata of those columns that were loaded.
+    """An open file: version, schema, row count, and the metadata of its loaded columns.
 
-    ``version`` is ``(2, 0)``, ``(2, 1)`` or ``(2, 2)``; ``fields`` are the top-level fields with their columns, the
-    same as ``schema``. It holds the tail of the file in memory and no connection; there is nothing to close.
+    ``version`` is ``(2, 0)``, ``(2, 1)`` or ``(2, 2)``. ``fields`` are the top-level fields of ``schema`` with their
+    columns. It holds the tail of the file in memory and no connection, and need not be closed.
     """
 
     def __init__(
@@ -265,18 +268,18 @@ class LanceFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the file in bytes."""
         return self.pinned.size
 
     @property
     def column_count(self) -> int:
-        """The number of columns; a field may have several."""
+        """The number of columns. A field may have several."""
         return len(self._blocks)
 
     async def load_columns(self, indices: Iterable[int]) -> None:
-        """Load the metadata of columns, for ``column``: without I/O if it is in the tail, otherwise with few reads.
+        """Load the metadata of columns for ``column``, without I/O if it is in the tail and by a few reads otherwise.
 
-        ``UntrustedMetadata`` when the file has no such column. A cancelled call leaves nothing behind.
+        ``UntrustedMetadata`` if the file lacks a column. A cancelled call leaves nothing behind.
         """
         missing: list[int] = []
         for index in dict.fromkeys(indices):
@@ -304,15 +307,15 @@ class LanceFile:
 
     def column(self, index: int) -> ColumnMetadata:
         """The metadata of a loaded column, parsed at the first call."""
-        known = self._columns.get(index)
-        if known is None:
+        metadata = self._columns.get(index)
+        if metadata is None:
             try:
-                known = parse_column(self._data[index], version=self.version, file_size=self.size, path=self.path)
+                metadata = parse_column(self._data[index], version=self.version, file_size=self.size, path=self.path)
             except Error as error:
                 error.add_context(operation="open", path=self.path)
                 raise
-            self._columns[index] = known
-        return known
+            self._columns[index] = metadata
+        return metadata
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < len(self._blocks):
@@ -332,9 +335,10 @@ async def open_file(
 ) -> LanceFile:
     """Open a Lance file of version 2.0, 2.1 or 2.2, with one request for most files.
 
-    ``size`` in bytes, where it is known; ``version`` and ``if_match`` pin the object as for a read; ``tail_bytes``
-    instead of what the runtime has learned. ``Unsupported`` for a Lance file of another version, ``UntrustedMetadata``
-    for what is no Lance file or contradicts itself, ``NotFound``, ... A cancelled call leaves nothing behind.
+    ``size`` is the size in bytes, if known. ``version`` and ``if_match`` pin the object as for a read. ``tail_bytes``
+    overrides the size of the first request. ``Unsupported`` for a Lance file of another version, ``UntrustedMetadata``
+    for a file that is not a Lance file or contradicts itself, ``NotFound`` for a missing file. A cancelled call leaves
+    nothing behind.
     """
     accessor, runtime = operator.accessor(), operator.runtime()
     memory = runtime.shared(("lance", "tail"), TailMemory)
@@ -355,7 +359,7 @@ async def open_file(
 
 
 async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> LanceFile:
-    """The Lance file that a file, of which the tail is here, claims to be. See ``open_file``."""
+    """The Lance file in ``pinned``, whose tail is loaded. Raises as ``open_file`` does."""
     path = pinned.path
     metadata = MetadataBytes(pinned)
     footer = Footer.parse(await metadata.read(max(0, pinned.size - FOOTER.size), pinned.size), pinned.size, path)
@@ -390,7 +394,7 @@ def _describe(
 
 
 class Footer:
-    """The last 40 bytes: the places of the tables, checked against the size of the file."""
+    """The footer, the last 40 bytes of a file: the positions of the tables, checked against the size of the file."""
 
     __slots__ = ("column_table", "end", "global_table", "metadata_start", "version")
 
@@ -403,7 +407,7 @@ class Footer:
 
     @classmethod
     def parse(cls, data: bytes | memoryview, size: int, path: str) -> Footer:
-        """The footer in the last bytes of a file of ``size`` bytes. ``Unsupported`` names another version."""
+        """Parse the footer from the last bytes of a file of ``size`` bytes. ``Unsupported`` names another version."""
         if len(data) < FOOTER.size:
             raise UntrustedMetadata(f"a file of {size} bytes is not a Lance file", path=path)
         start, columns_at, buffers_at, buffers, columns, major, minor, magic = FOOTER.unpack(data[-FOOTER.size :])
@@ -427,7 +431,7 @@ def _version_message(major: int, minor: int) -> str:
 
 
 def _table(data: memoryview, footer: Footer, path: str) -> list[Range]:
-    """A table of (position, size), each entry within the file and before the footer."""
+    """A table of (position, size) entries, each checked to lie before the footer."""
     entries = [(position, position + size) for position, size in struct.iter_unpack("<QQ", data)]
     for start, end in entries:
         if end > footer.end:

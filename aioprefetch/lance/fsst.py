@@ -1,8 +1,8 @@
 """FSST: strings as one-byte codes of symbols of 1 to 8 bytes, with one symbol table per page.
 
-Code 255 escapes the byte that follows it, and an escape never leaves its value. The codes of many values are decoded
-at once: escapes are found by the parity of runs of 255, and one Arrow ``take`` from a table of 256 symbols and 256
-single bytes writes the text, without the interpreter lock.
+Code 255 escapes the next byte, which belongs to the same value. The codes of many values are decoded at once: escapes
+are found by the parity of runs of 255, and one Arrow ``take`` from a table of 256 symbols and 256 single bytes writes
+the text without the interpreter lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAGIC = 0x46535354
 HEADER_BYTES = 8
 SYMBOL_BYTES_MAX = 8
 ESCAPE = 255
-# One take: at most 128 KiB of text. Larger ones are hardly faster, and Arrow's allocator keeps their memory by thread.
+# The number of codes of one take, at most 128 KiB of text. Larger takes are hardly faster and keep more memory.
 CODES_PER_TAKE = 1 << 14
 
 
@@ -45,14 +45,14 @@ def decode(
         The number of codes that are expanded at once.
 
     Returns the text of all values back to back (uint8) and ``n + 1`` int64 offsets into it, which start with 0.
-    ``UntrustedMetadata`` for a table or codes that no writer makes. At most 8 bytes come out for a byte that goes in.
+    ``UntrustedMetadata`` for an invalid table or invalid codes. A code expands to at most 8 bytes.
     """
     data = np.frombuffer(codes, np.uint8) if isinstance(codes, memoryview) else codes
     bounds = _checked_offsets(offsets, data.size)
     data = data[bounds[0] : bounds[-1]]
     bounds = bounds - bounds[0]
     table, symbols = _symbols(symbol_table)
-    if table is None:  # The writer did not compress: the codes are the text.
+    if table is None:  # The text is stored without compression.
         return data, bounds
     indices, new_bounds = _indices(data, bounds, symbols)
     return _expand(table, indices, new_bounds, codes_per_take)
@@ -68,7 +68,7 @@ def _checked_offsets(offsets: npt.NDArray[np.integer], size: int) -> Offsets:
 
 
 def _symbols(stored: bytes) -> tuple[pa.Array | None, int]:
-    """The 512 meanings of a code and the number of symbols; no array if the table is switched off."""
+    """The table of 256 symbols and 256 single bytes, and the number of symbols; no table for plain text."""
     if len(stored) < HEADER_BYTES:
         raise _bad(f"an FSST symbol table of {len(stored)} bytes")
     header = int.from_bytes(stored[:HEADER_BYTES], "little")
@@ -93,7 +93,7 @@ def _symbols(stored: bytes) -> tuple[pa.Array | None, int]:
 
 
 def _indices(codes: Bytes, bounds: Offsets, symbols: int) -> tuple[npt.NDArray[np.uint16], Offsets]:
-    """Positions in the table of 512, escapes resolved, and where each value starts among them."""
+    """Indices into the table of 512, with escapes resolved, and the start of each value among them."""
     indices = codes.astype(np.uint16)
     escapes = _escapes(codes)
     if escapes.size:
@@ -102,14 +102,14 @@ def _indices(codes: Bytes, bounds: Offsets, symbols: int) -> tuple[npt.NDArray[n
         indices[escapes + 1] += 256
         indices = np.delete(indices, escapes)
         bounds = bounds - np.searchsorted(escapes, bounds)
-    # Unsigned: what lies below ``symbols`` wraps around to large numbers.
+    # Unsigned: numbers below ``symbols`` wrap around to large numbers.
     if symbols < 256 and bool(np.any(indices - np.uint16(symbols) < np.uint16(256 - symbols))):
         raise _bad(f"an FSST code beyond the {symbols} symbols")
     return indices, bounds
 
 
 def _escapes(codes: Bytes) -> npt.NDArray[np.int64]:
-    """Positions of the bytes 255 that escape another: every second one of each run, from the first."""
+    """The positions of the escaping bytes 255: the first of each run, and every second one after it."""
     marks = np.flatnonzero(codes == ESCAPE)
     if marks.size == 0:
         return marks

@@ -1,17 +1,17 @@
-"""Page bridging: the rows of a batch as one Arrow array, whatever pages they lie in.
+"""Page bridging: rows of several pages become one Arrow array.
 
-Rows of a single page become slices of its memory. Rows of several pages are decoded into buffers that are allocated
-once, each page into its part: bitmaps at any bit, strings with offsets that go on from page to page and their bytes
-back to back. Concatenated are alone:
+Rows of a single page become slices of its memory. For rows of several pages the buffers are allocated once, and each
+page is decoded into its part: bitmaps from any bit on, offsets of strings that continue those of the page before. The
+only concatenated arrays are:
 
 * the values of dictionaries, where a batch of a ``dictionary`` type spans pages whose dictionaries differ; the indices
   are bridged like everything else.
 
-Offsets and validity of lists, and of structs in versions that keep levels, are made by the callers, which know what
-their pages say of them; the values below come from here.
+Callers build the offsets and validity of lists, and of structs in versions with levels. The values below them are built
+here.
 
-The last small piece of a page is copied, so that a batch that the consumer keeps does not hold the memory of a page
-whose other rows are done.
+The last rows of a page are copied if they are few. A batch that the consumer keeps then does not hold the memory of the
+whole page.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.physical.basic import AllNulls
+from aioprefetch.lance.physical.basic import NullRows
 from aioprefetch.lance.physical.memory import allocate
 from aioprefetch.lance.physical.protocols import (
     Capacity,
     EncodedPage,
+    OutputBuffer,
+    PageRows,
     PhysicalPageDecoder,
-    Piece,
     Slice,
-    Target,
 )
 
-# A last piece below this share of its page is copied, if the page is larger than what a batch may keep for free.
+# The last rows of a page are copied if they are less than 1 / SMALL_SHARE of it and the page is larger than this size.
 SMALL_SHARE = 4
 KEPT_BYTES_MAX = 64 << 10
 
@@ -44,36 +44,36 @@ AnyPage = PhysicalPageDecoder | EncodedPage
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """One output buffer: a bitmap, fixed-width values, ``rows + 1`` offsets, or the bytes that they point into.
+class BufferLayout:
+    """The layout of an output buffer: a bitmap, fixed-width values, ``rows + 1`` offsets, or the bytes of texts.
 
-    ``width`` in bytes, of a value or an offset.
+    ``width`` is the size of a value or an offset in bytes.
     """
 
     kind: Literal["bits", "values", "offsets", "bytes"]
     width: int = 1
 
 
-def layout(kind: pa.DataType) -> list[Slot]:
+def layout(kind: pa.DataType) -> list[BufferLayout]:
     """The output buffers of a type, validity first. ``Unsupported`` for a type that no page can hold."""
     if pa.types.is_null(kind):
         return []
-    validity = Slot("bits")
+    validity = BufferLayout("bits")
     if pa.types.is_dictionary(kind):
         return layout(kind.index_type)
     if pa.types.is_fixed_size_list(kind):
         return [validity, *layout(kind.value_type)]
     if pa.types.is_struct(kind):
-        return [validity, *(slot for child in _children(kind) for slot in layout(child.type))]
+        return [validity, *(buffer for child in _children(kind) for buffer in layout(child.type))]
     if offset_bytes(kind):
-        return [validity, Slot("offsets", offset_bytes(kind)), Slot("bytes")]
+        return [validity, BufferLayout("offsets", offset_bytes(kind)), BufferLayout("bytes")]
     if pa.types.is_boolean(kind):
-        return [validity, Slot("bits")]
-    return [validity, Slot("values", fixed_width(kind))]
+        return [validity, BufferLayout("bits")]
+    return [validity, BufferLayout("values", fixed_width(kind))]
 
 
 def offset_bytes(kind: pa.DataType) -> int:
-    """Bytes of an offset of a string or binary type, 0 for other types."""
+    """The size of an offset of a string or binary type in bytes, 0 for other types."""
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return 4
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
@@ -82,7 +82,7 @@ def offset_bytes(kind: pa.DataType) -> int:
 
 
 def fixed_width(kind: pa.DataType) -> int:
-    """Bytes of a value of a fixed-width type. ``Unsupported`` for others."""
+    """The size of a value of a fixed-width type in bytes. ``Unsupported`` for other types."""
     if pa.types.is_fixed_size_binary(kind):
         return int(kind.byte_width)
     if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
@@ -93,7 +93,7 @@ def fixed_width(kind: pa.DataType) -> int:
 
 
 def null_bits(kind: pa.DataType) -> int:
-    """The bits that a null of a type takes in Arrow's memory: validity, and the value below it."""
+    """The bits of a null of a type in Arrow's memory, which are its validity and an unused value."""
     if pa.types.is_null(kind):
         return 0
     if pa.types.is_struct(kind):
@@ -115,10 +115,10 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
-def assemble(kind: pa.DataType, pieces: Sequence[Piece[AnyPage]]) -> pa.Array:
+def assemble(kind: pa.DataType, pieces: Sequence[PageRows[AnyPage]]) -> pa.Array:
     """The rows of ``pieces``, one after the other, as an array of type ``kind``.
 
-    The pages decode to ``layout(kind)``. For a ``dictionary`` type that is its indices alone: see ``dictionary``.
+    The pages decode to ``layout(kind)``. Those of a ``dictionary`` type are built by ``dictionary``.
     ``UntrustedMetadata`` for pages that contradict themselves, ``Unsupported`` for more than 32-bit offsets hold.
     """
     parts = [_plain(piece) for piece in pieces if piece.rows]
@@ -130,54 +130,58 @@ def assemble(kind: pa.DataType, pieces: Sequence[Piece[AnyPage]]) -> pa.Array:
     return build(kind, rows, bridge(layout(kind), parts))
 
 
-def _plain(piece: Piece[AnyPage]) -> Piece[PhysicalPageDecoder]:
+def _plain(piece: PageRows[AnyPage]) -> PageRows[PhysicalPageDecoder]:
     page = piece.page
     decode = getattr(page, "decoded", None)
     if decode is None:
-        return piece  # type: ignore[return-value]  # it is no EncodedPage
+        return piece  # type: ignore[return-value]  # not an EncodedPage
     decoded, skip = decode(piece.skip, piece.rows)
-    return Piece(decoded, skip, piece.rows)  # The page's own memory is not in it.
+    return PageRows(decoded, skip, piece.rows)  # The decoded page does not share memory with the page.
 
 
-def is_small_rest(piece: Piece[PhysicalPageDecoder]) -> bool:
-    """Whether the piece is the last and small one of a large page. A page of nulls has no memory to hold."""
-    if not piece.is_last or isinstance(piece.page, AllNulls) or piece.rows * SMALL_SHARE >= piece.page.rows:
+def is_small_rest(piece: PageRows[PhysicalPageDecoder]) -> bool:
+    """Whether the rows are the last few rows of a large page.
+
+    Pages of nulls do not count, since they hold no memory.
+    """
+    if not piece.is_last or isinstance(piece.page, NullRows) or piece.rows * SMALL_SHARE >= piece.page.rows:
         return False
     return piece.page.size_bytes(0, piece.page.rows) > KEPT_BYTES_MAX
 
 
-def bridge(slots: Sequence[Slot], parts: Sequence[Piece[PhysicalPageDecoder]]) -> list[Slice | None]:
-    """Decode all parts into one allocation for each buffer, which is ``None`` where no part needs it."""
-    capacities = [Capacity() for _ in slots]
+def bridge(buffers: Sequence[BufferLayout], parts: Sequence[PageRows[PhysicalPageDecoder]]) -> list[Slice | None]:
+    """Decode all parts into one allocation for each buffer. A buffer is ``None`` if no part needs it."""
+    capacities = [Capacity() for _ in buffers]
     for part in parts:
         part.page.update_capacity(part.skip, part.rows, capacities)
-    targets = [_target(slot, capacity) for slot, capacity in zip(slots, capacities, strict=True)]
+    targets = [_target(buffer, capacity) for buffer, capacity in zip(buffers, capacities, strict=True)]
     for part in parts:
         part.page.decode_into(part.skip, part.rows, targets)
     return [None if target is None else target.memory for target in targets]
 
 
-def _target(slot: Slot, capacity: Capacity) -> Target | None:
-    match slot.kind:
+def _target(buffer: BufferLayout, capacity: Capacity) -> OutputBuffer | None:
+    match buffer.kind:
         case "bits":
-            return Target(allocate((capacity.size + 7) // 8)) if capacity.is_needed else None
+            return OutputBuffer(allocate((capacity.size + 7) // 8)) if capacity.is_needed else None
         case "values":
-            return Target(allocate(capacity.size))
+            return OutputBuffer(allocate(capacity.size))
         case "bytes":
-            return Target(allocate(capacity.size))
+            return OutputBuffer(allocate(capacity.size))
         case "offsets":
-            memory = allocate((capacity.size + 1) * slot.width).view(np.int32 if slot.width == 4 else np.int64)
+            memory = allocate((capacity.size + 1) * buffer.width).view(np.int32 if buffer.width == 4 else np.int64)
             memory[0] = 0
-            return Target(memory, 1)
+            return OutputBuffer(memory, 1)
 
 
-# --- buffers to arrays ----------------------------------------------------------------------------------------------
+# --- from buffers to arrays
+# --------------------------------------------------------------------------------------------
 
 
 def build(kind: pa.DataType, rows: int, buffers: Sequence[Slice | None]) -> pa.Array:
-    """An array of buffers in the order of ``layout(kind)``, without a copy unless values are not aligned.
+    """An array of the buffers, which are in the order of ``layout(kind)``. Only unaligned values are copied.
 
-    Text that is no UTF-8 is ``UntrustedMetadata``: readers of Arrow count on it.
+    ``UntrustedMetadata`` for text that is not UTF-8, which readers of Arrow rely on.
     """
     array, used = _build(kind, rows, buffers, 0)
     if used != len(buffers):
@@ -210,7 +214,7 @@ def _build(kind: pa.DataType, rows: int, buffers: Sequence[Slice | None], at: in
 
 
 def arrow_buffer(memory: Slice | None, alignment: int = 1) -> pa.Buffer | None:
-    """The memory as an Arrow buffer; a copy if it is not aligned."""
+    """The memory as an Arrow buffer, copied if it is not aligned."""
     if memory is None:
         return None
     if alignment > 1 and memory.__array_interface__["data"][0] % alignment:
@@ -227,7 +231,7 @@ def _alignment(kind: pa.DataType) -> int:
 
 
 def check_text(text: pa.Array, content: npt.NDArray[np.uint8]) -> None:
-    """Raise ``UntrustedMetadata`` unless every value is UTF-8. If all bytes are ASCII, nothing else is checked."""
+    """Raise ``UntrustedMetadata`` unless every value is UTF-8. Bytes that are all ASCII need no further check."""
     if is_ascii(content):
         return
     try:
@@ -248,12 +252,12 @@ def is_ascii(content: npt.NDArray[np.uint8]) -> bool:
 
 
 def dictionary(
-    kind: pa.DataType, pieces: Sequence[Piece[AnyPage]], dictionaries: Sequence[pa.Array]
+    kind: pa.DataType, pieces: Sequence[PageRows[AnyPage]], dictionaries: Sequence[pa.Array]
 ) -> pa.DictionaryArray:
-    """An array of a ``dictionary`` type: ``pieces`` decode to indices, each into its own one of ``dictionaries``.
+    """An array of a ``dictionary`` type: ``pieces`` decode to indices into ``dictionaries``, one for each piece.
 
-    Pages with equal dictionaries share the first one. Where they differ the batch gets one of all their values. The
-    indices were checked by their pages.
+    Pages with equal dictionaries share the first one; others are merged into a dictionary of all values. The indices
+    were checked by their pages.
     """
     used = [(piece, values) for piece, values in zip(pieces, dictionaries, strict=True) if piece.rows]
     if not used:
@@ -277,9 +281,9 @@ def dictionary(
 
 
 def merge_dictionaries(kind: pa.DataType, dictionaries: Sequence[pa.Array]) -> tuple[pa.Array, list[npt.NDArray[Any]]]:
-    """One dictionary of all values, nulls among them, and for each of ``dictionaries`` the new index of each old one.
+    """A dictionary of all values, nulls included, and for each of ``dictionaries`` a table from old to new indices.
 
-    ``Unsupported`` when the index type of ``kind`` cannot count them.
+    ``Unsupported`` if the index type of ``kind`` cannot count the values.
     """
     both = pa.concat_arrays(dictionaries).dictionary_encode(null_encoding="encode")
     width = fixed_width(kind.index_type)

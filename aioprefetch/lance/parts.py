@@ -29,7 +29,7 @@ from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, R
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
 
-# The number of fields that are made before the event loop runs again: some milliseconds of work.
+# The number of fields that are built before the event loop runs again: some milliseconds of work.
 _FIELDS_IN_A_ROW = 32
 
 Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
@@ -45,10 +45,12 @@ class FileColumns:
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """``rows`` wanted rows of one fragment. Files of one fragment share their ``rank``: they are needed together.
+    """One file or fragment with ``rows`` wanted rows.
 
-    ``missing`` are columns that no file holds. ``dropped`` are rows that are read, and not wanted, by their position
-    among those that are read. ``on_close`` is called when its last row is out.
+    Files of one fragment share their ``rank``, since they are needed together.
+
+    ``missing`` are the columns that no file holds. ``dropped`` are the positions, among the read rows, of rows that are
+    not wanted. ``on_close`` is called after its last row.
     """
 
     rank: int
@@ -59,7 +61,7 @@ class TablePart:
     on_close: Callable[[], None] = lambda: None
 
     def bind(self, service: IoService, schema: pa.Schema) -> ScanPart:
-        """The part for the two loops: each column reads from its own file."""
+        """The part for the two loops, each column bound to the I/O of its file."""
         bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.missing.items()}
         decoders = {index: decoder for index, (_, decoder) in self.missing.items()}
         io: PageIo | None = None
@@ -78,10 +80,10 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """The wanted rows and columns of a table; its parts are made one after the other, on demand.
+    """The wanted rows and columns of a table. Its parts are opened in order, on demand.
 
-    ``rows`` counts the distinct rows that are read; ``order`` is that of ``RowSelection``; ``wanted_bytes`` is about
-    what the files have of these rows, with all their columns.
+    ``rows`` is the number of distinct rows to read, ``order`` that of ``RowSelection``, and ``wanted_bytes`` the
+    approximate size of these rows in the files, with all their columns.
     """
 
     schema: pa.Schema
@@ -92,7 +94,7 @@ class TableScan:
 
 
 class BoundColumn:
-    """A column that reads from its own file; other columns of its part may have other files."""
+    """A column bound to its file. Other columns of the part may have other files."""
 
     def __init__(self, inner: ColumnScheduler[Any], io: PageIo) -> None:
         self._inner = inner
@@ -107,12 +109,12 @@ class BoundColumn:
         return self._inner.is_finished
 
     def schedule_next(self, io: PageIo) -> Any:
-        """Schedule with the column's own I/O; ``io`` may be that of another file."""
+        """Schedule with the I/O of the column's file; ``io`` may be that of another file."""
         return self._inner.schedule_next(self._io)
 
 
 class NoIo:
-    """The ``PageIo`` of a part without reads: no column is requested, or no file holds one."""
+    """The ``PageIo`` of a part without reads, such as one without columns."""
 
     size = 0
 
@@ -124,9 +126,9 @@ class NoIo:
 
 
 async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> list[Column]:
-    """Schedulers and decoders of fields of a file, restricted to row ranges, after their metadata was loaded.
+    """The schedulers and decoders of fields of a file for row ranges. Loads their metadata first.
 
-    Other tasks of the loop run in between: metadata of a thousand columns takes a while to parse.
+    Other tasks run in between, since the metadata of a thousand columns takes a while to parse.
     """
     await file.load_columns(needed_columns(fields, file.version))
     make_field = logical.make_field if file.version == (2, 0) else structural.make_field
@@ -139,12 +141,12 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequenc
 
 
 async def file_table(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> FileColumns:
-    """The columns of all ``fields`` of a file, their metadata loaded."""
+    """The scan of ``fields`` of a file. Loads their metadata."""
     return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))))
 
 
 async def prepared_scan(table: TableScan, service: IoService) -> PreparedScan:
-    """The scan of a table over an I/O service."""
+    """The parts of a table, bound to an I/O service."""
     if table.order is not None and table.rows:
         return PreparedScan(table.schema, [await _reordered(table, service)], service)
     return PreparedScan(table.schema, _scan_parts(table, service), service)
@@ -157,15 +159,15 @@ async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[Sca
 
 
 async def _reordered(table: TableScan, service: IoService) -> ScanPart:
-    """All parts as one, whose rows are in the requested order."""
+    """All parts as one part, with rows in the requested order."""
     assert table.order is not None
     rows = len(table.order)
     columns: list[list[ColumnScheduler[Any]]] = [[] for _ in table.schema.names]
     roots: list[tuple[RootDecoder[Any], int]] = []
     async with aclosing(table.parts()) as parts:
-        async for one in parts:
-            one.on_close()  # All of them are open at once, whatever their number.
-            part = one.bind(service, table.schema)
+        async for unbound in parts:
+            unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
+            part = unbound.bind(service, table.schema)
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):
                 columns[index].append(column)
@@ -175,9 +177,9 @@ async def _reordered(table: TableScan, service: IoService) -> ScanPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest:
-    """The arguments of a scan, checked as far as possible without the table.
+    """The arguments of a scan, checked as far as this is possible without metadata.
 
-    ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``limits`` are options of the I/O service.
+    ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``limits`` are the options of the I/O service.
     """
 
     columns: object | None
@@ -190,7 +192,7 @@ class ScanRequest:
         return select_rows(self.rows, self.take, total, path=path)
 
     def service(self, operator: Operator, table: TableScan) -> IoService:
-        """The I/O service of a scan of ``table``, live on the running loop."""
+        """The I/O service of a scan of ``table``, running on the current event loop."""
         return IoService(operator.accessor(), operator.runtime(), wanted_bytes=table.wanted_bytes, **self.limits)
 
 
@@ -205,7 +207,7 @@ def scan_request(
     budget_bytes: int | None = None,
     slots: int | None = None,
 ) -> ScanRequest:
-    """The request of a call. Raises ``InvalidArgument`` for invalid arguments, before any I/O."""
+    """Check the arguments of a call. ``InvalidArgument`` before any I/O."""
     if rows is not None and take is not None:
         raise ConfigInvalid("rows= and take= exclude each other", operation="scan", path=path)
     if columns is not None:

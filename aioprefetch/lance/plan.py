@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class PlannedPage:
     """The reads of one page of a top-level field, needed from row ``row`` of the file on.
 
-    ``is_indirect``: their content decides on further reads (the bytes of some strings, the items of some lists), which
-    a plan cannot name.
+    ``is_indirect`` says that their contents decide on further reads (the bytes of some strings, the items of some
+    lists), which a plan cannot know.
     """
 
     column: str
@@ -40,7 +40,7 @@ class PlannedPage:
 class FilePlan:
     """One file of a scan. ``pages`` are in the order of scheduling, ``requests`` in the order in which they are sent.
 
-    The tail of the file is not requested again, so its pages are in no request.
+    Pages in the tail of the file are in no request, since the tail is already in memory.
     """
 
     path: str
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Distinct rows that are read."""
+        """The number of distinct rows to read."""
         return sum(file.rows for file in self.files)
 
     @property
@@ -71,12 +71,12 @@ class Plan:
 
     @property
     def projected_bytes(self) -> int:
-        """Bytes of the pages' reads, each counted as often as it is read."""
+        """The bytes of the pages' reads. A byte of several reads counts for each."""
         return sum(end - start for file in self.files for page in file.pages for start, end in page.ranges)
 
     @property
     def requested_bytes(self) -> int:
-        """Bytes of the requests, gaps included."""
+        """The bytes of the requests, including gaps."""
         return sum(end - start for _, start, end in self.requests)
 
     @property
@@ -100,7 +100,7 @@ class PlanningIo:
         return PlannedRead()
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Count the follow-up and drop it."""
+        """Count the follow-up without running it."""
         work.close()
         self.spawned += 1
 
@@ -123,10 +123,10 @@ class PlannedRead:
         return self.views
 
     async def arrive(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: the read never arrives."""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the read holds no memory."""
 
 
 async def plan(
@@ -139,10 +139,12 @@ async def plan(
     gap_bytes: int | None = None,
     request_bytes_max: int | None = None,
 ) -> Plan:
-    """The reads beyond metadata of ``scan`` with the same arguments: to warm a cache, or to be shown.
+    """The reads of ``scan`` with the same arguments, without those of metadata.
 
-    Reads the metadata of the file, or of every file of the dataset that holds wanted rows. Requests are those of a
-    scan with memory for all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
+    Useful to warm a cache or to show a scan.
+
+    Reads the metadata of the file, or of the files of the dataset that hold wanted rows. The requests are those of a
+    scan whose budget holds all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
     """
     request = scan_request(
         path, columns=columns, rows=rows, take=take, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max
@@ -167,14 +169,14 @@ def _file_plan(part: TablePart, columns: FileColumns, names: Sequence[str], serv
     order = sorted(columns.columns)
     noting = [_Noting(columns.columns[index][0], names[index], io) for index in order]
     pages = tuple(page for line in scan_lines(noting, io, part.rows) for _, page in line.pages)
-    needed = [one for _, ranges in sorted(io.submitted, key=itemgetter(0)) for one in ranges]
-    missing = [one for one in needed if file.pinned.resident(*one) is None]
+    needed = [span for _, ranges in sorted(io.submitted, key=itemgetter(0)) for span in ranges]
+    missing = [span for span in needed if file.pinned.resident(*span) is None]
     requests = plan_requests(missing, gap_bytes=service.gap_bytes, request_bytes_max=service.request_bytes_max)
     return FilePlan(file.path, file.size, file.version, part.rows, pages, tuple(requests))
 
 
 class _Noting:
-    """A column whose pages are the ranges that they submitted."""
+    """A column scheduler whose pages are the byte ranges that they submit."""
 
     def __init__(self, inner: ColumnScheduler[Any], name: str, io: PlanningIo) -> None:
         self._inner = inner
@@ -193,7 +195,7 @@ class _Noting:
         before = self._inner.rows_scheduled
         submitted, spawned = len(self._io.submitted), self._io.spawned
         self._inner.schedule_next(self._io)
-        made = self._io.submitted[submitted:]
-        ranges = tuple(exception for _, several in made for exception in several)
-        row = made[0][0] if made else before
+        submissions = self._io.submitted[submitted:]
+        ranges = tuple(span for _, spans in submissions for span in spans)
+        row = submissions[0][0] if submissions else before
         return PlannedPage(self._name, row, ranges, self._io.spawned > spawned)

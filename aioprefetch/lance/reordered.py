@@ -1,8 +1,8 @@
-"""Rows in another order than the file's: ``take`` of unsorted or repeated row numbers.
+"""Rows in another order than that of the file: a ``take`` of unsorted or repeated row numbers.
 
-The distinct rows are scheduled and read in the order of the file. The first batch needs all of them, since its rows may
-lie anywhere; they are decoded once and stay in memory until the last batch is delivered. Batches with different
-dictionaries are put together here, because Arrow refuses dictionaries that hold a null, as those of 2.0 do.
+The distinct rows are read in the order of the file. The first batch needs all of them, since its rows may lie anywhere.
+They are decoded once and stay in memory until the last batch is delivered. Batches with different dictionaries are
+merged here, because Arrow does not merge dictionaries with a null, which those of version 2.0 have.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from aioprefetch.lance.output import fixed_width, merge_dictionaries
 from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
-# The approximate size of a piece of distinct rows: no column of a piece exceeds what a decoder can build.
+# The approximate size of a decoded group of distinct rows, so that no column of it exceeds the maximum of a buffer.
 _PIECE_BYTES = 128 << 20
 
 
 class ReorderedColumn:
-    """One column in all parts of a scan. It covers no rows of the result until it is finished.
+    """One column in all parts of a scan. No row of the result is scheduled until all rows are.
 
-    Up to then it counts from below zero, so that pages are scheduled in row-major order. Its pages carry the
+    Until then its count is negative and grows, so that pages are scheduled in row-major order. Its pages carry the
     number of their part.
     """
 
@@ -40,18 +40,18 @@ class ReorderedColumn:
 
     @property
     def rows_scheduled(self) -> int:
-        """Negative until all pages are scheduled, then the number of all rows."""
+        """The number of scheduled rows: negative until all pages are scheduled."""
         if self.is_finished:
             return self._rows
         return self._before + self._parts[self._number].rows_scheduled - self._distinct - 1
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last page of the last part was scheduled."""
+        """Whether all pages of all parts are scheduled."""
         return self._number == len(self._parts)
 
     def schedule_next(self, io: PageIo) -> tuple[int, Any]:
-        """The next page, with the number of its part."""
+        """Submit the reads of the next page; returns it with the number of its part."""
         number = self._number
         page = self._parts[number].schedule_next(io)
         self._go_on()
@@ -64,7 +64,7 @@ class ReorderedColumn:
 
 
 class ReorderedRoot:
-    """A ``RootDecoder`` of the ``distinct`` rows of others, part after part, in the order of ``order``.
+    """A ``RootDecoder`` that returns the ``distinct`` rows of the decoders of all parts in the order of ``order``.
 
     ``order`` holds positions among the distinct rows.
     """
@@ -81,28 +81,28 @@ class ReorderedRoot:
         self._fitting_rows = len(order)
 
     def accept(self, column: int, page: tuple[int, Any]) -> None:
-        """A page of a column, behind those that came before."""
+        """Append a scheduled page of a column."""
         number, inner = page
         self._roots[number][0].accept(column, inner)
 
     async def wait(self, rows: int) -> None:
-        """Wait for all of the distinct rows."""
+        """Wait for all distinct rows."""
         if self._decoded is None:
             for root, count in self._roots:
                 await root.wait(count)
 
     def loaded_rows(self, rows_max: int) -> int:
-        """All rows or no row, since the first batch needs all of them."""
+        """All ``rows_max`` rows or none, since the first batch needs all distinct rows."""
         if self._decoded is None and any(root.loaded_rows(count) < count for root, count in self._roots):
             return 0
         return rows_max
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """All rows, since ``wait`` has them all decoded."""
+        """All rows, since ``wait`` loads all of them."""
         return rows
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """All rows if all results together fit; otherwise the number of the largest rows that would fit; at least 1."""
+        """All rows if the whole result fits; otherwise the number of rows that fit in the worst order; at least 1."""
         if self._decoded is None:
             copies = -(-len(self._order) // self._distinct) * len(self._roots)
             fitting = [(root.fitting_rows(count, max(1, batch_bytes // copies)), count) for root, count in self._roots]
@@ -110,7 +110,7 @@ class ReorderedRoot:
         return min(rows, self._fitting_rows)
 
     def drain(self, rows: int) -> DecodeTask:
-        """Take the next ``rows`` rows of the order."""
+        """Take the next ``rows`` rows of the result."""
         if self._decoded is None:
             tasks = [task for root, count in self._roots for task in _drain(root, count)]
             self._decoded = _Decoded(self._schema, tasks)
@@ -131,7 +131,7 @@ class ReorderedRoot:
 
 
 def _drain(root: RootDecoder[Any], rows: int) -> list[DecodeTask]:
-    """All rows of a part, in pieces within Arrow's 32-bit offsets and the memory limit of nulls."""
+    """Drain all rows of a part, in groups within 32-bit offsets and the memory limit of nulls."""
     tasks = []
     while rows:
         fitting = root.fitting_rows(rows, _PIECE_BYTES)
@@ -150,7 +150,7 @@ class _Decoded:
         self._table: pa.Table | None = None
 
     def take(self, positions: RowNumbers) -> pa.RecordBatch:
-        """The rows at those positions, as one batch."""
+        """The rows at ``positions``, as one batch."""
         if not self._schema.names:
             return rows_without_columns(self._schema, len(positions))
         with self._lock:
@@ -162,29 +162,29 @@ class _Decoded:
             raise Unsupported(f"these rows cannot be put in this order: {error}", operation="scan") from error
 
     def release(self) -> None:
-        """Release the pages; safe to call twice."""
+        """Release the pages. May be called repeatedly."""
         tasks, self._tasks = self._tasks, ()
         for task in tasks:
             task.release()
 
 
 def rows_without_columns(schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """A batch of rows without columns: Arrow counts rows by the columns, but takes the length of an empty struct."""
+    """A batch of rows without columns, made from a struct without fields: only that gives Arrow a number of rows."""
     empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
     return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
 
 
 def _nothing() -> None:
-    """Release nothing: only the last batch releases the pages."""
+    """Do nothing: only the last batch releases the pages."""
 
 
 # --- dictionaries -----------------------------------------------------------------------------------------------------
 
 
 def table_of(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """The batches as one table whose columns have one dictionary each, at any depth.
+    """The batches as one table. Each column has one dictionary, at any depth.
 
-    ``Unsupported`` when an index type cannot count the values of all.
+    ``Unsupported`` if an index type cannot count the values of all dictionaries.
     """
     columns = [
         pa.chunked_array(with_one_dictionary([batch.column(index) for batch in batches]), field.type)
@@ -194,7 +194,7 @@ def table_of(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
 
 def with_one_dictionary(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """The same arrays, all of one type, with equal dictionaries. Without dictionaries they are themselves."""
+    """Arrays of one type with equal dictionaries. Arrays without dictionaries are returned unchanged."""
     kind = arrays[0].type if arrays else pa.null()
     if len(arrays) < 2 or not has_dictionary(kind):
         return arrays
@@ -218,7 +218,7 @@ def with_one_dictionary(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
 
 
 def has_dictionary(kind: pa.DataType) -> bool:
-    """Whether a type has a dictionary in a place where it can be exchanged."""
+    """Whether a type has a dictionary that ``with_one_dictionary`` can replace."""
     if pa.types.is_struct(kind):
         return any(has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
     is_list: tuple[Callable[[pa.DataType], bool], ...] = (
@@ -246,7 +246,7 @@ def _renamed(kind: pa.DataType, arrays: Sequence[pa.DictionaryArray]) -> Sequenc
     for array, renamed in zip(arrays, renamings, strict=True):
         indices = array.indices
         numbers = np.asarray(indices.fill_null(0)).view(f"u{width}")
-        # If all rows are null there may be no values to point to.
+        # If all rows are null, the dictionary may be empty.
         moved = renamed[numbers] if len(renamed) else np.zeros(len(numbers), renamed.dtype)
         mask = np.asarray(indices.is_null()) if indices.null_count else None
         new = pa.array(moved.view(kind.index_type.to_pandas_dtype()), kind.index_type, mask=mask)

@@ -1,4 +1,4 @@
-"""The rows of a scan: a range, or row numbers in any order, as sorted ranges that do not overlap.
+"""The rows of a scan: a range or row numbers in any order, as sorted, disjoint ranges.
 
 ``RowRanges`` keeps ranges as arrays, so that a take of thousands of rows is planned without a loop.
 """
@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.int64]
 class RowRanges:
     """Half-open ranges of rows, ascending, disjoint, not empty. Immutable.
 
-    Positions count the rows of all ranges from 0, in order.
+    A position is the number of a row among the rows of all ranges, from 0.
     """
 
     __slots__ = ("_positions", "ends", "rows", "starts")
@@ -35,13 +35,13 @@ class RowRanges:
 
     @classmethod
     def one(cls, start: int, end: int) -> RowRanges:
-        """A single range; no range if it is empty."""
+        """The range ``[start, end)``, or no range if it is empty."""
         pair = [start, end] if end > start else []
         return cls(np.array(pair[:1], np.int64), np.array(pair[1:], np.int64))
 
     @classmethod
     def of(cls, ranges: Sequence[Range]) -> RowRanges:
-        """Ranges that the caller has sorted."""
+        """The ranges of the caller, which are sorted."""
         pairs = np.array(ranges, np.int64).reshape(-1, 2)
         kept = pairs[pairs[:, 1] > pairs[:, 0]]
         return cls(np.ascontiguousarray(kept[:, 0]), np.ascontiguousarray(kept[:, 1]))
@@ -51,12 +51,12 @@ class RowRanges:
 
     @property
     def lengths(self) -> Rows:
-        """Rows of each range."""
+        """The number of rows of each range."""
         return self.ends - self.starts
 
     @property
     def positions(self) -> Rows:
-        """The position of the first row of each range, and behind the last one the number of rows."""
+        """The position of the first row of each range, followed by the number of rows."""
         if self._positions is None:
             positions = np.zeros(len(self.starts) + 1, np.int64)
             np.cumsum(self.ends - self.starts, out=positions[1:])
@@ -64,11 +64,11 @@ class RowRanges:
         return self._positions
 
     def is_whole(self, rows: int) -> bool:
-        """Whether it is all of ``rows`` rows."""
+        """Whether the ranges are all of ``rows`` rows."""
         return len(self.starts) == 1 and self.starts[0] == 0 and self.ends[0] == rows
 
     def row_at(self, position: int) -> int:
-        """The row at a position."""
+        """The number of the row at a position."""
         if len(self.starts) == 1:
             return int(self.starts[0]) + position
         index = int(np.searchsorted(self.positions, position, side="right")) - 1
@@ -99,10 +99,10 @@ RowNumbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Wanted rows of a table: sorted, disjoint, not empty ``[start, stop)``, ``rows`` rows in all.
+    """The wanted rows of a table: ``rows`` rows in sorted, disjoint ranges ``[start, stop)``, none of them empty.
 
-    ``order``: if rows are requested in another order or repeatedly, the positions among the wanted rows in the order of
-    the result; ``None`` if the result is in the order of the table.
+    ``order`` has the position of each row of the result among the wanted rows, if rows are requested in another order
+    or repeatedly. It is ``None`` if the result is in the order of the table.
     """
 
     ranges: tuple[Range, ...]
@@ -113,8 +113,8 @@ class RowSelection:
 def select_rows(rows: object | None, take: object | None, total: int, *, path: str = "") -> RowSelection:
     """The selection of ``rows=(start, stop)`` or ``take=[...]`` in a table of ``total`` rows.
 
-    A range is cut at the end of the table, as a slice is. A row number that the table does not have is
-    ``InvalidRange``, and so are negative and reversed ranges; ``InvalidType`` for other types.
+    A range is cut at the end of the table, as a slice is. ``InvalidRange`` for a row number beyond the table and for
+    negative or reversed ranges; ``InvalidType`` for other types.
     """
     if take is not None:
         if rows is not None:
@@ -126,10 +126,10 @@ def select_rows(rows: object | None, take: object | None, total: int, *, path: s
 
 
 def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
-    """Row numbers from a caller: a list, a range, an array of numpy or Arrow."""
+    """The row numbers of a caller as an array. Takes a list, a range, or an array of numpy or Arrow."""
     try:
         numbers = np.asarray(take)
-    except Exception as error:  # Any error that the array-like of a caller raises.
+    except Exception as error:  # An array-like object of the caller may raise any error.
         raise InvalidType(f"take must be a list of row numbers: {error}", operation="scan", path=path) from error
     if numbers.ndim == 1 and not numbers.size:
         return np.empty(0, np.int64)
@@ -139,7 +139,7 @@ def row_numbers(take: Any, *, path: str = "") -> RowNumbers:
         raise InvalidType(f"take must be a list of integers, not {take!r:.200}", operation="scan", path=path)
     if numbers.dtype == np.uint64 and int(numbers.max()) > np.iinfo(np.int64).max:
         raise InvalidRange(f"there is no row {int(numbers.max())}", operation="scan", path=path)
-    return numbers.astype(np.int64)  # A copy: the caller may change the original before the scan begins.
+    return numbers.astype(np.int64)  # A copy, since the caller may change the original before the scan begins.
 
 
 def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
@@ -156,7 +156,7 @@ def _taken(numbers: RowNumbers, total: int, path: str) -> RowSelection:
 
 
 def runs(numbers: RowNumbers) -> tuple[Range, ...]:
-    """Sorted distinct numbers as ranges of consecutive numbers."""
+    """Sorted, distinct numbers as ranges of consecutive numbers."""
     if not numbers.size:
         return ()
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1

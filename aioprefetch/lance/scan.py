@@ -1,4 +1,4 @@
-"""Scans of Lance files: what the caller means, made into columns for the two loops."""
+"""Scans of Lance files and datasets."""
 
 from __future__ import annotations
 
@@ -41,24 +41,26 @@ def scan(
     Parameters
     ----------
     operator, path
-        A file; or the directory of a dataset, of which the latest version is scanned (``open_dataset`` has others).
-        A path that ends with ``/`` means a directory.
+        A file, or the directory of a dataset, which is scanned at its latest version (``open_dataset`` opens others).
+        A path that ends with ``/`` is a directory.
     columns
-        Names, in the order of the result; ``"a.b"`` is a field of a struct, which comes as a struct with the fields
-        that were named. None at all gives batches that have rows and no columns.
+        Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and gives a struct with the named
+        fields. An empty list gives batches with rows and no columns.
     rows
         ``(start, stop)``, cut at the end of the table like a slice.
     take
-        Row numbers, in any order and as often as wanted: a list, a range, an array of numpy or Arrow. The result has
-        their order. Sorted distinct ones stream; for any other order all rows are held in memory.
+        Row numbers in any order, repeated ones included: a list, a range, or an array of numpy or Arrow. The result has
+        their order. Sorted, distinct numbers stream; for any other order all rows are held in memory.
     batch_rows, batch_bytes, readahead
-        See ``BatchScan``: rows of a batch, bytes of Arrow memory of a batch, batches decoded ahead of the consumer.
+        The rows of a batch, its Arrow memory in bytes, and the number of batches decoded ahead of the consumer
+        (``BatchScan``).
     gap_bytes, request_bytes_max, budget_bytes, slots
-        See ``IoService``: reads that are merged, the largest request, what may be held in memory, requests in flight.
+        The gap up to which reads are merged, the maximum request, the memory for pages, and the requests in flight
+        (``IoService``).
 
     Raises ``InvalidArgument`` at once for invalid arguments. The first batch raises ``NotFound``, ``Unsupported``
-    for a version or an encoding that is not known here, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument``
-    for columns and ``InvalidRange`` for row numbers that the table does not have.
+    for an unknown version or encoding, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument`` for columns and
+    ``InvalidRange`` for row numbers that the table does not have.
     """
     options = batch_options(batch_rows, batch_bytes, readahead, path=path)
     request = scan_request(
@@ -84,7 +86,7 @@ async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
 
 
 async def prepare_scan(operator: Operator, path: str, request: ScanRequest) -> PreparedScan:
-    """The metadata of a file, or of a dataset where ``path`` is its directory, and the columns of its scan."""
+    """Read the metadata of the file or dataset at ``path``, and prepare its scan."""
     table = await find_table(operator, path, request)
     return await prepared_scan(table, request.service(operator, table))
 

@@ -1,10 +1,10 @@
-"""The schema of a Lance file or dataset: fields in a tree, as Arrow fields, and the columns that hold them.
+"""The schema of a Lance file or dataset: a tree of Arrow fields, and the columns that hold them.
 
-A schema is stored as a flat list, parents before their children, each with the id of its parent. Version 2.0 gives a
-column of its own to every struct and list, later versions to leaves alone; a packed struct is one column in both.
+A schema is stored as a flat list of fields, parents first, each with the id of its parent. In version 2.0 every struct,
+list and leaf has a column, in later versions only leaves do. A packed struct is one column in all versions.
 
 A type name is a word with parameters after colons: ``timestamp:us:UTC``, ``fixed_size_list:float:128``. Lists and
-structs take their contents from child fields; for all other types the name says everything.
+structs take their contents from child fields; the names of all other types are complete.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _PLAIN: dict[str, pa.DataType] = {
 _UNITS = ("s", "ms", "us", "ns")
 _INT32_MAX = (1 << 31) - 1
 
-# The maximum depth of fixed-size lists of fixed-size lists of ..., which a name of a few kilobytes could nest.
+# The maximum depth of nested fixed-size lists: a name of a few kilobytes could nest thousands.
 _TYPE_DEPTH_MAX = 32
 
 
 def arrow_type(name: str, *, path: str = "", depth: int = 0) -> pa.DataType:
-    """The type that a name stands for by itself, which excludes ``list``, ``struct`` and ``map``.
+    """The Arrow type of a type name, other than ``list``, ``struct`` and ``map``.
 
     ``Unsupported`` for an unknown type, ``UntrustedMetadata`` for impossible parameters.
     """
@@ -150,7 +150,7 @@ _LISTS = ("list", "large_list", "list.struct", "large_list.struct")
 _PACKED_KEYS = ("packed", "lance-encoding:packed")
 _BLOB_KEY = "lance-encoding:blob"
 
-# The maximum depth of fields, beyond any real schema; each level is a level of Python's stack.
+# The maximum depth of fields, far above real schemas: each level takes a level of Python's stack.
 _DEPTH_MAX = 64
 
 
@@ -175,14 +175,14 @@ class Field:
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is a struct whose rows are stored one after the other, in one column."""
+        """Whether it is a struct that is stored row by row in one column."""
         return self.logical_type == "struct" and any(
             self.metadata.get(key, b"").lower() == b"true" for key in _PACKED_KEYS
         )
 
     @property
     def is_blob(self) -> bool:
-        """Whether its values lie outside the pages, which hold their positions."""
+        """Whether its values lie outside the pages, which hold only descriptors."""
         return self.metadata.get(_BLOB_KEY, b"").lower() == b"true"
 
     @property
@@ -204,11 +204,11 @@ class Field:
         """Whether a file of ``version`` keeps the whole field in one column."""
         if self.is_packed or not self.children:
             return True
-        # A fixed-size list of structs: later versions treat it as any other list.
+        # Later versions store a fixed-size list of structs like any other list.
         return version == (2, 0) and not (self.is_struct or self.is_list or self.is_map)
 
     def with_children(self, children: Sequence[Field]) -> Field:
-        """A copy with other children, and the Arrow type of those."""
+        """A copy with other children and the matching Arrow type."""
         arrow = _arrow_field(self.name, self.logical_type, self.nullable, self.metadata, children, "")
         return replace(self, children=tuple(children), arrow=arrow)
 
@@ -221,7 +221,7 @@ def walk(fields: Sequence[Field]) -> Iterator[Field]:
 
 
 def build_fields(rows: Sequence[Parsed], *, path: str = "") -> tuple[Field, ...]:
-    """The tree of a stored schema, without columns. ``UntrustedMetadata`` for rows that are not a tree."""
+    """Build the tree of a stored schema, without columns. ``UntrustedMetadata`` if the rows are not a tree."""
     children: dict[int, list[Parsed]] = {-1: []}
     for row in rows:
         parent, identity = row.get("parent_id", 0), row.get("id", 0)
@@ -284,7 +284,7 @@ def _only_child(logical_type: str, children: Sequence[Field], path: str) -> Fiel
 
 
 def number_columns(fields: Sequence[Field], version: tuple[int, int], first: int = 0) -> tuple[tuple[Field, ...], int]:
-    """The fields with their columns in a file of ``version``, and the index behind the last column."""
+    """The fields with their columns in a file of ``version``, and the index after the last column."""
     numbered: list[Field] = []
     column = first
     for member in fields:
@@ -308,11 +308,11 @@ def arrow_schema(fields: Sequence[Field], metadata: Mapping[str, bytes] | None =
 
 
 def project(fields: Sequence[Field], columns: object | None, *, path: str = "") -> tuple[Field, ...]:
-    """The fields that ``columns`` names, in its order; all of them for ``None``.
+    """The fields named by ``columns``, in that order; all fields for ``None``.
 
-    ``"a.b"`` is field ``b`` of struct ``a``: the result has ``a`` with the children that were named, in the order of
-    the schema. A name that comes twice counts once. ``InvalidArgument`` for a name that is not there, with those that
-    are; ``InvalidType`` for what is no list of names.
+    ``"a.b"`` is field ``b`` of struct ``a``: the result has ``a`` with its named children, in the order of the schema.
+    A repeated name counts once. ``InvalidArgument`` for an unknown name lists the known ones. ``InvalidType`` if
+    ``columns`` is not a list of names.
     """
     if columns is None:
         return tuple(fields)
@@ -332,7 +332,7 @@ def _split(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _prune(field: Field, wanted: set[tuple[str, ...]], name: str, path: str) -> Field:
-    """A field with its wanted descendants; the empty path stands for all of them."""
+    """A field with its wanted descendants. The empty path stands for all of them."""
     if () in wanted:
         return field
     children = {child.name: child for child in field.children} if field.is_struct else {}
@@ -349,8 +349,8 @@ def _prune(field: Field, wanted: set[tuple[str, ...]], name: str, path: str) -> 
     return field.with_children(kept)
 
 
-def _unknown(name: str, known: Iterable[str], path: str) -> InvalidArgument:
-    names = list(known)
+def _unknown(name: str, field_names: Iterable[str], path: str) -> InvalidArgument:
+    names = list(field_names)
     shown = ", ".join(names[:50]) + (", ..." if len(names) > 50 else "") if names else "none"
     return InvalidArgument(f"there is no column {name!r}; there are: {shown}", operation="scan", path=path)
 

@@ -1,22 +1,28 @@
-"""The protobuf wire format, read by tables: no generated code, no protobuf package.
+"""A parser of the protobuf wire format, driven by tables instead of generated code.
 
-A ``MessageTable`` says what a message's field numbers mean. ``parse`` gives a plain ``dict`` that holds what was
-present, under the names of the table: ``parsed.get("rows", 0)`` is how a default is said. Every length is checked
-against the bytes at hand before anything is made of it, so what a parse can take is bounded by its input.
+A ``MessageTable`` defines the fields of a message. ``parse`` returns a ``dict`` of the present fields under their names
+in the table; callers give defaults, as in ``parsed.get("rows", 0)``. Every length is checked against the input before
+it is used, so the memory of a parse is bounded by its input.
+
+An ``EncodingTree`` is a table for the trees of encodings in the metadata of pages. An encoding is a message of
+alternatives, and an alternative may hold other encodings. A row of the table is one alternative: its number, its name,
+its fields, and the class or function that takes the values of the fields in order. Trees are read strictly: an unknown
+alternative or field raises ``Unsupported`` with its name, since skipping it would decode wrong values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 
 Kind = Literal["uint", "int", "bool", "bytes", "text", "message", "map", "fixed64", "fixed32"]
 Parsed = dict[str, Any]
+T = TypeVar("T")
 
-# The maximum depth of messages: far above real schemas and encodings, far below the limit of Python's stack.
+# The maximum depth of messages: far above real schemas and encodings, far below Python's recursion limit.
 DEPTH_MAX = 100
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -39,8 +45,8 @@ class FieldRule:
     """One field of a message.
 
     ``kind``: ``uint`` is a varint of up to 64 bits, ``int`` the same as a signed number (negative ones take 10 bytes),
-    ``bytes`` and ``text`` are themselves, ``message`` needs ``table``, ``map`` is ``map<string, bytes>``. What is
-    ``repeated`` becomes a list; repeated numbers may be packed or not.
+    ``text`` is UTF-8, ``message`` needs ``table``, and ``map`` is ``map<string, bytes>``. A ``repeated`` field becomes
+    a list; repeated numbers may be packed or not.
     """
 
     name: str
@@ -51,7 +57,7 @@ class FieldRule:
 
 @dataclass(slots=True, eq=False)
 class MessageTable:
-    """The fields of a message by number. ``rules`` may be filled later, for messages that hold themselves."""
+    """The fields of a message by number. ``rules`` of recursive messages are filled later."""
 
     name: str
     rules: dict[int, FieldRule] = field(default_factory=dict)
@@ -70,18 +76,18 @@ def message(name: str, table: MessageTable, *, repeated: bool = False) -> FieldR
 def parse(
     table: MessageTable, data: bytes | memoryview, *, path: str = "", strict: bool = False, depth: int = 0
 ) -> Parsed:
-    """The fields of a message by name.
+    """Parse a message into its fields by name.
 
-    Of a singular field that comes twice the last one counts. A field that the table does not know is skipped; with
-    ``strict`` it is ``Unsupported``, which names message and number, also in the messages within: for encodings, where
-    skipping a field would mean decoding something else. Anything that is no message of this kind is
-    ``UntrustedMetadata``. ``path`` is for the errors.
+    The last occurrence of a singular field counts. Unknown fields are skipped, unless ``strict``: then they are
+    ``Unsupported``, in nested messages too, with the message and the number. Encodings are parsed strictly, since
+    skipping a field would decode wrong values. ``UntrustedMetadata`` if the bytes are not such a message. ``path`` is
+    named in errors.
     """
     if depth > DEPTH_MAX:
         raise _broken(table, f"messages are nested more than {DEPTH_MAX} deep", path)
     parsed: Parsed = {}
     if not isinstance(data, bytes):
-        data = bytes(data)  # Indexing bytes is faster than indexing a view.
+        data = bytes(data)  # Indexing bytes is faster than indexing a memoryview.
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(table, data, position, end, path)
@@ -103,7 +109,7 @@ def parse(
 
 
 def _varint(table: MessageTable, data: bytes | memoryview, position: int, end: int, path: str) -> tuple[int, int]:
-    if position < end and data[position] < 0x80:  # Most numbers are small.
+    if position < end and data[position] < 0x80:  # The fast path of small numbers, which most are.
         return data[position], position + 1
     value = shift = 0
     while position < end:
@@ -121,7 +127,7 @@ def _varint(table: MessageTable, data: bytes | memoryview, position: int, end: i
 def _span(
     table: MessageTable, data: bytes | memoryview, position: int, end: int, wire_type: int, path: str
 ) -> tuple[int, int]:
-    """Start and end of the bytes of a field that is not a varint."""
+    """The start and the end of the content of a field that is not a varint."""
     if wire_type == _LENGTH:
         size, position = _varint(table, data, position, end, path)
     elif wire_type == _FIXED64:
@@ -209,9 +215,11 @@ def _map_entry(value: bytes | memoryview, path: str, depth: int) -> tuple[str, b
 
 
 def one_of(parsed: Mapping[str, Any], table: MessageTable, *, path: str = "") -> tuple[str, Any]:
-    """Name and value of the member of a message of alternatives. ``UntrustedMetadata`` unless it has exactly one.
+    """The name and the value of the member of a message of alternatives.
 
-    Parse with ``strict``: an unknown alternative is ``Unsupported`` already there.
+    ``UntrustedMetadata`` unless it has exactly one.
+
+    The message must be parsed with ``strict``, so that an unknown alternative is ``Unsupported``.
     """
     if len(parsed) != 1:
         members = "none" if not parsed else " and ".join(parsed)
@@ -221,3 +229,95 @@ def one_of(parsed: Mapping[str, Any], table: MessageTable, *, path: str = "") ->
 
 def _broken(table: MessageTable, what: str, path: str) -> UntrustedMetadata:
     return UntrustedMetadata(f"the {table.name} message is damaged: {what}", path=path)
+
+
+# --- trees of encodings -----------------------------------------------------------------------------------------------
+
+_DEFAULTS: dict[str, Any] = {"bool": False, "bytes": b"", "text": "", "message": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Alternative(Generic[T]):
+    fields: Collection[FieldRule]
+    make: Callable[..., T]
+    convert: Mapping[str, Callable[[Any], Any]]
+    optional: Collection[str]
+    refused: Collection[str]
+
+
+class EncodingTree(MessageTable, Generic[T]):
+    """A message of alternatives, each of which becomes a ``T``.
+
+    ``refusal`` is the error text for an unsupported alternative; ``{}`` in it is replaced by the alternative's name.
+    """
+
+    def __init__(self, name: str, refusal: str) -> None:
+        super().__init__(name)
+        self._refusal = refusal
+        self._alternatives: dict[str, _Alternative[T]] = {}
+
+    def add(
+        self,
+        number: int,
+        name: str,
+        make: Callable[..., T],
+        fields: Mapping[int, FieldRule] | None = None,
+        *,
+        convert: Mapping[str, Callable[[Any], Any]] | None = None,
+        optional: Collection[str] = (),
+        refused: Collection[str] = (),
+    ) -> None:
+        """Add an alternative. ``make`` takes the values of ``fields`` in order; encodings among them are trees.
+
+        ``convert`` maps names of fields to functions that convert their values. An absent field has the default of its
+        type, or ``None`` if it is ``optional``; an absent encoding that is not optional is ``UntrustedMetadata``. The
+        presence of a field in ``refused`` is ``Unsupported``.
+        """
+        fields = fields or {}
+        self.rules[number] = message(name, MessageTable(name, dict(fields)))
+        self._alternatives[name] = _Alternative(tuple(fields.values()), make, convert or {}, optional, refused)
+
+    def delegate(self, number: int, name: str, tree: EncodingTree[T]) -> None:
+        """Add an alternative that is itself a message of alternatives, read by ``tree``."""
+        self.rules[number] = message(name, tree)
+
+    def refuse(self, number: int, name: str) -> None:
+        """Add an alternative of the format that is not supported."""
+        self.rules[number] = FieldRule(name, "bytes")
+
+    def read(self, data: bytes) -> T:
+        """Parse the tree of a serialized message.
+
+        ``Unsupported`` names an unsupported alternative or field. ``UntrustedMetadata`` if the bytes are not a message.
+        """
+        return self.build(parse(self, data, strict=True))
+
+    def build(self, parsed: Parsed) -> T:
+        """The tree of a parsed message. Raises as ``read`` does."""
+        name, content = one_of(parsed, self)
+        alternative = self._alternatives.get(name)
+        if alternative is not None:
+            return alternative.make(*_values(name, alternative, content))
+        for rule in self.rules.values():
+            if rule.name == name and isinstance(rule.table, EncodingTree):
+                tree: EncodingTree[T] = rule.table
+                return tree.build(content)
+        raise Unsupported(self._refusal.format(name))
+
+
+def _values(name: str, alternative: _Alternative[Any], content: Parsed) -> Iterator[Any]:
+    for rule in alternative.fields:
+        if rule.name in alternative.refused:
+            if content.get(rule.name, False) is not False:
+                raise Unsupported(f"{name} with a field {rule.name} is not supported")
+        elif rule.name not in content and rule.name in alternative.optional:
+            yield None
+        elif not isinstance(rule.table, EncodingTree):
+            value = content.get(rule.name, () if rule.repeated else _DEFAULTS.get(rule.kind, 0))
+            yield alternative.convert[rule.name](value) if rule.name in alternative.convert else value
+        elif rule.repeated:
+            yield tuple(rule.table.build(child) for child in content.get(rule.name, ()))
+        elif rule.name in content:
+            yield rule.table.build(content[rule.name])
+        else:
+            raise UntrustedMetadata(f"{name} without the encoding of its {rule.name}")

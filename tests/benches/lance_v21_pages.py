@@ -49,7 +49,7 @@ def decode_first_pages(file: LanceFile, data: bytes, ranges: Sequence[Range], la
     """Rows of the first page of every leaf of the only field, with these layouts instead of the stored ones."""
     memory, wanted = memoryview(data), RowRanges.of(ranges)
     field = file.fields[0]
-    segments = []
+    decoded_parts = []
     for leaf, layout in zip(assembly.leaves(field), layouts, strict=True):
         page = file.column(leaf.columns.start).pages[0]
         scheduler = page_scheduler(parse_layout(layout, page.type_url), page.rows, page.buffers)
@@ -58,8 +58,8 @@ def decode_first_pages(file: LanceFile, data: bytes, ranges: Sequence[Range], la
             more = scheduler.follow_up(wanted, reads)
             assert all(0 <= start <= end <= len(data) for start, end in more)
             reads += [memory[start:end] for start, end in more]
-        segments.append(scheduler.decoder(wanted, iter(reads)).segments(0, wanted.rows, wanted.rows))
-    return assembly.assemble_field(field, wanted.rows, iter(segments))
+        decoded_parts.append(scheduler.decoder(wanted, iter(reads)).decoded_parts(0, wanted.rows, wanted.rows))
+    return assembly.assemble_field(field, wanted.rows, iter(decoded_parts))
 
 
 def plain(table: pa.Table) -> pa.Table:

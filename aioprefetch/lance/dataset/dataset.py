@@ -26,14 +26,15 @@ from aioprefetch.scheduler.pinned_file import PinnedFile
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
 
-# The number of deletion files that are read concurrently, if a manifest does not state their rows.
+# The number of deletion files that are read concurrently if the manifest does not state their numbers of rows.
 _DELETION_READS = 16
 
 
 class LanceDataset:
-    """One version of a dataset; later versions do not change it. Made by ``open_dataset``.
+    """One version of a dataset, which later versions do not change. ``open_dataset`` makes it.
 
-    It holds only metadata (also of the files it read last), and need not be closed. It may be used on any loop.
+    It holds metadata (of the dataset and the last used files), and need not be closed. It may be used on any event
+    loop.
     """
 
     def __init__(self, operator: Operator, path: str, manifest: Manifest, living_rows: Sequence[int]) -> None:
@@ -62,11 +63,11 @@ class LanceDataset:
         return self._manifest.fragments
 
     def count_rows(self) -> int:
-        """Rows without deleted ones. No I/O."""
+        """The number of rows, without deleted ones. No I/O."""
         return sum(self._living_rows)
 
     async def versions(self) -> list[DatasetVersion]:
-        """All versions that the store holds now, oldest first: one listing."""
+        """All versions in the store, oldest first, by one listing."""
         return await list_versions(self._operator, _base(self.path))
 
     def scan(
@@ -85,9 +86,9 @@ class LanceDataset:
     ) -> BatchScan:
         """The record batches of the dataset, fragment by fragment; a plain call without I/O.
 
-        Arguments and errors are those of ``aioprefetch.lance.scan``. Rows are counted over all fragments without the
-        deleted ones. No batch spans two fragments, unless ``take`` asks for another order than theirs. A column that
-        a fragment does not have is null there.
+        Arguments and errors are those of ``aioprefetch.lance.scan``. Row numbers count the rows of all fragments
+        without deleted ones. No batch spans two fragments, unless ``take`` asks for another order. A column is null for
+        the rows of a fragment that lacks it.
         """
         options = batch_options(batch_rows, batch_bytes, readahead, path=self.path)
         request = scan_request(
@@ -112,7 +113,7 @@ class LanceDataset:
         return await self.scan(**options).read_all()
 
     async def take(self, indices: Any, **options: Any) -> pa.Table:
-        """The rows with those numbers, in their order: ``read_table(take=indices)``."""
+        """The rows with the numbers ``indices``, in that order: ``read_table(take=indices)``."""
         return await self.read_table(take=indices, **options)
 
     def table(self, request: ScanRequest) -> TableScan:
@@ -126,16 +127,16 @@ class LanceDataset:
 
         schema = arrow_schema(fields, self._manifest.schema_metadata)
         sizes = [file.size for fragment in self._manifest.fragments for file in fragment.files]
-        known = sum(size for size in sizes if size is not None)
-        wanted_bytes = None if None in sizes else known * selection.rows // max(self.count_rows(), 1)
+        stated_bytes = sum(size for size in sizes if size is not None)
+        wanted_bytes = None if None in sizes else stated_bytes * selection.rows // max(self.count_rows(), 1)
         return TableScan(schema, selection.rows, selection.order, parts, wanted_bytes)
 
 
 async def open_dataset(operator: Operator, path: str, version: int | None = None) -> LanceDataset:
     """The dataset in the directory ``path``, at its latest version or at ``version``.
 
-    Costs one page of a listing, unless ``version`` is given, and one GET. ``NotFound`` when there is no dataset or
-    no such version, ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
+    Costs one GET and, without ``version``, one page of a listing. ``NotFound`` if the dataset or the version does
+    not exist, ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
     A cancelled call leaves nothing behind.
     """
     base = _base(path)
@@ -169,7 +170,7 @@ async def _read_manifest(operator: Operator, base: str, listed: DatasetVersion) 
 
 
 async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
-    """The manifest of a given version, under the names that it may have."""
+    """The manifest of a version, found under one of its possible names."""
     for path in manifest_paths(base, version):
         with suppress(NotFound):
             return await _read_manifest(operator, base, DatasetVersion(version=version, path=path))
@@ -177,7 +178,7 @@ async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
 
 
 async def _living_rows(operator: Operator, fragment: Fragment, room: asyncio.Semaphore) -> int:
-    """The number of living rows of a fragment; old manifests do not state the number of deleted rows."""
+    """The number of living rows of a fragment. Old manifests do not state the number of deleted rows."""
     file = fragment.deletion_file
     if file is None:
         return fragment.rows
@@ -188,5 +189,5 @@ async def _living_rows(operator: Operator, fragment: Fragment, room: asyncio.Sem
 
 
 def _base(path: str) -> str:
-    """The directory of a dataset as the beginning of a path."""
+    """The directory of a dataset as a prefix of paths."""
     return f"{path.rstrip('/')}/" if path.strip("/") else ""

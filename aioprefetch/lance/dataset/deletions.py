@@ -1,9 +1,9 @@
-"""Deleted rows of a fragment, and the places of its living rows.
+"""The deleted rows of a fragment, and the positions of its living rows.
 
 A deletion file is an Arrow file or a Roaring bitmap in its portable form (RoaringFormatSpec): a set of 32-bit numbers,
-in containers of numbers with the same upper half. It is a cookie, a table of (upper half, count - 1), offsets of the
-containers (absent for a few containers if some are runs), and the containers: sorted 16-bit numbers, a bitmap of
-8 KiB, or runs of (first, length - 1).
+in containers of numbers with the same upper half. The layout is a cookie, a table of (upper half, count - 1), the
+offsets of the containers (absent for a few containers if some are runs), and the containers: sorted 16-bit numbers, a
+bitmap of 8 KiB, or runs of (first, length - 1).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Bitmap:
         if np.any(table[1:, 0] <= table[:-1, 0]):
             raise ValueError("its containers are out of order")
         if not with_runs or count >= _OFFSETS_ALWAYS_FROM:
-            self._take(4 * count)  # The offsets of containers are redundant: the containers follow one another.
+            self._take(4 * count)  # The offsets of containers are redundant, since containers are adjacent.
         parts = [
             (np.uint32(int(key) << 16) | self._container(int(size) + 1, bool(with_runs and flags[index])))
             for index, (key, size) in enumerate(table)
@@ -75,10 +75,10 @@ class _Bitmap:
             return self._runs(size)
         if size > _ARRAY_MAX:
             bits = np.unpackbits(np.frombuffer(self._take(_BITMAP_BYTES), np.uint8), bitorder="little")
-            found = np.flatnonzero(bits)
-            if len(found) != size:
-                raise ValueError(f"a container holds {len(found)} numbers where {size} are due")
-            return found.astype(np.uint32)
+            positions = np.flatnonzero(bits)
+            if len(positions) != size:
+                raise ValueError(f"a container holds {len(positions)} numbers where {size} are due")
+            return positions.astype(np.uint32)
         numbers = np.frombuffer(self._take(2 * size), "<u2").astype(np.uint32)
         if np.any(numbers[1:] <= numbers[:-1]):
             raise ValueError("the numbers of a container are out of order")
@@ -106,7 +106,7 @@ class _Bitmap:
         return view
 
 
-# From this number of deleted rows on, the search for their places takes milliseconds, and runs on another thread.
+# From this number of deleted rows on, the search for their positions takes milliseconds and runs on another thread.
 THREAD_ROWS_MIN = 20_000
 
 
@@ -132,7 +132,7 @@ def _parsed(data: bytes, *, is_bitmap: bool, path: str) -> RowNumbers:
 
 
 def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:
-    """The numbers of an Arrow file with one column of them. ``UntrustedMetadata`` for other bytes."""
+    """The numbers in an Arrow file with one column of numbers. ``UntrustedMetadata`` for other bytes."""
     try:
         table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
         if table.num_columns != 1 or not pa.types.is_uint32(table.schema.types[0]):
@@ -148,10 +148,10 @@ def parse_arrow(data: bytes, *, path: str = "") -> RowNumbers:
 
 
 def physical_ranges(living: Sequence[Range], deleted: RowNumbers) -> tuple[Range, ...]:
-    """The physical ranges of rows that are counted without deleted rows. Both are sorted and disjoint."""
+    """Ranges of living rows (counted without deleted rows) as ranges of physical rows. Both are sorted and disjoint."""
     if not deleted.size or not living:
         return tuple(living)
-    before = deleted - np.arange(len(deleted))  # How many living rows lie before each deleted one.
+    before = deleted - np.arange(len(deleted))  # The number of living rows before each deleted row.
     edges = np.asarray(living, np.int64)
     starts = edges[:, 0] + np.searchsorted(before, edges[:, 0], "right")
     stops = edges[:, 1] + np.searchsorted(before, edges[:, 1] - 1, "right")

@@ -1,7 +1,7 @@
-"""Fragments as parts of a scan: the files that hold the wanted fields, and the wanted rows.
+"""Fragments as parts of a scan: the files with the wanted fields, and the wanted rows.
 
-The metadata of files is kept from one scan to the next, since takes of a few rows would mostly read it again. Columns
-that a fragment lacks because they were added later are nulls, without any I/O.
+The metadata of files is kept for later scans, since a take of a few rows would mostly read metadata again. Columns that
+were added after a fragment was written are null in it, without any I/O.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-# Files hold their tail each, mostly 64 KiB; lists of deleted rows are mostly smaller.
+# The maximum number of kept files. Each holds its tail, mostly 64 KiB; lists of deleted rows are mostly smaller.
 _KEPT_MAX = 128
 
 
 class OpenFiles:
-    """The last used files and lists of deleted rows of one dataset. Written files never change.
+    """The last used files and lists of deleted rows of one dataset. Files of a dataset never change.
 
-    Files belong to the runtime that opened them: on another loop they are opened again, and replace those of the first.
+    Files belong to the runtime that opened them. On another event loop they are opened again and replace the first
+    ones.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -54,7 +55,7 @@ class OpenFiles:
         self._deletions: OrderedDict[int, RowNumbers] = OrderedDict()
 
     async def file(self, wanted: DataFile) -> LanceFile:
-        """A data file, by one request unless it is kept."""
+        """An open data file, by one request unless it is kept."""
         runtime = self._operator.runtime()
         owner, files = self._files
         if owner is not runtime:
@@ -65,7 +66,7 @@ class OpenFiles:
         return held
 
     async def deletions(self, fragment: Fragment) -> RowNumbers:
-        """The deleted rows of a fragment, ascending; by one request unless there are none or they are kept."""
+        """The deleted rows of a fragment, ascending; by one request unless it has none or they are kept."""
         if (held := self._deletions.get(fragment.id)) is None:
             held = await read_deletions(self._operator, fragment)
         if fragment.deletion_file is not None:
@@ -73,28 +74,28 @@ class OpenFiles:
         return held
 
     async def run(self, work: Callable[[], T], *, rows: int) -> T:
-        """The result of work on ``rows`` deleted rows, on another thread if these are many."""
+        """The result of work on ``rows`` deleted rows, done on another thread if the number is large."""
         return work() if rows < THREAD_ROWS_MIN else await self._operator.runtime().run_blocking(work)
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    """Keep a value as the last used, and drop the least recently used beyond the maximum."""
+    """Keep a value as the most recently used, and drop the least recently used one beyond the maximum."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _KEPT_MAX:
         kept.popitem(last=False)
 
 
-# The number of fragments whose metadata is read ahead of the scheduling loop.
+# The number of fragments whose metadata is read ahead of scheduling.
 _FRAGMENTS_AHEAD = 8
 
-# The maximum number of fragments between scheduling and decoding: no budget counts the memory of their metadata.
+# The maximum number of fragments between scheduling and decoding, since no budget counts the memory of their metadata.
 _FRAGMENTS_OPEN_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFragment:
-    """A fragment, the ``rank`` of its place in the dataset, and its wanted rows, counted without deleted ones."""
+    """A fragment with its wanted rows, counted without deleted ones. ``rank`` is its position in the dataset."""
 
     rank: int
     fragment: Fragment
@@ -104,7 +105,7 @@ class WantedFragment:
 def wanted_fragments(
     fragments: Sequence[Fragment], living_rows: Sequence[int], ranges: Sequence[Range]
 ) -> list[WantedFragment]:
-    """The fragments that hold rows of ``ranges`` (sorted, disjoint, over the whole dataset), with their share."""
+    """The fragments with rows of ``ranges`` (sorted, disjoint, over the whole dataset), each with its share."""
     starts, stops = [pair[0] for pair in ranges], [pair[1] for pair in ranges]
     wanted: list[WantedFragment] = []
     base = 0
@@ -123,9 +124,9 @@ def wanted_fragments(
 async def fragment_parts(
     files: OpenFiles, wanted: Sequence[WantedFragment], fields: Sequence[Field]
 ) -> AsyncGenerator[TablePart, None]:
-    """The parts of a scan, in order; the metadata of the next ones is read meanwhile.
+    """The parts of a scan, in order. The metadata of the next parts is read ahead.
 
-    It waits while too many parts are open, until ``on_close`` is called.
+    It waits for ``on_close`` of an earlier part while too many are open.
     """
     room = asyncio.Semaphore(_FRAGMENTS_OPEN_MAX)
     opening: deque[asyncio.Task[TablePart]] = deque()
@@ -133,9 +134,9 @@ async def fragment_parts(
     try:
         while opening or waiting:
             while waiting and len(opening) < _FRAGMENTS_AHEAD:
-                one = waiting.popleft()
-                name = f"open fragment {one.fragment.id}"
-                opening.append(asyncio.create_task(_open_part(files, one, fields), name=name))
+                next_fragment = waiting.popleft()
+                name = f"open fragment {next_fragment.fragment.id}"
+                opening.append(asyncio.create_task(_open_part(files, next_fragment, fields), name=name))
             await room.acquire()
             part = await opening[0]
             opening.popleft()
@@ -147,7 +148,7 @@ async def fragment_parts(
 
 
 class _Once:
-    """Releases a place at the first call."""
+    """Releases a place of the semaphore, at the first call only."""
 
     def __init__(self, room: asyncio.Semaphore) -> None:
         self._room: asyncio.Semaphore | None = room
@@ -175,8 +176,8 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     for index, file in zip(files, opened, strict=True):
         positions = [position for position, home in enumerate(homes) if home == index]
         within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
-        made = await read_columns(file, within, ranges)
-        columns.append(FileColumns(file, dict(zip(positions, made, strict=True))))
+        pairs = await read_columns(file, within, ranges)
+        columns.append(FileColumns(file, dict(zip(positions, pairs, strict=True))))
     read_rows = total_length(ranges)
     missing: dict[int, Column] = {
         position: (MissingColumn(read_rows), MissingField(fields[position].arrow.type))
@@ -187,7 +188,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
 
 
 def _living(ranges: Sequence[Range], deleted: RowNumbers) -> tuple[tuple[Range, ...], RowNumbers]:
-    """The rows that are read for living rows, and the positions of the unwanted among them."""
+    """The rows to read for ranges of living rows, and the positions of the unwanted rows among them."""
     return read_through(physical_ranges(ranges, deleted), ranges)
 
 
@@ -202,7 +203,7 @@ async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) 
 
 
 def _home(field: Field, fragment: Fragment) -> int | None:
-    """The index of the file of a fragment that holds a field with its children; ``None`` if there is none."""
+    """The index of the file of a fragment with a field and its children; ``None`` if no file has it."""
     wanted = {inner.id for inner in walk([field])}
     homes = [index for index, file in enumerate(fragment.files) if not wanted.isdisjoint(file.columns)]
     if len(homes) > 1:
@@ -213,7 +214,7 @@ def _home(field: Field, fragment: Fragment) -> int | None:
 
 
 def placed(field: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
-    """A field of the dataset with the columns of it and its children in a file."""
+    """A field of the dataset with its columns and those of its children in a file."""
     if field.is_one_column(file.version):
         index = _column(field, columns, file)
         return replace(field, columns=range(index, index + 1))
@@ -234,7 +235,7 @@ def _column(field: Field, columns: Mapping[int, int], file: LanceFile) -> int:
 
 
 class MissingColumn:
-    """A ``ColumnScheduler`` with one page of all rows that reads nothing."""
+    """A ``ColumnScheduler`` of a missing column: one page of all rows, without reads."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -246,19 +247,19 @@ class MissingColumn:
         return self.rows_scheduled == self._rows
 
     def schedule_next(self, io: PageIo) -> None:
-        """The one page."""
+        """The page of all rows."""
         self.rows_scheduled = self._rows
 
 
 class MissingField:
-    """A ``FieldDecoder`` of nulls."""
+    """A ``FieldDecoder`` of a missing column, which is null."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._row_bits = null_bits(kind)
 
     def accept(self, page: None) -> None:
-        """Do nothing: there are no pages."""
+        """Do nothing: the page is empty."""
 
     def promote(self, rows: int) -> None:
         """Do nothing: there are no reads."""
@@ -273,7 +274,7 @@ class MissingField:
         return (rows * self._row_bits + 7) // 8
 
     def drain(self, rows: int) -> ArrayTask:
-        """The next ``rows`` nulls. ``Unsupported`` for more nulls than a batch may have memory for."""
+        """The next ``rows`` nulls. ``Unsupported`` if they take more memory than a batch may have."""
         check_nulls(self.size_bytes(rows))
         return ArrayTask(decode=lambda: pa.nulls(rows, self._kind))
 

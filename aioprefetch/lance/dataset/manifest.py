@@ -1,4 +1,4 @@
-"""The manifest: what one version of a dataset consists of."""
+"""The manifest, which describes one version of a dataset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRAILER = struct.Struct("<QHH4s")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"LANC"
 
-# Supported or irrelevant reader flags: deletion files, stable row ids, two for writers alone, base paths (refused if a
+# Supported or irrelevant reader flags: deletion files, stable row ids, two flags for writers, base paths (refused if a
 # file uses one), and files of several versions (256: pylance sets it when it appends a file of another version than
 # the dataset's). With any other flag the rows would be wrong.
 _READER_FLAGS_KNOWN = 1 | 2 | 4 | 8 | 16 | 256
@@ -60,7 +60,7 @@ _MANIFEST = MessageTable(
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a fragment. ``columns``: field ids to columns of the file; ``size`` in bytes, if stated."""
+    """A data file of a fragment. ``columns`` maps field ids to columns of the file. ``size`` is in bytes, if stated."""
 
     path: str
     columns: Mapping[int, int]
@@ -69,7 +69,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeletionFile:
-    """The file that lists a fragment's deleted rows. ``rows``: their number, ``None`` if the manifest has none."""
+    """The file with a fragment's deleted rows. ``rows`` is their number; ``None`` if the manifest does not state it."""
 
     path: str
     is_bitmap: bool
@@ -78,7 +78,7 @@ class DeletionFile:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Some rows of a dataset, in one or several files of equally many rows. ``rows`` counts deleted ones too."""
+    """Some rows of a dataset, in one or more files that hold different columns. ``rows`` includes deleted rows."""
 
     id: int
     rows: int
@@ -88,9 +88,11 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version of a dataset: its fields (without columns: each file has its own), metadata and fragments in order.
+    """One version of a dataset: its fields, metadata and fragments.
 
-    ``timestamp_seconds``: when it was committed, in seconds since 1970.
+    Fields have no columns, since each file has its own.
+
+    ``timestamp_seconds`` is the time of the commit, in seconds since 1970.
     """
 
     version: int
@@ -101,7 +103,7 @@ class Manifest:
 
 
 def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
-    """Start and end of the manifest, with its length in front, in its file of ``size`` bytes."""
+    """The start and the end of the manifest in its file of ``size`` bytes; the manifest begins with its length."""
     if len(trailer) < TRAILER.size:
         raise UntrustedMetadata(f"a file of {size} bytes is not a manifest", path=path)
     position, _, _, magic = TRAILER.unpack(trailer[-TRAILER.size :])
@@ -114,7 +116,9 @@ def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
 
 
 def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
-    """The manifest of the dataset in the directory ``base`` (``""`` or ending with ``/``), from its length on.
+    """Parse a manifest, which begins with its length.
+
+    ``base`` is the directory of the dataset, empty or ending with ``/``.
 
     ``UntrustedMetadata`` for a damaged manifest; ``Unsupported`` for unknown features.
     """
@@ -166,7 +170,7 @@ def _data_file(parsed: Parsed, base: str, path: str) -> DataFile:
     fields, indices = parsed.get("fields", ()), parsed.get("column_indices", ())
     if len(fields) != len(indices):
         raise UntrustedMetadata(f"{name} has {len(fields)} fields and {len(indices)} column indices", path=path)
-    # A negative id stands for a field that another file of the fragment holds now; a negative index for no column.
+    # A negative id marks a field that was moved to another file of the fragment, a negative index a missing column.
     columns = {field_id: index for field_id, index in zip(fields, indices, strict=True) if field_id >= 0 and index >= 0}
     return DataFile(f"{base}data/{name}", columns, parsed.get("size") or None)
 

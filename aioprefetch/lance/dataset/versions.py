@@ -1,7 +1,7 @@
-"""Which versions a dataset has, and where their manifests are.
+"""The versions of a dataset, and the paths of their manifests.
 
-Two ways of naming are in use: by the version, and by 2^64 - 1 - version in 20 digits, so that a listing in the order
-of keys begins with the latest one. One page of that listing is enough then.
+Two naming schemes are in use: the version, and the inverted version, 2^64 - 1 - version in 20 digits. With inverted
+names a listing in the order of keys begins with the latest version, so that one page of it suffices.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _INVERTED_DIGITS = 20
 _VERSION_MAX = (1 << 64) - 1
 _HINT_BYTES_MAX = 4096
 
-# The number of versions after the hint that are probed in a store without listing, one request each.
+# The maximum number of versions after the hint that are probed in a store without listing, by one request each.
 _PROBES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetVersion:
-    """One version: its number, and its manifest's path, size in bytes and time of writing, if known."""
+    """One version: its number, and the path of its manifest, with the manifest's size in bytes and time, if known."""
 
     version: int
     path: str
@@ -39,12 +39,12 @@ class DatasetVersion:
 
 
 def manifest_paths(base: str, version: int) -> tuple[str, str]:
-    """The paths that the manifest of a version may have, the usual one first."""
+    """The possible paths of the manifest of a version, the usual one first."""
     return f"{base}_versions/{_VERSION_MAX - version:020d}.manifest", f"{base}_versions/{version}.manifest"
 
 
 def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
-    """The version of an entry of a listing, and whether its name is inverted; ``None`` for other files."""
+    """The version of a listed file, and whether its name is inverted; ``None`` for other files."""
     match = _NAME.fullmatch(entry.path.removeprefix(f"{base}_versions/"))
     if match is None or entry.is_directory:
         return None
@@ -53,19 +53,19 @@ def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
     if number > _VERSION_MAX:
         return None
     version = _VERSION_MAX - number if is_inverted else number
-    found = DatasetVersion(version=version, path=entry.path, size=entry.size, last_modified=entry.last_modified)
-    return found, is_inverted
+    entry_version = DatasetVersion(version=version, path=entry.path, size=entry.size, last_modified=entry.last_modified)
+    return entry_version, is_inverted
 
 
 async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
     """All versions, oldest first, by one listing."""
     async with list_literally(operator, f"{base}_versions/") as entries:
-        found = [version_of(entry, base) async for entry in entries]
-    return sorted((listed[0] for listed in found if listed is not None), key=lambda listed: listed.version)
+        versions = [version_of(entry, base) async for entry in entries]
+    return sorted((listed[0] for listed in versions if listed is not None), key=lambda listed: listed.version)
 
 
 async def latest_version(operator: Operator, base: str) -> DatasetVersion:
-    """The latest version: the first in the listing if names are inverted. ``NotFound`` if there is none."""
+    """The latest version, which is the first in the listing if names are inverted. ``NotFound`` without any version."""
     if not operator.capability.list:
         return await _latest_by_hint(operator, base)
     latest: DatasetVersion | None = None
@@ -84,7 +84,7 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
 
 
 async def _probe(operator: Operator, base: str, version: int) -> DatasetVersion:
-    """One version, by its possible names. ``NotFound`` if it does not exist."""
+    """A version, found under one of its possible names. ``NotFound`` if it does not exist."""
     for path in manifest_paths(base, version):
         try:
             size = (await operator.stat(path)).size
@@ -95,7 +95,7 @@ async def _probe(operator: Operator, base: str, version: int) -> DatasetVersion:
 
 
 async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
-    """The latest version in a store without listing: the one in the dataset's hint, or the last that follows it."""
+    """The latest version in a store without listing: the version in the dataset's hint, or the last one after it."""
     path = f"{base}_versions/latest_version_hint.json"
     try:
         hint = json.loads(await operator.read(path, size=_HINT_BYTES_MAX))["version"]

@@ -1,4 +1,4 @@
-"""Fields of version 2.0: from the columns of a file to Arrow arrays of any type that the version holds."""
+"""Fields of version 2.0: schedulers and decoders for all types that the version supports."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def make_field(
     file: LanceFile, field: Field, ranges: Sequence[Range]
 ) -> tuple[ColumnScheduler[Any], FieldDecoder[Any]]:
-    """Scheduler and decoder of a top-level field of a version 2.0 file, whose columns were loaded.
+    """The scheduler and the decoder of a top-level field of a version 2.0 file. Its columns must be loaded.
 
-    ``ranges`` are wanted rows of the file, sorted and disjoint; rows of the scan are counted over them from 0.
-    ``UntrustedMetadata`` where columns and schema contradict each other, ``Unsupported`` for what is not decoded.
+    ``ranges`` are the wanted rows of the file, sorted and disjoint. Rows of the scan count the wanted rows from 0.
+    ``UntrustedMetadata`` if columns and schema contradict each other, ``Unsupported`` if the field cannot be decoded.
     """
     with blamed_on(field.name, file.path):
         plan = logical_field(file, field)
@@ -37,12 +37,12 @@ def make_field(
 
 
 def logical_field(file: LanceFile, field: Field) -> LogicalField:
-    """The plan of a field and its children. Stateless."""
+    """The stateless plan of a field and its children."""
     kind = field.arrow.type
     if field.is_map:
         raise Unsupported("maps are not supported in version 2.0")
     pages = ColumnPages(file, field.columns.start, kind)
-    is_struct = field.is_struct and not field.is_packed  # Even without children it has a column that says so.
+    is_struct = field.is_struct and not field.is_packed  # A struct without children has a column too.
     if not is_struct and field.is_one_column(file.version):
         return PrimitiveField(pages)
     if field.is_list:

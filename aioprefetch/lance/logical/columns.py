@@ -1,4 +1,4 @@
-"""The pages of one column by their rows, and the decoder of each, made when it is needed first."""
+"""The pages of one column by their rows, and the scheduler of each page, built at first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ColumnPages:
-    """The pages of a column in row order; empty ones are left out. All schedulers of the column share them."""
+    """The pages of a column in row order, without empty ones. All schedulers of the column share them."""
 
     def __init__(self, file: LanceFile, index: int, kind: pa.DataType) -> None:
         self.kind = kind
@@ -41,7 +41,7 @@ class ColumnPages:
         self._item_starts: list[int] = [0]
 
     def check(self, rows: int) -> None:
-        """``UntrustedMetadata`` when rows up to ``rows`` are wanted and the column has fewer."""
+        """Raise ``UntrustedMetadata`` if the column has fewer than ``rows`` rows."""
         if rows > self.rows:
             raise UntrustedMetadata(f"column {self._index} has {self.rows} rows, and row {rows - 1} is wanted")
 
@@ -50,7 +50,7 @@ class ColumnPages:
         return bisect_right(self._starts, row) - 1
 
     def wanted(self, page: int, ranges: RowRanges) -> RowRanges:
-        """The part of ``ranges`` in a page, counted from its first row."""
+        """The part of ``ranges`` in a page, counted from the first row of the page."""
         start = self._starts[page]
         return ranges.within(start, start + self._pages[page].rows)
 
@@ -63,27 +63,27 @@ class ColumnPages:
         return enc.parse_encoding(self._pages[page].encoding, self._pages[page].type_url)
 
     def scheduler(self, page: int) -> PageScheduler | BlobDescriptors:
-        """The scheduler of a page of values. ``UntrustedMetadata`` or ``Unsupported`` by its encoding."""
-        known = self._built.get(page)
-        if known is None:
+        """The scheduler of a page of values. ``UntrustedMetadata`` or ``Unsupported`` for its encoding."""
+        scheduler = self._built.get(page)
+        if scheduler is None:
             encoding, buffers, rows = self.encoding(page), self._buffers(page), self._pages[page].rows
             if self.is_blob:
-                known = blob_scheduler(self.kind, encoding, buffers, rows, self._file.size)
+                scheduler = blob_scheduler(self.kind, encoding, buffers, rows, self._file.size)
             else:
-                known = page_scheduler(self.kind, encoding, buffers, rows)
-            self._built[page] = known
-        return known
+                scheduler = page_scheduler(self.kind, encoding, buffers, rows)
+            self._built[page] = scheduler
+        return scheduler
 
     def list_scheduler(self, page: int) -> StoredEnds:
         """The scheduler of the ends of a page of lists."""
-        known = self._lists.get(page)
-        if known is None:
-            known = list_scheduler(self.encoding(page), self._buffers(page), self._pages[page].rows)
-            self._lists[page] = known
-        return known
+        scheduler = self._lists.get(page)
+        if scheduler is None:
+            scheduler = list_scheduler(self.encoding(page), self._buffers(page), self._pages[page].rows)
+            self._lists[page] = scheduler
+        return scheduler
 
     def first_item(self, page: int) -> int:
-        """The number of items in the pages before this page: the first item of its lists."""
+        """The number of the first item of a page of lists: the number of items in the pages before it."""
         starts = self._item_starts
         while len(starts) <= page:
             starts.append(starts[-1] + self.list_scheduler(len(starts) - 1).content_size)

@@ -1,8 +1,7 @@
-"""A top-level field as the decode loop sees it, and the record of all fields, which is the root of a scan of one file.
+"""The decoder of a top-level field, and the decoder of the record of all fields, which is the root of a scan of a file.
 
-``FieldDecoder`` gives rows of an Arrow array, page by page, after the ``LogicalPageDecoder`` and ``NextDecodeTask`` of
-the format's documentation. All versions of the format share it. The record is the documentation's picture of a whole
-file as one page of ``SimpleStruct`` without nulls.
+``FieldDecoder`` follows ``LogicalPageDecoder`` and ``NextDecodeTask`` of the format's documentation; all versions of
+the format share it. The documentation describes the record of all fields as one page of ``SimpleStruct`` without nulls.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ PageT_contra = TypeVar("PageT_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ArrayTask:
-    """Rows of one field to decode: ``decode`` runs once, on any thread, and uses nothing that the loop may change.
+    """Rows of one field to decode.
 
-    ``spent``: the reads of every page that ends with these rows. They are released when the consumer has dropped the
-    batch. ``is_cheap``: slicing alone, not worth another thread.
+    ``decode`` runs once, on any thread, and shares no mutable state with the event loop.
+
+    ``spent`` are the reads of the pages that end with these rows. They are released when the consumer has dropped the
+    batch. ``is_cheap`` says that decoding is slicing and not worth another thread.
     """
 
     decode: Callable[[], pa.Array]
@@ -33,9 +34,9 @@ class ArrayTask:
 
 
 class FieldDecoder(Protocol[PageT_contra]):
-    """The pages of one field in row order. Stateful: each call is for the *next* rows; belongs to the loop's thread.
+    """The pages of one field in row order. Stateful: each call is for the *next* rows. Not thread-safe.
 
-    ``rows`` never goes beyond the pages that were accepted.
+    ``rows`` never exceeds the rows of the accepted pages.
     """
 
     def accept(self, page: PageT_contra) -> None:
@@ -43,13 +44,13 @@ class FieldDecoder(Protocol[PageT_contra]):
         ...
 
     def promote(self, rows: int) -> None:
-        """Want every read that is known to be needed for the next ``rows`` rows. Does not wait."""
+        """Promote the reads of the next ``rows`` rows, as far as they are planned. Does not wait."""
         ...
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` rows can be drained. Raises the error of a failed read, or bad metadata.
+        """Wait until the next ``rows`` rows can be drained. Raises the error of a failed read or of invalid metadata.
 
-        A cancelled wait leaves everything as it is.
+        A cancelled wait changes nothing.
         """
         ...
 
@@ -58,7 +59,7 @@ class FieldDecoder(Protocol[PageT_contra]):
         ...
 
     def size_bytes(self, rows: int) -> int:
-        """About how much Arrow memory the next ``rows`` rows take, which are loaded. Grows with ``rows``."""
+        """The approximate Arrow memory of the next ``rows`` rows, which are loaded. Grows with ``rows``."""
         ...
 
     def drain(self, rows: int) -> ArrayTask:
@@ -70,14 +71,14 @@ class FieldDecoder(Protocol[PageT_contra]):
         ...
 
 
-# The maximum size of a batch of more than a row: 32-bit offsets of its strings and lists end there.
+# The maximum size of a batch of more than one row, because of 32-bit offsets of strings and lists.
 BATCH_BYTES_MAX = (1 << 31) - 1
 
 
 class RecordRoot:
-    """``RootDecoder`` over the fields of a scan, in the order of ``schema``: a batch is one array of each.
+    """``RootDecoder`` of the fields of a scan, in the order of ``schema``. A batch has one array of each field.
 
-    Without fields its batches have rows and no columns. ``close`` ends with a call of ``on_close``.
+    Without fields, batches have rows and no columns. ``close`` calls ``on_close`` at its end.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class RecordRoot:
         self._row_bits = sum(null_bits(kind) for kind in schema.types)
 
     def accept(self, column: int, page: Any) -> None:
-        """A page of field ``column``, behind those that came before."""
+        """Append a scheduled page of field ``column``."""
         self._fields[column].accept(page)
 
     async def wait(self, rows: int) -> None:
@@ -100,7 +101,7 @@ class RecordRoot:
             await field.wait(rows)
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """The number of rows that may fit, by the types alone: strings and lists count without their content."""
+        """The number of rows that may fit, estimated from the types: strings and lists count without their contents."""
         return max(1, min(rows, batch_bytes * 8 // max(self._row_bits, 1)))
 
     def loaded_rows(self, rows: int) -> int:
@@ -114,16 +115,16 @@ class RecordRoot:
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
         """The number of the next ``rows`` loaded rows that stay within ``batch_bytes``; at least 1.
 
-        Never more than fit into ``BATCH_BYTES_MAX``.
+        Their size never exceeds ``BATCH_BYTES_MAX``.
         """
-        most_bytes = min(batch_bytes, BATCH_BYTES_MAX)
+        bytes_max = min(batch_bytes, BATCH_BYTES_MAX)
         size_bytes = self._size_bytes(rows)
-        if size_bytes <= most_bytes or rows <= 1:
+        if size_bytes <= bytes_max or rows <= 1:
             return rows
         fits, exceeds = 1, rows
-        guess = min(max(2, rows * most_bytes // size_bytes), rows - 1)
+        guess = min(max(2, rows * bytes_max // size_bytes), rows - 1)
         while exceeds - fits > 1:
-            if self._size_bytes(guess) <= most_bytes:
+            if self._size_bytes(guess) <= bytes_max:
                 fits = guess
             else:
                 exceeds = guess
@@ -153,7 +154,7 @@ class RecordRoot:
 
 
 def _record_batch(schema: pa.Schema, tasks: Sequence[ArrayTask], rows: int) -> pa.RecordBatch:
-    if not tasks:  # Arrow counts rows by the columns, but takes the length of a struct without fields.
+    if not tasks:  # Only a struct without fields can give Arrow a number of rows without columns.
         empty = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
         return pa.RecordBatch.from_struct_array(empty).replace_schema_metadata(schema.metadata)
     return pa.RecordBatch.from_arrays([task.decode() for task in tasks], schema=schema)

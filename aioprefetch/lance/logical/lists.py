@@ -1,8 +1,8 @@
-"""Lists of any number of items: a column of ends, and the items in columns of their own, with pages of their own.
+"""Lists of any number of items: a column with the ends of the lists, and other columns with the items.
 
-Which items some lists have is known when their ends have come: an indirect read, whose second half a free task
-schedules. Where all lists of a page are wanted, the page's metadata says which items they have, and all is scheduled
-at once.
+The items of some lists are known only from their ends, which makes the read indirect: a task schedules the items when
+the ends have arrived. If all lists of a page are wanted, the metadata of the page gives the items, and everything is
+scheduled at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aioprefetch.lance.logical.columns import ColumnPages
 from aioprefetch.lance.logical.portions import ListPortion
 from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap, RowProgress
 from aioprefetch.lance.physical.offsets import Ends, StoredEnds
-from aioprefetch.lance.physical.protocols import Piece
+from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
@@ -28,7 +28,7 @@ from aioprefetch.scheduler.pages import PageIo, PendingRead
 
 @dataclass(frozen=True, slots=True)
 class _FollowUpIo:
-    """The reads of a task: those of its first row are the second half of an admitted read."""
+    """The ``PageIo`` of a follow-up task. Reads of its first row are the second step of a read that was admitted."""
 
     io: PageIo
     row: int
@@ -44,8 +44,8 @@ class _FollowUpIo:
         self.io.spawn(work, name=name)
 
 
-class ListPage:
-    """The wanted lists of one page: their ends, and a decoder of their items as soon as these are scheduled."""
+class LoadingListPage:
+    """The wanted lists of one page: their ends and, once the items are scheduled, a decoder of the items."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ListPage:
         io: PageIo,
         row_of: RowMap,
     ) -> None:
-        """``row_of`` counts from the first wanted list of the page, ``first_item`` from the first of the column."""
+        """``row_of`` takes positions among the page's wanted lists; ``first_item`` counts the column's items."""
         self.rows = wanted.rows
         self.items: LogicalDecoder | None = None
         self._field = items
@@ -76,7 +76,7 @@ class ListPage:
 
     @property
     def ends(self) -> Ends:
-        """The ends of the lists, which must have arrived."""
+        """The loaded ends of the lists. Requires ``has_ends``."""
         return self._ends.decoder[0]
 
     @property
@@ -89,13 +89,13 @@ class ListPage:
         return self._ends.is_loaded and self.items is not None
 
     def promote(self, skip: int, rows: int) -> None:
-        """Promote the reads of these lists: a batch waits for them."""
+        """Promote the reads of these lists, since a batch waits for them."""
         self._ends.promote()
         if self.items is None:
             return
         if self._ends.is_loaded:
             self.items.promote(self.item_count(skip, rows))
-        else:  # The exact items are unknown until the ends are loaded: estimate their number.
+        else:  # The number of items is unknown until the ends are loaded, so it is estimated.
             self.items.promote(-(-self._count * (skip + rows) // self.rows))
 
     async def wait(self, skip: int, rows: int) -> None:
@@ -113,7 +113,7 @@ class ListPage:
         return end - start
 
     def loaded_rows(self, skip: int, rows: int) -> int:
-        """The number of the next lists that have arrived with all their items."""
+        """The number of the next lists whose items are all loaded."""
         if not self.has_ends:
             return 0
         assert self.items is not None
@@ -180,7 +180,7 @@ class ListField:
 
 
 class ListScheduler(RowProgress):
-    """The pages of ends that hold wanted lists, in order; their items are scheduled with them or by tasks."""
+    """Schedules the pages with wanted lists, in order. Their items are scheduled with them or by follow-up tasks."""
 
     def __init__(self, field: ListField, ranges: RowRanges, row_of: RowMap) -> None:
         super().__init__(ranges.rows)
@@ -190,30 +190,32 @@ class ListScheduler(RowProgress):
         self._ranges = ranges
         self._row_of = row_of
 
-    def schedule_next(self, io: PageIo) -> ListPage:
+    def schedule_next(self, io: PageIo) -> LoadingListPage:
         """Submit the reads of the next page."""
         first, row_of, pages = self.rows_scheduled, self._row_of, self._field.pages
         index = pages.page_at(self._ranges.row_at(first))
         wanted = pages.wanted(index, self._ranges)
         self.rows_scheduled += wanted.rows
         ends, first_item = pages.list_scheduler(index), pages.first_item(index)
-        return ListPage(ends, wanted, self._field.items, first_item, io, lambda position: row_of(first + position))
+        return LoadingListPage(
+            ends, wanted, self._field.items, first_item, io, lambda position: row_of(first + position)
+        )
 
 
 class ListDecoder:
-    """Pages of lists in row order; each has a decoder of its own items."""
+    """``LogicalDecoder`` of lists. Each page has a decoder of its items."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._width = 8 if pa.types.is_large_list(kind) else 4
-        self._pages: deque[ListPage] = deque()
-        self._taken = 0  # Rows of the first page that were taken.
+        self._pages: deque[LoadingListPage] = deque()
+        self._taken = 0  # The number of rows taken of the first page.
 
-    def accept(self, page: ListPage) -> None:
-        """A page of the scheduler."""
+    def accept(self, page: LoadingListPage) -> None:
+        """Append a page of the scheduler."""
         self._pages.append(page)
 
     def promote(self, rows: int) -> None:
-        """Promote the ends of the next lists, and their items as far as they are known."""
+        """Promote the ends of the next lists, and their items as far as they are scheduled."""
         for page, skip, count in self._spans(rows):
             page.promote(skip, count)
 
@@ -224,7 +226,7 @@ class ListDecoder:
             await page.wait(skip, count)
 
     def loaded_rows(self, rows: int) -> int:
-        """The lists before the first that has not arrived completely."""
+        """The number of lists before the first that is not completely loaded."""
         loaded = 0
         available = min(rows, sum(page.rows for page in self._pages) - self._taken)
         for page, skip, count in self._spans(available):
@@ -235,7 +237,7 @@ class ListDecoder:
         return loaded
 
     def size_bytes(self, rows: int) -> int:
-        """Offsets and items."""
+        """The approximate size of offsets and items."""
         size = rows * self._width
         for page, skip, count in self._spans(rows):
             assert page.items is not None
@@ -248,7 +250,7 @@ class ListDecoder:
             assert page.items is not None
             is_last = skip + count == page.rows
             page.items.take(page.item_count(skip, count), portion.items)
-            portion.add(Piece(page.ends, skip, count, is_last), page.reads if is_last else ())
+            portion.add(PageRows(page.ends, skip, count, is_last), page.reads if is_last else ())
             self._taken = skip + count
             if is_last:
                 page.items.close()
@@ -261,8 +263,8 @@ class ListDecoder:
             page.release()
         self._pages.clear()
 
-    def _spans(self, rows: int) -> Iterator[tuple[ListPage, int, int]]:
-        """Pages, rows of them that were taken already, and how many of the next ``rows`` rows they have."""
+    def _spans(self, rows: int) -> Iterator[tuple[LoadingListPage, int, int]]:
+        """The pages of the next ``rows`` rows: each with its taken rows and its share of the rows."""
         skip = self._taken
         for page in self._pages:
             if rows <= 0:

@@ -1,6 +1,6 @@
-"""Rows that were drained and are still to be decoded: a tree in the shape of the type.
+"""Portions: drained rows that are not yet decoded, in a tree with the shape of the type.
 
-Decoders add what their pages have, so that lists of several pages share one array of items: it is bridged too.
+Decoders add rows of several pages to a portion, so that the lists of these pages share one array of items.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import pyarrow as pa
 
 from aioprefetch.lance.logical.field import ArrayTask
 from aioprefetch.lance.output import AnyPage, arrow_buffer, assemble, dictionary, is_small_rest
-from aioprefetch.lance.physical.basic import AllNulls, BasicRows
+from aioprefetch.lance.physical.basic import BasicRows, NullRows
 from aioprefetch.lance.physical.dictionary import DictionaryRows
 from aioprefetch.lance.physical.memory import allocate, check_offsets
 from aioprefetch.lance.physical.offsets import Ends
-from aioprefetch.lance.physical.protocols import Piece, Target
+from aioprefetch.lance.physical.protocols import OutputBuffer, PageRows
 from aioprefetch.lance.physical.strings import new_offsets, put_validity
 from aioprefetch.scheduler.pages import PendingRead
 
-# Up to this size copying and checking takes less time than to hand it to another thread.
+# Up to this size copying and checking takes less time than a change of thread.
 CHEAP_BYTES_MAX = 64 << 10
 
 
 class Portion(Protocol):
-    """Rows of one field that become part of a batch."""
+    """Drained rows of one field."""
 
     def decode(self) -> pa.Array:
-        """The rows as an array. On any thread."""
+        """The rows as an array. Safe on any thread."""
         ...
 
     def reads(self) -> list[PendingRead]:
@@ -37,12 +37,12 @@ class Portion(Protocol):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether ``decode`` is not worth another thread."""
+        """Whether ``decode`` is too fast to be worth another thread."""
         ...
 
 
 def task_of(portion: Portion) -> ArrayTask:
-    """The task of these rows for the decode loop."""
+    """The task that decodes a portion."""
     return ArrayTask(portion.decode, portion.reads(), portion.is_cheap)
 
 
@@ -51,16 +51,16 @@ class PrimitivePortion:
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._pieces: list[Piece[AnyPage]] = []
+        self._pieces: list[PageRows[AnyPage]] = []
         self._reads: list[PendingRead] = []
 
-    def add(self, piece: Piece[AnyPage], reads: Sequence[PendingRead]) -> None:
-        """More rows, and the reads of their page if they are its last."""
+    def add(self, piece: PageRows[AnyPage], reads: Sequence[PendingRead]) -> None:
+        """Add rows of a page, with the reads of the page if they are its last rows."""
         self._pieces.append(piece)
         self._reads.extend(reads)
 
     def decode(self) -> pa.Array:
-        """One page is sliced, several are bridged."""
+        """The rows of one page as a slice, those of several pages bridged into one array."""
         if not pa.types.is_dictionary(self._kind):
             return assemble(self._kind, self._pieces)
         dictionaries = [piece.page.items.array() for piece in self._pieces if isinstance(piece.page, DictionaryRows)]
@@ -71,8 +71,8 @@ class PrimitivePortion:
 
     @property
     def is_cheap(self) -> bool:
-        """A slice of one page of plain values, or little at all."""
-        if any(not isinstance(piece.page, BasicRows | AllNulls) for piece in self._pieces):
+        """Whether the rows are a slice of one page of plain values, or small."""
+        if any(not isinstance(piece.page, BasicRows | NullRows) for piece in self._pieces):
             return False
         if len(self._pieces) == 1 and not is_small_rest(self._pieces[0]):  # type: ignore[arg-type]
             return True
@@ -80,26 +80,26 @@ class PrimitivePortion:
 
 
 class ListPortion:
-    """Rows of pages of lists: their ends here, their items in another portion."""
+    """Rows of pages of lists. Their items are in another portion."""
 
     def __init__(self, kind: pa.DataType, items: Portion) -> None:
         self._kind = kind
         self._width = 8 if pa.types.is_large_list(kind) else 4
-        self._pieces: list[Piece[Ends]] = []
+        self._pieces: list[PageRows[Ends]] = []
         self._reads: list[PendingRead] = []
         self.items = items
 
-    def add(self, piece: Piece[Ends], reads: Sequence[PendingRead]) -> None:
-        """More rows, whose items were added to ``items``, and the reads of their page if they are its last."""
+    def add(self, piece: PageRows[Ends], reads: Sequence[PendingRead]) -> None:
+        """Add lists whose items were added to ``items``, with the reads of their page if they are its last lists."""
         self._pieces.append(piece)
         self._reads.extend(reads)
 
     def decode(self) -> pa.Array:
-        """Offsets go on from page to page; so do the items."""
+        """The lists as one array over the items of all pages."""
         rows = sum(piece.rows for piece in self._pieces)
         offsets = new_offsets(rows, self._width)
         has_nulls = any(piece.page.has_nulls(piece.skip, piece.rows) for piece in self._pieces)
-        validity = Target(allocate((rows + 7) // 8)) if has_nulls else None
+        validity = OutputBuffer(allocate((rows + 7) // 8)) if has_nulls else None
         items = at = 0
         for piece in self._pieces:
             start, end = piece.page.bounds(piece.skip, piece.rows)
@@ -121,7 +121,7 @@ class ListPortion:
 
 
 class StructPortion:
-    """Rows of a struct: a portion of each child."""
+    """Rows of a struct, with a portion of each child."""
 
     def __init__(self, kind: pa.DataType, children: Sequence[Portion]) -> None:
         self._kind = kind
@@ -129,7 +129,7 @@ class StructPortion:
         self.rows = 0
 
     def decode(self) -> pa.Array:
-        """A struct without nulls of the children's arrays."""
+        """The children's arrays as a struct without nulls."""
         arrays = [child.decode() for child in self.children]
         return pa.Array.from_buffers(self._kind, self.rows, [None], children=arrays)
 

@@ -13,7 +13,7 @@ from aioprefetch.lance.logical.portions import PrimitivePortion
 from aioprefetch.lance.logical.protocols import RowMap, RowProgress
 from aioprefetch.lance.output import AnyPage
 from aioprefetch.lance.physical.blob import BlobDescriptors, BlobGroup
-from aioprefetch.lance.physical.protocols import PhysicalPageScheduler, Piece
+from aioprefetch.lance.physical.protocols import PageRows, PhysicalPageScheduler
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import PageIo
@@ -22,7 +22,7 @@ ValuePage = LoadingPage[AnyPage]
 
 
 class BlobPage:
-    """A page of blobs: first its descriptors, then ``pages`` of some megabytes of values each."""
+    """A page of blobs: its descriptors, and then ``pages`` of values of some megabytes each."""
 
     def __init__(self, scheduler: BlobDescriptors, ranges: RowRanges, io: PageIo, first: int, row_of: RowMap) -> None:
         self.rows = ranges.rows
@@ -32,11 +32,11 @@ class BlobPage:
         self._planned = FollowUp(io, lambda: self._follow_up(io, first, row_of), name="lance blobs")
 
     def promote(self) -> None:
-        """Promote the read of the descriptors: a batch waits for them."""
+        """Promote the read of the descriptors, since a batch waits for them."""
         self._descriptors.promote()
 
     async def wait(self) -> None:
-        """Wait until ``pages`` exist."""
+        """Wait until the pages of values are scheduled."""
         self.promote()
         await self._planned.wait()
 
@@ -54,7 +54,7 @@ class BlobPage:
             self.pages = list(self._schedule(groups, io, first, row_of))
 
     def _schedule(self, groups: list[BlobGroup], io: PageIo, first: int, row_of: RowMap) -> Iterator[ValuePage]:
-        """Schedule the groups. Only the first is needed with the page: the others wait for room in the budget."""
+        """Schedule the groups of values. The first is needed with the page; the others wait for room in the budget."""
         position = first
         for group in groups:
             scheduler = cast("PhysicalPageScheduler[AnyPage]", group)
@@ -88,7 +88,7 @@ class PrimitiveField:
 
 
 class PrimitiveScheduler(RowProgress):
-    """The pages of one column that hold wanted rows, in order."""
+    """Schedules the pages of one column with wanted rows, in order."""
 
     def __init__(self, pages: ColumnPages, ranges: RowRanges, row_of: RowMap) -> None:
         super().__init__(ranges.rows)
@@ -111,14 +111,14 @@ class PrimitiveScheduler(RowProgress):
 
 
 class PrimitiveDecoder:
-    """Pages of one column in row order."""
+    """``LogicalDecoder`` of one column."""
 
     def __init__(self) -> None:
         self._pages: deque[ValuePage | BlobPage] = deque()
-        self._taken = 0  # Rows of the first page that were taken.
+        self._taken = 0  # The number of rows taken of the first page.
 
     def accept(self, page: ValuePage | BlobPage) -> None:
-        """A page of the scheduler."""
+        """Append a page of the scheduler."""
         self._pages.append(page)
 
     def promote(self, rows: int) -> None:
@@ -146,7 +146,7 @@ class PrimitiveDecoder:
                 index += 1
 
     def loaded_rows(self, rows: int) -> int:
-        """The rows before the first page that has not arrived."""
+        """The number of rows before the first page that is not loaded."""
         index, covered = 0, -self._taken
         while covered < rows and index < len(self._pages):
             page = self._pages[index]
@@ -161,14 +161,14 @@ class PrimitiveDecoder:
         return max(0, min(covered, rows))
 
     def size_bytes(self, rows: int) -> int:
-        """The sum over the pages."""
+        """The approximate size, summed over the pages."""
         return sum(page.decoder.size_bytes(skip, count) for page, skip, count in self._spans(rows))
 
     def take(self, rows: int, portion: PrimitivePortion) -> None:
-        """Move the next rows to a portion, and pages that end with them."""
+        """Move the next rows to a portion, with the reads of the pages that end with them."""
         for page, skip, count in list(self._spans(rows)):
             is_last = skip + count == page.rows
-            portion.add(Piece(page.decoder, skip, count, is_last), page.reads if is_last else ())
+            portion.add(PageRows(page.decoder, skip, count, is_last), page.reads if is_last else ())
             self._taken = skip + count
             if is_last:
                 self._pages.popleft()
@@ -181,7 +181,7 @@ class PrimitiveDecoder:
         self._pages.clear()
 
     def _spans(self, rows: int) -> Iterator[tuple[ValuePage, int, int]]:
-        """Pages, rows of them that were taken already, and how many of the next ``rows`` rows they have."""
+        """The pages of the next ``rows`` rows: each with its taken rows and its share of the rows."""
         skip = self._taken
         index = 0
         while rows > 0:
@@ -194,7 +194,7 @@ class PrimitiveDecoder:
             index += 1
 
     def _open(self, index: int) -> bool:
-        """Replace a page of blobs by its pages of values, if they exist already."""
+        """Replace a page of blobs by its pages of values, if they are scheduled."""
         page = self._pages[index]
         assert isinstance(page, BlobPage)
         if page.pages is None:

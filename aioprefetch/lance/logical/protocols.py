@@ -1,7 +1,7 @@
-"""Fields of version 2.0 at any depth: a stateless plan, which makes a scheduler and a decoder.
+"""Protocols of fields of version 2.0 at any depth: a stateless plan, which makes schedulers and decoders.
 
-They follow the logical schedulers and decoders of the format's documentation. A decoder here gives *portions*, which
-are decoded together with those of other pages; at the top level a ``FieldDecoder`` wraps it.
+They follow the logical schedulers and decoders of the format's documentation. A decoder fills *portions*, which are
+decoded together with rows of other pages; a ``FieldDecoder`` wraps the decoder of a top-level field.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from aioprefetch.lance.logical.portions import Portion
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler
 
-# From a position among the wanted rows of a field to the top-level row of the scan that it belongs to.
+# Maps a position among the wanted rows of a field to the top-level row of the scan that it belongs to.
 RowMap = Callable[[int], int]
 
 
 class LogicalDecoder(Protocol):
-    """The scheduled pages of one field. Stateful: ``rows`` are always the next ones."""
+    """The scheduled pages of one field. Stateful: each call is for the *next* rows."""
 
     def accept(self, page: Any) -> None:
-        """A page of the field's scheduler."""
+        """Append a page of the field's scheduler."""
         ...
 
     def promote(self, rows: int) -> None:
-        """Promote every read that is known to be needed."""
+        """Promote the reads of the next ``rows`` rows, as far as they are planned."""
         ...
 
     async def wait(self, rows: int) -> None:
-        """Wait until that many rows can be taken."""
+        """Wait until the next ``rows`` rows can be taken."""
         ...
 
     def loaded_rows(self, rows: int) -> int:
@@ -41,7 +41,7 @@ class LogicalDecoder(Protocol):
         ...
 
     def take(self, rows: int, portion: Any) -> None:
-        """Move rows to a portion that the field has made."""
+        """Move rows to a portion of the field."""
         ...
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class LogicalDecoder(Protocol):
 
 
 class LogicalField(Protocol):
-    """One field of a file, or the items of a list: stateless, shared by the free tasks of list pages."""
+    """One field of a file, or the items of a list. Stateless: the follow-up tasks of list pages share it."""
 
     @property
     def rows(self) -> int:
@@ -71,7 +71,7 @@ class LogicalField(Protocol):
 
 
 class RowProgress:
-    """The part of a ``ColumnScheduler`` that counts: ``rows`` are wanted, its pages cover ``rows_scheduled`` so far."""
+    """Counts the rows of a ``ColumnScheduler``: ``rows`` are wanted, ``rows_scheduled`` are scheduled."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -79,5 +79,5 @@ class RowProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last page was scheduled."""
+        """Whether all wanted rows are scheduled."""
         return self.rows_scheduled >= self._rows

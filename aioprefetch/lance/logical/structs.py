@@ -1,6 +1,6 @@
-"""Structs without nulls, a column with children in columns of their own; and top-level fields as the loops see them.
+"""Structs without nulls, whose children have other columns; and the wrappers of top-level fields for the two loops.
 
-The errors of a top-level field name the field and the file; errors of numpy and Arrow become our own.
+Errors of a top-level field name the field and the file. Errors of numpy and Arrow become ``UntrustedMetadata``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, Ro
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo
 
-# Pages of children, by the index of the child.
+# Pages of children, each with the index of the child.
 StructPage = list[tuple[int, Any]]
 
 
@@ -45,14 +45,14 @@ class StructField:
 
 
 class StructScheduler(RowProgress):
-    """The pages of the children in row-major order, as for the whole file."""
+    """Schedules the pages of the children in row-major order."""
 
     def __init__(self, children: Sequence[ColumnScheduler[Any]], rows: int) -> None:
         self._children = children
         super().__init__(rows)
 
     def schedule_next(self, io: PageIo) -> StructPage:
-        """Schedule pages until every child has more rows."""
+        """Schedule pages until the number of scheduled rows grows for every child."""
         if not self._children:
             self.rows_scheduled = self._rows
             return []
@@ -73,7 +73,7 @@ class StructDecoder:
         self._children = children
 
     def accept(self, page: StructPage) -> None:
-        """Hand pages to the children."""
+        """Append pages to the decoders of the children."""
         for index, part in page:
             self._children[index].accept(part)
 
@@ -106,7 +106,7 @@ class StructDecoder:
 
 @contextmanager
 def blamed_on(name: str, path: str) -> Iterator[None]:
-    """Add field and file to errors; errors of numpy and Arrow become ``UntrustedMetadata``."""
+    """Add field and file to errors, and turn errors of numpy and Arrow into ``UntrustedMetadata``."""
     try:
         yield
     except Error as error:
@@ -117,7 +117,7 @@ def blamed_on(name: str, path: str) -> Iterator[None]:
 
 
 class TopScheduler:
-    """The scheduler of a field, with its name in errors."""
+    """The scheduler of a top-level field. Its errors name the field."""
 
     def __init__(self, scheduler: ColumnScheduler[Any], name: str, path: str) -> None:
         self._scheduler = scheduler
@@ -126,12 +126,12 @@ class TopScheduler:
 
     @property
     def rows_scheduled(self) -> int:
-        """The number of rows of the scan that its pages cover so far."""
+        """The number of rows that are scheduled."""
         return self._scheduler.rows_scheduled
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last page was scheduled."""
+        """Whether all wanted rows are scheduled."""
         return self._scheduler.is_finished
 
     def schedule_next(self, io: PageIo) -> Any:
@@ -161,11 +161,11 @@ class TopDecoder:
         self._path = path
 
     def accept(self, page: Any) -> None:
-        """A page of the field's scheduler."""
+        """Append a page of the field's scheduler."""
         self._decoder.accept(page)
 
     def promote(self, rows: int) -> None:
-        """Promote every read that is known to be needed for the next rows."""
+        """Promote the reads of the next ``rows`` rows, as far as they are planned."""
         with blamed_on(self._name, self._path):
             self._decoder.promote(rows)
 

@@ -1,1 +1,1 @@
-"""Pages of single columns of version 2.0: what to read of them, and how to decode it into given memory."""
+"""Pages of version 2.0: planning their reads, and decoding their rows into the buffers of a batch."""

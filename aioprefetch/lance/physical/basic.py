@@ -1,4 +1,4 @@
-"""Validity and values: an array of anything that has no nulls by itself. Also lists of fixed size, and all nulls."""
+"""Values with a validity bitmap, fixed-size lists, and pages of nulls alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aioprefetch.lance.physical.memory import check_nulls, zeros
-from aioprefetch.lance.physical.protocols import Capacity, Direct, PhysicalPageDecoder, Slice, Target
+from aioprefetch.lance.physical.protocols import Capacity, Direct, OutputBuffer, PhysicalPageDecoder, Slice
 from aioprefetch.lance.physical.value import Bitmap, BitmapRows
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
 
 class DirectScheduler(Protocol):
-    """Part of a page whose reads are all known from the page's metadata."""
+    """The scheduler of a part of a page. The metadata of the page suffices to plan its reads."""
 
     @property
     def rows(self) -> int:
@@ -22,17 +22,17 @@ class DirectScheduler(Protocol):
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the rows."""
+        """The byte ranges of the rows ``ranges``."""
         ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder:
-        """The rows of ``ranges``."""
+        """The loaded rows of ``ranges``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Basic(Direct):
-    """Scheduler of values with their validity (the encoding ``Nullable``), ``None`` where no row is null."""
+    """Scheduler of values with their validity (the encoding ``Nullable``), which is ``None`` if no row is null."""
 
     validity: Bitmap | None
     values: DirectScheduler
@@ -43,7 +43,7 @@ class Basic(Direct):
         return self.values.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """Validity, then values."""
+        """The byte ranges of the validity and then of the values."""
         validity = [] if self.validity is None else self.validity.plan(ranges)
         return validity + self.values.plan(ranges)
 
@@ -69,12 +69,12 @@ class BasicRows:
         return self.values.size_bytes(skip, rows) + (0 if self.validity is None else (rows + 7) // 8)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add validity if the page has nulls, and the values."""
+        """Add the validity, if the page has nulls, and the values."""
         capacities[0].size += rows
         capacities[0].is_needed |= self.validity is not None
         self.values.update_capacity(skip, rows, capacities[1:])
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         """Write the rows. A page without nulls fills in validity if another page of the batch has nulls."""
         if self.validity is not None:
             self.validity.decode_into(skip, rows, targets)
@@ -83,7 +83,7 @@ class BasicRows:
         self.values.decode_into(skip, rows, targets[1:])
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """Validity and values, if the values can be sliced."""
+        """Slices of validity and values; ``None`` if the values cannot be sliced."""
         values = self.values.slice(skip, rows)
         if values is None:
             return None
@@ -92,25 +92,25 @@ class BasicRows:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeList:
-    """Scheduler of lists of ``size`` items each, which are an array of their own."""
+class FixedSizeListScheduler:
+    """Scheduler of lists of ``size`` items each, stored as an array of items."""
 
     items: DirectScheduler
     rows: int
     size: int
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The items of the rows."""
+        """The byte ranges of the items."""
         return self.items.plan(ranges.scaled(self.size))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> FixedSizeListRows:
-        """The items of the rows."""
+        """The loaded lists of ``ranges``."""
         return FixedSizeListRows(self.items.decoder(ranges.scaled(self.size), reads), ranges.rows, self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeListRows:
-    """Loaded lists, without validity: the output buffers of their items."""
+    """Loaded lists without validity. Their output buffers are those of the items."""
 
     items: PhysicalPageDecoder
     rows: int
@@ -122,82 +122,82 @@ class FixedSizeListRows:
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
         self.items.update_capacity(skip * self.size, rows * self.size, capacities)
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """The items."""
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        """Write the items."""
         self.items.decode_into(skip * self.size, rows * self.size, targets)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """The items."""
+        """A slice of the items."""
         return self.items.slice(skip * self.size, rows * self.size)
 
 
 @dataclass(frozen=True, slots=True)
-class NullSlot:
-    """An output buffer of nulls: its kind as in ``output.Slot``, and elements or bytes for each row."""
+class NullBuffer:
+    """An output buffer of nulls: its kind (as in ``output.BufferLayout``), elements of a row, bytes of an element."""
 
     kind: str
     size: int
     width: int = 1
 
     def size_bytes(self, rows: int) -> int:
-        """Memory for nulls of ``rows`` rows."""
+        """The memory for the nulls of ``rows`` rows, in bytes."""
         if self.kind == "bits":
             return (self.size * rows + 7) // 8
         return self.size * self.width * rows
 
 
 @dataclass(frozen=True, slots=True)
-class AllNulls(Direct):
-    """Scheduler and decoder of a page that has nothing but nulls, and no bytes."""
+class NullRows(Direct):
+    """Scheduler and decoder of a page of nulls, which has no bytes in the file."""
 
     rows: int
-    slots: tuple[NullSlot, ...]
+    buffers: tuple[NullBuffer, ...]
 
     def plan(self, ranges: RowRanges) -> list[Range]:
         return []
 
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> AllNulls:
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> NullRows:
         """The nulls of ``rows`` rows."""
-        return AllNulls(ranges.rows, self.slots)
+        return NullRows(ranges.rows, self.buffers)
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The approximate size of the zeros below the nulls."""
-        return sum(slot.size_bytes(rows) for slot in self.slots)
+        """The approximate size of the zeros that stand for the values."""
+        return sum(buffer.size_bytes(rows) for buffer in self.buffers)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add the zeros. ``Unsupported`` for more of them than a batch may have."""
-        for index, (slot, capacity) in enumerate(zip(self.slots, capacities, strict=True)):
-            capacity.size += slot.size * rows
-            capacity.null_size += slot.size_bytes(rows)
+        """Add the zeros. ``Unsupported`` if a batch may not have that many."""
+        for index, (buffer, capacity) in enumerate(zip(self.buffers, capacities, strict=True)):
+            capacity.size += buffer.size * rows
+            capacity.null_size += buffer.size_bytes(rows)
             check_nulls(capacity.null_size)
-            capacity.is_needed |= index == 0 or (slot.kind == "bits" and self._is_value(index))
+            capacity.is_needed |= index == 0 or (buffer.kind == "bits" and self._is_value(index))
 
     def _is_value(self, index: int) -> bool:
-        """Whether a bitmap holds booleans: that is the last buffer."""
-        return index == len(self.slots) - 1
+        """Whether a bitmap holds booleans. The last buffer does."""
+        return index == len(self.buffers) - 1
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Zeros: the rows are invalid, and their items invisible."""
-        for index, (slot, target) in enumerate(zip(self.slots, targets, strict=True)):
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        """Write zeros. The rows are null, so their values are invisible."""
+        for index, (buffer, target) in enumerate(zip(self.buffers, targets, strict=True)):
             if target is None:
                 continue
-            if slot.kind == "bits":
-                target.fill_bits(index > 0 and not self._is_value(index), slot.size * rows)
-            elif slot.kind == "offsets":
+            if buffer.kind == "bits":
+                target.fill_bits(index > 0 and not self._is_value(index), buffer.size * rows)
+            elif buffer.kind == "offsets":
                 content = targets[index + 1]
                 assert content is not None
                 target.part(rows)[:] = content.position
             else:
-                target.part(slot.size * rows)[:] = 0
+                target.part(buffer.size * rows)[:] = 0
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """Zeros that take no memory until the bytes below the nulls are read."""
-        return [self._zeros(index, slot, rows) for index, slot in enumerate(self.slots)]
+        """Zeros that take no memory until they are read."""
+        return [self._zeros(index, buffer, rows) for index, buffer in enumerate(self.buffers)]
 
-    def _zeros(self, index: int, slot: NullSlot, rows: int) -> Slice | None:
-        if slot.kind == "offsets":
-            return zeros((rows + 1) * slot.width)
-        if slot.kind == "bits":
+    def _zeros(self, index: int, buffer: NullBuffer, rows: int) -> Slice | None:
+        if buffer.kind == "offsets":
+            return zeros((rows + 1) * buffer.width)
+        if buffer.kind == "bits":
             is_shown = index == 0 or self._is_value(index)
-            return zeros((slot.size * rows + 7) // 8) if is_shown else None
-        return zeros(slot.size * rows)
+            return zeros((buffer.size * rows + 7) // 8) if is_shown else None
+        return zeros(buffer.size * rows)

@@ -1,7 +1,7 @@
 """Large binary values that lie outside the pages (the column encoding ``Blob``).
 
-A page holds position and size of each value, absolute in the file. When they have come, the values are read in groups
-of some megabytes, each a small page of its own.
+A page holds descriptors: the absolute position and the size of each value. Once the descriptors are loaded, the values
+are read in groups of some megabytes, each a small page.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from aioprefetch.lance.physical.strings import TextRows
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
-# Values that are read together, unless a single one is larger.
+# The size of a group, unless it is a single larger value.
 GROUP_BYTES = 8 << 20
 
-# A value that is null has this position and no size.
+# The descriptor of a null has this position and size 0.
 _NULL_POSITION = 1
 _WIDTH = 16
 
@@ -33,7 +33,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BlobDescriptors(Direct):
-    """Scheduler of positions and sizes of ``rows`` values in ``buffer``."""
+    """Scheduler of the descriptors of ``rows`` values in ``buffer``."""
 
     buffer: Range
     rows: int
@@ -70,7 +70,7 @@ class BlobDescriptors(Direct):
 
 @dataclass(frozen=True, slots=True)
 class BlobGroup(Direct):
-    """Scheduler of some values, all of which are wanted."""
+    """Scheduler of a group of values, all of which are wanted."""
 
     positions: Numbers
     sizes: Numbers
@@ -89,7 +89,7 @@ class BlobGroup(Direct):
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> TextRows:
-        """The values one after the other."""
+        """The loaded values."""
         count = int(np.count_nonzero(self.sizes))
         content = joined(reads, count) if count else np.zeros(0, np.uint8)
         offsets = np.zeros(self.rows + 1, np.int64)

@@ -1,6 +1,6 @@
-"""From the encoding of a page, and the type that its column has, to a page scheduler.
+"""Builds the scheduler of a page from its encoding and the type of its column.
 
-Everything that a page claims is checked here against its buffers and the type, before any byte of it is read.
+Every claim of a page is checked against its buffers and the type before any of its bytes are read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance import encodings as enc
 from aioprefetch.lance.compression import check_scheme
 from aioprefetch.lance.output import assemble, fixed_width, offset_bytes
-from aioprefetch.lance.physical.basic import AllNulls, Basic, DirectScheduler, FixedSizeList, NullSlot
+from aioprefetch.lance.physical.basic import Basic, DirectScheduler, FixedSizeListScheduler, NullBuffer, NullRows
 from aioprefetch.lance.physical.blob import BlobDescriptors
-from aioprefetch.lance.physical.dictionary import Dictionary
+from aioprefetch.lance.physical.dictionary import DictionaryScheduler
 from aioprefetch.lance.physical.offsets import StoredEnds
-from aioprefetch.lance.physical.protocols import EncodedPage, PhysicalPageDecoder, Piece
-from aioprefetch.lance.physical.strings import Binary
-from aioprefetch.lance.physical.value import Bitmap, PackedChild, PackedStruct, Value
+from aioprefetch.lance.physical.protocols import EncodedPage, PageRows, PhysicalPageDecoder
+from aioprefetch.lance.physical.strings import BinaryScheduler
+from aioprefetch.lance.physical.value import Bitmap, PackedChild, PackedStructScheduler, Value
 from aioprefetch.ranges import OFFSET_MAX, Range
 
-PageScheduler = Basic | AllNulls | Binary | Dictionary | PackedStruct
+PageScheduler = Basic | NullRows | BinaryScheduler | DictionaryScheduler | PackedStructScheduler
 
 
 @dataclass(frozen=True, slots=True)
 class PageBuffers:
-    """The buffers that a page may refer to, absolute in the file."""
+    """The buffers that a page may refer to, as absolute byte ranges."""
 
     page: Sequence[Range]
     column: Sequence[Range] = ()
@@ -43,7 +43,7 @@ class PageBuffers:
 
 
 def page_scheduler(kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffers, rows: int) -> PageScheduler:
-    """A page of ``rows`` values of type ``kind``: with validity, if the type has any.
+    """The scheduler of a page of ``rows`` values of type ``kind``, with their validity.
 
     ``UntrustedMetadata`` if type, encoding and buffers contradict each other; ``Unsupported`` for encodings that 2.0
     files do not have.
@@ -52,7 +52,7 @@ def page_scheduler(kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffe
         case enc.NoNulls(values) if not isinstance(values, enc.Flat | enc.FixedSizeList):
             return page_scheduler(kind, values, buffers, rows)
         case enc.AllNulls():
-            return AllNulls(rows, null_slots(kind))
+            return NullRows(rows, null_buffers(kind))
         case enc.NoNulls(values):
             return Basic(None, _values(kind, values, buffers, rows))
         case enc.SomeNulls(validity, values):
@@ -67,24 +67,24 @@ def page_scheduler(kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffe
             if not pa.types.is_struct(kind) or kind.num_fields != len(children):
                 raise UntrustedMetadata(f"a packed struct of {len(children)} fields for a column of type {kind}")
             packed = [_packed(kind.field(index).type, child) for index, child in enumerate(children)]
-            return PackedStruct(buffers.find(buffer), rows, tuple(packed))
+            return PackedStructScheduler(buffers.find(buffer), rows, tuple(packed))
     raise UntrustedMetadata(f"the encoding {type(encoding).__name__} for a column of type {kind}")
 
 
 def blob_scheduler(
     kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffers, rows: int, file_size: int
 ) -> BlobDescriptors:
-    """A page of positions and sizes of values that lie elsewhere in the file."""
+    """The scheduler of a page of blob descriptors, whose values lie outside the pages."""
     width = offset_bytes(kind)
     pair = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
     scheduler = page_scheduler(pair, encoding, buffers, rows)
-    if not width or not isinstance(scheduler, PackedStruct):
+    if not width or not isinstance(scheduler, PackedStructScheduler):
         raise UntrustedMetadata(f"the encoding {type(encoding).__name__} for blobs of type {kind}")
     return BlobDescriptors(scheduler.buffer, rows, file_size, width)
 
 
 def list_scheduler(encoding: enc.Encoding, buffers: PageBuffers, rows: int) -> StoredEnds:
-    """A page of the offsets of lists."""
+    """The scheduler of a page of the ends of lists."""
     if not isinstance(encoding, enc.List):
         raise UntrustedMetadata(f"the encoding {type(encoding).__name__} for a column of lists")
     if encoding.num_items > OFFSET_MAX:
@@ -92,20 +92,20 @@ def list_scheduler(encoding: enc.Encoding, buffers: PageBuffers, rows: int) -> S
     return _ends(encoding.offsets, buffers, rows, encoding.null_offset_adjustment, encoding.num_items)
 
 
-def null_slots(kind: pa.DataType, factor: int = 1) -> tuple[NullSlot, ...]:
-    """The buffers of a page of nulls. ``Unsupported`` for types whose pages cannot be all null."""
+def null_buffers(kind: pa.DataType, factor: int = 1) -> tuple[NullBuffer, ...]:
+    """The output buffers of a page of nulls. ``Unsupported`` for a type whose pages cannot be all null."""
     if pa.types.is_null(kind):
         return ()
     if pa.types.is_dictionary(kind) or pa.types.is_struct(kind) or (offset_bytes(kind) and factor > 1):
         raise Unsupported(f"pages of nulls of type {kind} are not supported")
-    validity = NullSlot("bits", factor)
+    validity = NullBuffer("bits", factor)
     if pa.types.is_fixed_size_list(kind):
-        return (validity, *null_slots(kind.value_type, factor * kind.list_size))
+        return (validity, *null_buffers(kind.value_type, factor * kind.list_size))
     if offset_bytes(kind):
-        return (validity, NullSlot("offsets", 1, offset_bytes(kind)), NullSlot("bytes", 0))
+        return (validity, NullBuffer("offsets", 1, offset_bytes(kind)), NullBuffer("bytes", 0))
     if pa.types.is_boolean(kind):
         return (validity, validity)
-    return (validity, NullSlot("values", factor * fixed_width(kind)))
+    return (validity, NullBuffer("values", factor * fixed_width(kind)))
 
 
 def _flat(encoding: enc.Encoding) -> enc.Flat:
@@ -134,7 +134,7 @@ def _ends(encoding: enc.Encoding, buffers: PageBuffers, rows: int, adjustment: i
 
 
 def _values(kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffers, rows: int) -> DirectScheduler:
-    """Values without their validity."""
+    """The scheduler of values without their validity."""
     if isinstance(encoding, enc.NoNulls):
         encoding = encoding.values
     if isinstance(encoding, enc.FixedSizeList):
@@ -142,9 +142,9 @@ def _values(kind: pa.DataType, encoding: enc.Encoding, buffers: PageBuffers, row
         if not pa.types.is_fixed_size_list(kind) or kind.list_size != size or rows * size > OFFSET_MAX:
             raise UntrustedMetadata(f"{rows} lists of {size} items for a column of type {kind}")
         items = page_scheduler(kind.value_type, encoding.items, buffers, rows * size)
-        if not isinstance(items, Basic | AllNulls):
+        if not isinstance(items, Basic | NullRows):
             raise Unsupported(f"lists of fixed size of {kind.value_type} are not supported")
-        return FixedSizeList(items, rows, size)
+        return FixedSizeListScheduler(items, rows, size)
     if pa.types.is_boolean(kind):
         return _bitmap(encoding, buffers, rows)
     flat = _flat(encoding)
@@ -162,7 +162,7 @@ def _value(flat: enc.Flat, buffers: PageBuffers, rows: int, width: int) -> Value
     return Value(buffers.find(flat.buffer), rows, width, flat.compression)
 
 
-def _binary(kind: pa.DataType, encoding: enc.Binary | enc.Fsst, buffers: PageBuffers, rows: int) -> Binary:
+def _binary(kind: pa.DataType, encoding: enc.Binary | enc.Fsst, buffers: PageBuffers, rows: int) -> BinaryScheduler:
     symbol_table: bytes | None = None
     if isinstance(encoding, enc.Fsst):
         symbol_table = encoding.symbol_table
@@ -179,10 +179,10 @@ def _binary(kind: pa.DataType, encoding: enc.Binary | enc.Fsst, buffers: PageBuf
         check_scheme(flat.compression)
         size = max(encoding.null_adjustment - 1, 0)
     ends = _ends(encoding.indices, buffers, rows, encoding.null_adjustment, size)
-    return Binary(ends, content, width, flat.compression, symbol_table)
+    return BinaryScheduler(ends, content, width, flat.compression, symbol_table)
 
 
-def _dictionary(kind: pa.DataType, encoding: enc.Dictionary, buffers: PageBuffers, rows: int) -> Dictionary:
+def _dictionary(kind: pa.DataType, encoding: enc.Dictionary, buffers: PageBuffers, rows: int) -> DictionaryScheduler:
     is_text = not pa.types.is_dictionary(kind)
     flat = _flat(encoding.indices)
     if is_text:
@@ -194,17 +194,19 @@ def _dictionary(kind: pa.DataType, encoding: enc.Dictionary, buffers: PageBuffer
         if flat.bits != 8 * width:
             raise UntrustedMetadata(f"indices of {flat.bits} bits for a column of type {kind}")
     items = page_scheduler(value_kind, encoding.items, buffers, encoding.num_items)
-    if isinstance(items, Dictionary | PackedStruct):
+    if isinstance(items, DictionaryScheduler | PackedStructScheduler):
         raise Unsupported(f"dictionaries of {type(items).__name__} are not supported")
 
     def array_of(page: PhysicalPageDecoder | EncodedPage) -> pa.Array:
-        return assemble(value_kind, [Piece(page, 0, page.rows)])
+        return assemble(value_kind, [PageRows(page, 0, page.rows)])
 
-    return Dictionary(_value(flat, buffers, rows, width), items, array_of, is_text, offset_bytes(value_kind) or 4)
+    return DictionaryScheduler(
+        _value(flat, buffers, rows, width), items, array_of, is_text, offset_bytes(value_kind) or 4
+    )
 
 
 def _packed(kind: pa.DataType, encoding: enc.Encoding) -> PackedChild:
-    """One field of a packed struct; its own buffer is of no meaning."""
+    """One field of a packed struct. The buffer in its encoding is unused."""
     if isinstance(encoding, enc.NoNulls):
         encoding = encoding.values
     if isinstance(encoding, enc.FixedSizeList):

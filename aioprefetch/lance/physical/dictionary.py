@@ -1,7 +1,7 @@
 """Values that are indices into a dictionary of the page (the encoding ``Dictionary``).
 
-Writers make dictionaries of their own for strings with few distinct values: index 0 is null and the items count from
-1. A column of an Arrow dictionary type keeps its indices from 0; null is an item. The items are read with the indices.
+Writers use dictionaries for strings with few distinct values: index 0 is null, and the items count from 1. The indices
+of an Arrow dictionary type count from 0, and null may be an item. Items are read together with the indices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.physical.memory import packed
-from aioprefetch.lance.physical.protocols import Capacity, Direct, EncodedPage, PhysicalPageDecoder, Slice, Target
+from aioprefetch.lance.physical.protocols import Capacity, Direct, EncodedPage, OutputBuffer, PhysicalPageDecoder, Slice
 from aioprefetch.lance.physical.strings import TextRows, put_validity
 from aioprefetch.lance.physical.value import Value, ValueRows
 from aioprefetch.lance.row_ranges import RowRanges
@@ -28,7 +28,7 @@ Assemble = Callable[[PhysicalPageDecoder | EncodedPage], pa.Array]
 
 @dataclass(slots=True)
 class Items:
-    """The dictionary of a page: an array that is made when a batch needs it first, and then kept."""
+    """The dictionary of a page, decoded once, when the first batch needs it."""
 
     page: PhysicalPageDecoder | EncodedPage
     assemble: Assemble
@@ -36,7 +36,7 @@ class Items:
     _array: pa.Array | None = None
 
     def array(self) -> pa.Array:
-        """The items. From any thread."""
+        """The items as an array. Safe on any thread."""
         with self._lock:
             if self._array is None:
                 self._array = self.assemble(self.page)
@@ -56,17 +56,20 @@ class ItemScheduler(Protocol):
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """All bytes of the items."""
+        """The byte ranges of all items."""
         ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder | EncodedPage:
-        """The items."""
+        """The loaded items."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Dictionary(Direct):
-    """Scheduler of indices and items. ``is_text``: the writer's own dictionary, decoded to strings."""
+class DictionaryScheduler(Direct):
+    """Scheduler of indices and items.
+
+    With ``is_text`` the dictionary was the writer's choice, and rows are decoded to strings.
+    """
 
     indices: Value
     items: ItemScheduler
@@ -80,7 +83,7 @@ class Dictionary(Direct):
         return self.indices.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The indices of the rows, and all items."""
+        """The byte ranges of the indices of the rows and of all items."""
         return self.indices.plan(ranges) + self.items.plan(RowRanges.one(0, self.items.rows))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> TextDictionaryRows | DictionaryRows:
@@ -93,7 +96,7 @@ class Dictionary(Direct):
 
 
 def _numbers(indices: ValueRows, skip: int, rows: int) -> npt.NDArray[np.unsignedinteger]:
-    """Indices without sign: a negative one is too large for any dictionary."""
+    """Indices as unsigned numbers: a negative index becomes one that exceeds every dictionary."""
     part = indices.slice(skip, rows)[0]
     assert part is not None
     return part.view(f"<u{indices.width}")
@@ -106,7 +109,7 @@ def _check(numbers: npt.NDArray[np.unsignedinteger], size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TextDictionaryRows:
-    """Loaded strings of a writer's dictionary: 0 is null, 1 the first of ``items``."""
+    """Loaded strings of a writer's dictionary: index 0 is null, index 1 the first of ``items``."""
 
     indices: ValueRows
     items: Items
@@ -118,18 +121,18 @@ class TextDictionaryRows:
         return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """A guess by the mean of the items: the indices are not looked at."""
+        """An estimate from the mean size of the items."""
         items = self.items.page
         mean_bytes = items.size_bytes(0, items.rows) // max(items.rows, 1)
         return rows * (mean_bytes + self.offset_width)
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        """These rows alone, by Arrow's ``take``."""
+        """Decode these rows by Arrow's ``take``."""
         items = self.items.array()
         numbers = _numbers(self.indices, skip, rows)
         _check(numbers, len(items) + 1)
         is_valid = None if int(numbers.min(initial=1)) else packed(numbers != 0)
-        numbers = numbers - numbers.dtype.type(1)  # Below a null the index is arbitrary.
+        numbers = numbers - numbers.dtype.type(1)  # The index of a null is arbitrary.
         buffers = [None if is_valid is None else pa.py_buffer(is_valid), pa.py_buffer(numbers)]
         taken = items.take(pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), rows, buffers))
         validity, offsets, content = taken.buffers()
@@ -141,7 +144,7 @@ class TextDictionaryRows:
 
 @dataclass(frozen=True, slots=True)
 class DictionaryRows:
-    """Loaded indices of an Arrow dictionary type, checked when they are used; validity and indices are its buffers."""
+    """Loaded indices of an Arrow dictionary type, checked at use. Their output buffers are validity and indices."""
 
     indices: ValueRows
     items: Items
@@ -152,27 +155,27 @@ class DictionaryRows:
         return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """Indices and all items: each batch has them."""
+        """The size of the indices and of all items, which every batch holds."""
         return self.indices.size_bytes(skip, rows) + self.items.size_bytes()
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Validity is needed if an item is null."""
+        """Add the indices, and validity if an item is null."""
         capacities[0].size += rows
         capacities[0].is_needed |= self.items.array().null_count > 0
         self.indices.update_capacity(skip, rows, capacities[1:])
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         """Copy the indices."""
         put_validity(targets[0], self._is_valid(skip, rows), rows)
         self.indices.decode_into(skip, rows, targets[1:])
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """The indices as they were received."""
+        """A slice of the received indices."""
         is_valid = self._is_valid(skip, rows)
         return [None if is_valid is None else packed(is_valid), *self.indices.slice(skip, rows)]
 
     def _is_valid(self, skip: int, rows: int) -> npt.NDArray[np.bool_] | None:
-        """Which rows are not null, ``None`` when all are. ``UntrustedMetadata`` for an index without an item."""
+        """Flags of the valid rows, ``None`` if all are. ``UntrustedMetadata`` for an index without an item."""
         items = self.items.array()
         numbers = _numbers(self.indices, skip, rows)
         _check(numbers, len(items))

@@ -1,4 +1,4 @@
-"""Memory for the buffers of a batch, and bitmaps at any bit position, eight bits at a time.
+"""Memory for the buffers of a batch, and copies of bitmaps from and to any bit position.
 
 Bit ``i`` is bit ``i % 8`` of byte ``i // 8``, lowest first.
 """
@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
 
-# The maximum size of one buffer of a batch, beyond any real page or row.
+# The maximum size of one buffer of a batch, far above real pages and rows.
 BUFFER_BYTES_MAX = 1 << 32
-# The maximum memory for nulls of one column of a batch that have no bytes in the file.
+# The maximum memory for the nulls of one column of a batch: a file can claim any number without storing a byte.
 NULL_BYTES_MAX = 1 << 28
 INT32_MAX = (1 << 31) - 1
 
@@ -21,14 +21,14 @@ INT32_MAX = (1 << 31) - 1
 def allocate(size_bytes: int) -> npt.NDArray[np.uint8]:
     """Memory for one buffer, aligned to 64 bytes, not initialised. ``Unsupported`` beyond ``BUFFER_BYTES_MAX``.
 
-    It is of Arrow's pool, which keeps memory for the next batch where numpy gives it back to the kernel each time.
+    It comes from Arrow's pool, which keeps freed memory for the next batch; numpy returns it to the kernel each time.
     """
     check_size(size_bytes)
     return np.frombuffer(pa.allocate_buffer(size_bytes), np.uint8)
 
 
 def zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Zeros, which take no memory until they are read or written. ``Unsupported`` beyond ``NULL_BYTES_MAX``."""
+    """Zeros that take no memory until they are used. ``Unsupported`` beyond ``NULL_BYTES_MAX``."""
     check_nulls(size_bytes)
     return np.zeros(size_bytes, np.uint8)
 
@@ -57,7 +57,7 @@ Bytes = npt.NDArray[np.uint8]
 def aligned(bits: Bytes, offset: int, count: int) -> Bytes:
     """``count`` bits from bit ``offset`` on, moved to bit 0: no copy where ``offset`` is a multiple of eight.
 
-    What stands behind the last bit is undefined.
+    Bits after the last one are undefined.
     """
     if count == 0:
         return bits[:0]
@@ -65,7 +65,7 @@ def aligned(bits: Bytes, offset: int, count: int) -> Bytes:
 
 
 def _shifted(bits: Bytes, offset: int, size: int) -> Bytes:
-    """``size`` bytes whose first bit is bit ``offset``, which may be negative; bits that are not there are 0."""
+    """``size`` bytes whose first bit is bit ``offset``, which may be negative. Bits outside of ``bits`` are 0."""
     first, shift = offset // 8, offset % 8
     if first >= 0 and shift == 0 and first + size <= len(bits):
         return bits[first : first + size]
@@ -82,7 +82,7 @@ def _shifted(bits: Bytes, offset: int, size: int) -> Bytes:
 def copy_bits(bits: Bytes, offset: int, target: Bytes, position: int, count: int) -> None:
     """Write ``count`` bits from bit ``offset`` of ``bits`` to bit ``position`` of ``target``.
 
-    Bits before ``position`` stay; those behind the last one, up to the end of its byte, become undefined.
+    Bits before ``position`` are kept. Bits after the last one, up to the end of its byte, become undefined.
     """
     if count == 0:
         return
@@ -106,5 +106,5 @@ def fill_bits(target: Bytes, position: int, count: int, value: bool) -> None:
 
 
 def packed(flags: npt.NDArray[np.bool_]) -> Bytes:
-    """Booleans as bits."""
+    """Pack booleans into bits."""
     return np.packbits(flags, bitorder="little")

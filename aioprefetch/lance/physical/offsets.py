@@ -1,7 +1,7 @@
-"""The ends of the contents of rows, which strings and lists keep as unsigned 64-bit numbers.
+"""The ends of rows: strings and lists store where the bytes or items of each row end, as unsigned 64-bit numbers.
 
-The first row starts at 0. A row that is null adds an adjustment, larger than any end, to its own: ``v >= adjustment``
-means null, and ``v - adjustment`` is the end, which is that of the row before.
+The first row starts at 0. For a null the stored number is the end of the row before plus an adjustment that exceeds
+every end: ``v >= adjustment`` means null, and ``v - adjustment`` is the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _WIDTH = 8
 
 @dataclass(frozen=True, slots=True)
 class StoredEnds(Direct):
-    """The ends of ``rows`` rows in ``buffer``, of contents that have ``content_size`` bytes or items in all."""
+    """Scheduler of the ends of ``rows`` rows in ``buffer``.
+
+    Their contents have ``content_size`` bytes or items in all.
+    """
 
     buffer: Range
     rows: int
@@ -38,14 +41,14 @@ class StoredEnds(Direct):
             raise UntrustedMetadata(f"{self.adjustment} cannot mark rows that are null")
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The ends of each range, and of the row before it, where it begins."""
+        """The byte ranges of the ends of each range and of the row before it, whose end is the start of the range."""
         return RowRanges(np.maximum(ranges.starts - 1, 0), ranges.ends).bytes_at(self.buffer[0], _WIDTH)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> tuple[Ends, RowRanges]:
-        """The ends of the rows of ``ranges``, and where in the contents each range lies.
+        """The ends of the rows of ``ranges``, and the range of contents of each range of rows.
 
-        ``UntrustedMetadata`` when ranges of rows have no ascending ranges of contents. Ends within a range are
-        checked when they are used.
+        ``UntrustedMetadata`` if the ranges of contents do not ascend. Ends within a range are checked when they are
+        used.
         """
         values = joined(reads, len(ranges)).view(np.uint64)
         if len(ranges) == 1:
@@ -59,7 +62,7 @@ class StoredEnds(Direct):
         return ends, RowRanges.one(start, ends.bounds(0, ranges.rows)[1])
 
     def _many(self, ranges: RowRanges, values: Numbers) -> tuple[Ends, RowRanges]:
-        has_before = ranges.starts > 0  # All but perhaps the first.
+        has_before = ranges.starts > 0  # True for all ranges except one that starts at row 0.
         sizes = ranges.lengths + has_before
         firsts = np.cumsum(sizes) - sizes
         is_null = values >= np.uint64(self.adjustment)
@@ -74,7 +77,7 @@ class StoredEnds(Direct):
         rows = ends[is_row]
         if bool(np.any(rows > np.repeat(lasts, ranges.lengths))):
             raise UntrustedMetadata("ends of rows do not ascend")
-        moved = starts - (np.cumsum(lengths) - lengths).astype(np.uint64)  # Wraps around where it must.
+        moved = starts - (np.cumsum(lengths) - lengths).astype(np.uint64)  # Unsigned differences may wrap around.
         total = int(lengths.sum())
         mark = np.uint64(total + 1)
         kept = rows - np.repeat(moved, ranges.lengths) + np.where(is_null[is_row], mark, np.uint64(0))
@@ -85,7 +88,7 @@ class StoredEnds(Direct):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The ends of wanted rows; the first one of them starts at ``start``."""
+    """The loaded ends of wanted rows. The first row starts at ``start``."""
 
     values: Numbers
     start: int
@@ -98,7 +101,10 @@ class Ends:
         return len(self.values)
 
     def bounds(self, skip: int, rows: int) -> Range:
-        """Content ranges of ``rows`` rows behind the first ``skip``. ``UntrustedMetadata`` for impossible ends."""
+        """The range of contents of ``rows`` rows after the first ``skip``.
+
+        ``UntrustedMetadata`` for impossible ends.
+        """
         start = self._end(skip - 1) if skip else self.start
         end = self._end(skip + rows - 1) if rows else start
         if not start <= end <= self.content_size:
@@ -110,10 +116,10 @@ class Ends:
         return rows > 0 and int(self.values[skip : skip + rows].max()) >= self.adjustment
 
     def write(self, skip: int, rows: int, base: int, out: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
-        """Write the ends of the rows to ``out`` (int32 or int64), the first of which starts at ``base``.
+        """Write the ends of the rows to ``out`` (int32 or int64) as offsets; the first row starts at ``base``.
 
-        Returns which rows are valid, ``None`` if all are. ``UntrustedMetadata`` unless they ascend within ``bounds``.
-        The caller has checked that they fit into ``out``.
+        Returns flags of the valid rows, ``None`` if all are valid. ``UntrustedMetadata`` unless the ends ascend within
+        ``bounds``. The caller has checked that they fit into ``out``.
         """
         start, _ = self.bounds(skip, rows)
         values = self.values[skip : skip + rows]
@@ -127,7 +133,7 @@ class Ends:
         return is_valid
 
     def row_finder(self) -> RowFinder:
-        """A function from a position in the wanted contents to its row."""
+        """A function that finds the row of a position in the wanted contents."""
         is_null = self.values >= np.uint64(self.adjustment)
         return RowFinder(np.where(is_null, self.values - np.uint64(self.adjustment), self.values), self.start)
 
@@ -137,7 +143,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class RowFinder:
-    """Ends without marks, for look-ups."""
+    """Finds rows by their ends, which carry no adjustment here."""
 
     ends: Numbers
     start: int

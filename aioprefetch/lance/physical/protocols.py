@@ -1,7 +1,7 @@
-"""The protocols of a page of one column: reads to plan, and rows to decode into memory of the caller.
+"""The protocols of a page: a scheduler plans its reads, and a decoder writes its rows into buffers of the caller.
 
-After the document's ``PhysicalPageScheduler`` and ``PhysicalPageDecoder``. Both are stateless: a page is shared by the
-batches that its rows fall into, which may be decoded on several threads at once.
+They follow ``PhysicalPageScheduler`` and ``PhysicalPageDecoder`` of the format's documentation. Both are stateless: the
+batches that share a page may be decoded on several threads at once.
 
 The output of a page is a list of buffers in the order of ``aioprefetch.lance.output.layout``: for most types validity
 and values, for strings validity, offsets and bytes, for lists of fixed size validity and the buffers of their items.
@@ -29,8 +29,8 @@ DecodedT_co = TypeVar("DecodedT_co", covariant=True)
 class Capacity:
     """The size of one output buffer of a batch: bytes, bits of a bitmap, or offsets.
 
-    ``is_needed``: a validity bitmap is needed only when a page of the batch may hold nulls. ``null_size``: how much of
-    ``size`` is for nulls that no byte of the file stands behind.
+    ``is_needed`` is false for the validity bitmap of a batch whose pages have no nulls. ``null_size`` is the part of
+    ``size`` for nulls without any bytes in the file.
     """
 
     size: int = 0
@@ -39,18 +39,18 @@ class Capacity:
 
 
 @dataclass(slots=True)
-class Target:
-    """One output buffer of a batch, shared by all its pages, and where the next rows go.
+class OutputBuffer:
+    """One output buffer of a batch, which its pages fill one after the other.
 
-    ``memory`` is uint8 for bytes and bitmaps, int32 or int64 for offsets; ``position`` counts its elements, for a
-    bitmap its bits.
+    ``memory`` is uint8 for bytes and bitmaps, int32 or int64 for offsets. ``position`` is where the next rows are
+    written, counted in elements, or in bits of a bitmap.
     """
 
     memory: npt.NDArray[Any]
     position: int = 0
 
     def part(self, size: int) -> npt.NDArray[Any]:
-        """The next ``size`` elements, to be written."""
+        """The next ``size`` elements, for the caller to write."""
         start, self.position = self.position, self.position + size
         return self.memory[start : self.position]
 
@@ -65,12 +65,12 @@ class Target:
         self.position += count
 
 
-# One buffer of a page's output, or of the array that becomes of it: bytes, bits from bit 0 on, offsets from 0 on.
+# One output buffer as an array: bytes, bits that start at bit 0, or offsets that start with 0.
 Slice = npt.NDArray[Any]
 
 
 class PhysicalPageDecoder(Protocol):
-    """The wanted rows of one page, loaded. Rows are counted from 0 over the wanted ones."""
+    """The loaded, wanted rows of one page. Row numbers count the wanted rows from 0."""
 
     @property
     def rows(self) -> int:
@@ -78,24 +78,24 @@ class PhysicalPageDecoder(Protocol):
         ...
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """About how much memory ``rows`` rows behind the first ``skip`` take when decoded."""
+        """The approximate memory of ``rows`` decoded rows after the first ``skip``, in bytes."""
         ...
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add what ``rows`` rows behind the first ``skip`` need of each output buffer.
+        """Add the sizes of ``rows`` rows after the first ``skip`` to the capacity of each output buffer.
 
-        ``UntrustedMetadata`` if the page contradicts itself: the sizes claimed here will be allocated.
+        ``UntrustedMetadata`` if the page contradicts itself: the caller allocates these sizes.
         """
         ...
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Write the same rows into the output buffers, each of which has room. ``None``: that buffer is not needed."""
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        """Write the rows into the output buffers, which have room for them. A target of ``None`` is not needed."""
         ...
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """The same rows as buffers of their own, without a copy of the values; ``None`` where that cannot be.
+        """The rows as output buffers, without a copy of the values; ``None`` if that is impossible.
 
-        Validity is ``None`` where no row is null.
+        The validity is ``None`` if no row is null.
         """
         ...
 
@@ -109,19 +109,19 @@ class EncodedPage(Protocol):
         ...
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """About how much memory ``rows`` rows behind the first ``skip`` take when decoded."""
+        """The approximate memory of ``rows`` decoded rows after the first ``skip``, in bytes."""
         ...
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        """The same rows decoded: a page, and how many of its rows come before them."""
+        """Decode the rows: a decoded page, and the number of its rows before them."""
         ...
 
 
 class PhysicalPageScheduler(Protocol[DecodedT_co]):
-    """One page of a column: which bytes of the file some of its rows need, and what to make of them.
+    """One page of a column: plans the reads of some of its rows, and makes the decoder of the loaded rows.
 
-    All ranges are checked against the page's buffers. ``ranges`` are rows of the page, ``reads`` the responses to
-    ``plan`` and, if there is one, to ``follow_up``; who planned several takes as many.
+    All ranges are checked against the page's buffers. ``ranges`` are rows of the page. ``reads`` are the responses to
+    ``plan`` and ``follow_up``; a scheduler takes as many of them as it has planned.
     """
 
     @property
@@ -130,24 +130,24 @@ class PhysicalPageScheduler(Protocol[DecodedT_co]):
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The bytes that are needed first. Pure."""
+        """The byte ranges of the first step. Pure."""
         ...
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """Whether the other reads can only be planned when those of ``plan`` have arrived."""
+        """Whether there is a second step, planned from the responses of the first."""
         ...
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """The other byte ranges. Pure. Called if ``is_indirect``."""
+        """The byte ranges of the second step. Pure. Called only if ``is_indirect``."""
         ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> DecodedT_co:
-        """The rows of ``ranges``, from all reads in order."""
+        """The rows of ``ranges``, from the responses of both steps in order."""
         ...
 
 
 class Direct:
-    """A page whose reads are all planned from its metadata."""
+    """A base for schedulers whose pages are read in one step."""
 
     __slots__ = ()
 
@@ -161,10 +161,10 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[DecodedT]):
-    """Rows of one page that go into a batch: ``rows`` behind the first ``skip``.
+class PageRows(Generic[DecodedT]):
+    """Rows of one page for a batch: ``rows`` rows after the first ``skip``.
 
-    ``is_last``: no row of the page comes after them, so that its memory is given back with this batch.
+    ``is_last`` says that they are the last rows of the page, whose memory is released with this batch.
     """
 
     page: DecodedT

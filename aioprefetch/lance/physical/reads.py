@@ -1,7 +1,6 @@
 """The reads of a page between its scheduling and its decoding.
 
-``LoadingPage`` holds the reads that are under way, and the task of an indirect read. The functions put the views of the
-responses together.
+``LoadingPage`` holds the pending reads, and the task of an indirect read. The functions join the views of responses.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 from aioprefetch.scheduler.pending_read import QueuedRead, Stretch
 
-# From this number of responses on, of at most this size on average, one index of all bytes copies them together.
+# At least this number of responses, of at most this average size, are copied together by one index of all their bytes.
 _GATHERED_MIN = 256
 _GATHERED_BYTES_MAX = 64
 # The number of responses that one index covers: it takes eight times the memory of their bytes.
@@ -28,7 +27,7 @@ _GATHERED_TOGETHER = 1 << 14
 
 
 class Gathered(Sequence[memoryview]):
-    """Responses that lie back to back in ``data``: a view of one is made when it is used."""
+    """Responses back to back in ``data``. The view of a response is made when it is used."""
 
     def __init__(self, data: Bytes, bounds: Sequence[int]) -> None:
         self.data = data
@@ -53,7 +52,7 @@ class Gathered(Sequence[memoryview]):
 
 
 class Responses(Iterator[memoryview]):
-    """The responses to several plans, one after the other or some together."""
+    """The responses to several plans, taken one by one or several at once."""
 
     def __init__(self, plans: Sequence[Sequence[memoryview]]) -> None:
         self._plans = plans
@@ -69,7 +68,7 @@ class Responses(Iterator[memoryview]):
         raise StopIteration
 
     def gathered(self, count: int) -> Bytes | None:
-        """The next ``count`` as they lie back to back, not copied; ``None`` if they do not."""
+        """The next ``count`` responses without a copy, if they are back to back; otherwise ``None``."""
         while self._plan < len(self._plans) and self._index == len(self._plans[self._plan]):
             self._plan, self._index = self._plan + 1, 0
         if self._plan == len(self._plans):
@@ -83,7 +82,7 @@ class Responses(Iterator[memoryview]):
 
 
 def gathered(ranges: Sequence[Range], stretches: Sequence[Stretch]) -> Gathered | None:
-    """The responses to ``ranges`` (which may be empty), concatenated; ``None`` if a view of each is better."""
+    """The responses to ``ranges``, some of which may be empty, copied together; ``None`` if views are cheaper."""
     counted = sum(len(starts) for starts, _, _, _ in stretches)
     bounds = np.zeros(len(ranges) + 1, np.int64)
     if counted < _GATHERED_MIN:
@@ -108,7 +107,7 @@ def _copied(starts: Sequence[int], ends: Sequence[int], base: int, view: memoryv
 
 
 def joined(reads: Iterator[memoryview], count: int) -> Bytes:
-    """The next ``count`` responses as one array; a single one is not copied."""
+    """The next ``count`` responses as one array. A single response is not copied."""
     together = reads.gathered(count) if isinstance(reads, Responses) else None
     if together is not None:
         return together
@@ -118,7 +117,7 @@ def joined(reads: Iterator[memoryview], count: int) -> Bytes:
 
 
 def check_fits(needed_bytes: int, buffer: Range, what: str) -> None:
-    """Raise ``UntrustedMetadata`` if a buffer of the file is smaller than the content that its page claims."""
+    """Raise ``UntrustedMetadata`` if a buffer is smaller than the content that its page claims."""
     if needed_bytes > buffer[1] - buffer[0]:
         raise UntrustedMetadata(f"{what} need {needed_bytes} bytes and have {buffer[1] - buffer[0]}")
 
@@ -128,14 +127,14 @@ DecodedT = TypeVar("DecodedT")
 _NOTHING = memoryview(b"")
 
 
-class _Read:
-    """One submission: empty ranges cost nothing, and have no bytes."""
+class _Submission:
+    """One submission of byte ranges, of which empty ones are not sent."""
 
     __slots__ = ("_ranges", "pending")
 
     def __init__(self, ranges: Sequence[Range], row: int, io: PageIo, *, is_follow_up: bool) -> None:
         self._ranges = ranges
-        wanted = [one for one in ranges if one[1] > one[0]]
+        wanted = [span for span in ranges if span[1] > span[0]]
         self.pending: PendingRead | None = io.submit(wanted, row, is_follow_up=is_follow_up) if wanted else None
 
     @property
@@ -155,15 +154,15 @@ class _Read:
             together = gathered(self._ranges, self.pending.stretches)
             if together is not None:
                 return together
-        found: Iterator[memoryview] = iter(()) if self.pending is None else iter(self.pending.views)
-        views = [next(found) if end > start else _NOTHING for start, end in self._ranges]
+        received: Iterator[memoryview] = iter(()) if self.pending is None else iter(self.pending.views)
+        views = [next(received) if end > start else _NOTHING for start, end in self._ranges]
         if any(len(view) != end - start for view, (start, end) in zip(views, self._ranges, strict=True)):
             raise UntrustedMetadata("a read brought another number of bytes than was asked for")
         return views
 
 
 class FollowUp:
-    """The second half of an indirect page, in a task of its own. Its failure is raised to the waiters."""
+    """The second step of an indirect read, run by a task. Waiters get its error."""
 
     __slots__ = ("_ended", "_error")
 
@@ -174,11 +173,11 @@ class FollowUp:
 
     @property
     def is_planned(self) -> bool:
-        """Whether it has ended without an error."""
+        """Whether it ended without an error."""
         return self._ended.is_set() and self._error is None
 
     async def wait(self) -> None:
-        """Wait for its end; raises its error."""
+        """Wait until it ends. Raises its error."""
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -196,10 +195,10 @@ class FollowUp:
 
 
 class LoadingPage(Generic[DecodedT]):
-    """The rows of ``ranges`` of one page, from their scheduling to their decoding. Belongs to the loop's thread.
+    """The rows ``ranges`` of one page, from scheduling to decoding. Not thread-safe: it belongs to the event loop.
 
-    ``row`` is the top-level row of the scan that its first row belongs to: the priority of its reads. An indirect
-    page spawns a free task, which submits the second half as soon as the first has come.
+    ``row`` is the top-level row of its first row, which is the priority of its reads. For an indirect page a task
+    submits the second step when the first has arrived.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class LoadingPage(Generic[DecodedT]):
         self._decoder: DecodedT | None = None
         self._error: BaseException | None = None
         self._is_wanted = self._is_released = False
-        self._reads = [_Read(scheduler.plan(ranges), row, io, is_follow_up=is_follow_up)]
+        self._reads = [_Submission(scheduler.plan(ranges), row, io, is_follow_up=is_follow_up)]
         self._second: FollowUp | None = None
         if scheduler.is_indirect(ranges):
             self._second = FollowUp(io, lambda: self._follow_up(io, row), name="lance indirect read")
@@ -229,13 +228,13 @@ class LoadingPage(Generic[DecodedT]):
 
     @property
     def decoder(self) -> DecodedT:
-        """The loaded rows. Only after ``wait``, or when ``is_loaded``."""
+        """The loaded rows. Requires ``is_loaded``, which is true after ``wait``."""
         assert self._decoder is not None
         return self._decoder
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all bytes have arrived and are a possible page of this kind."""
+        """Whether all bytes have arrived and form a valid page."""
         if self._decoder is None and self._error is None and self._is_planned and all(r.done for r in self._reads):
             try:
                 self._decode()
@@ -248,7 +247,7 @@ class LoadingPage(Generic[DecodedT]):
         return self._second is None or self._second.is_planned
 
     def promote(self) -> None:
-        """Promote the reads of this page, since a batch waits for it, and reads that are planned later too."""
+        """Promote the reads of this page, those of the second step included: a batch waits for them."""
         if not self._is_wanted and self._decoder is None:
             self._is_wanted = True
             for read in self._reads:
@@ -260,7 +259,7 @@ class LoadingPage(Generic[DecodedT]):
         return await self.arrive()
 
     async def arrive(self) -> DecodedT:
-        """Wait for the bytes without promoting the reads, as tasks do. Raises as ``wait`` does."""
+        """Wait for the bytes without promoting the reads. Raises as ``wait`` does."""
         if self._decoder is None:
             if self._second is not None:
                 await self._second.wait()
@@ -273,7 +272,7 @@ class LoadingPage(Generic[DecodedT]):
         return self.decoder
 
     def release(self) -> None:
-        """Release the reads. A task that is still under way submits nothing."""
+        """Release the reads. A running second step submits no more reads."""
         self._is_released = True
         for read in self.reads:
             read.release()
@@ -286,7 +285,7 @@ class LoadingPage(Generic[DecodedT]):
         await self._reads[0].arrive()
         if not self._is_released:
             rest = self._scheduler.follow_up(self._ranges, self._reads[0].views())
-            second = _Read(rest, row, io, is_follow_up=True)
+            second = _Submission(rest, row, io, is_follow_up=True)
             self._reads.append(second)
             if self._is_wanted:
                 second.promote()

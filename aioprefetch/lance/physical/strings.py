@@ -1,7 +1,7 @@
-"""Strings and binary values: ends of rows, and bytes back to back (the encodings ``Binary`` and ``Fsst``).
+"""Strings and binary values: the ends of rows, and their bytes back to back (the encodings ``Binary`` and ``Fsst``).
 
-The bytes of some rows are known when their ends have come: an indirect read. Where all rows are wanted, or the bytes
-are compressed or few, all of them are read at once.
+The byte ranges of some rows are known only from their ends, which makes the read indirect. If all rows are wanted, or
+the bytes are compressed or few, all bytes are read at once.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from aioprefetch.lance import fsst
 from aioprefetch.lance.compression import decompress
 from aioprefetch.lance.physical.memory import allocate, check_offsets, copy_bits, packed
 from aioprefetch.lance.physical.offsets import Ends, StoredEnds
-from aioprefetch.lance.physical.protocols import Bytes, Capacity, EncodedPage, PhysicalPageDecoder, Slice, Target
+from aioprefetch.lance.physical.protocols import Bytes, Capacity, EncodedPage, OutputBuffer, PhysicalPageDecoder, Slice
 from aioprefetch.lance.physical.reads import joined
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
-# Up to this size the bytes of a page are read with the ends, since a second round trip takes longer.
+# Up to this size the bytes of a page are read together with the ends: a second round trip takes longer.
 DIRECT_BYTES = 64 << 10
 
-# The approximate expansion of FSST codes, for sizes of batches.
+# The estimated expansion of FSST codes, for the sizes of batches.
 _FSST_GROWTH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
-    """Scheduler of strings: their ``ends``, and their bytes in ``content``.
+class BinaryScheduler:
+    """Scheduler of strings with their ``ends`` and their bytes in ``content``.
 
-    ``offset_width`` is that of the Arrow type, 4 or 8 bytes. ``symbol_table`` is that of FSST, if the bytes are codes.
+    ``offset_width`` is that of the Arrow type, 4 or 8 bytes. ``symbol_table`` is set if the bytes are FSST codes.
     """
 
     ends: StoredEnds
@@ -54,16 +54,16 @@ class Binary:
         return bool(self.compression) or size_bytes <= DIRECT_BYTES or ranges.is_whole(self.rows)
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The ends; and the bytes, if all are needed."""
+        """The byte ranges of the ends, and of all bytes if they are read at once."""
         ends = self.ends.plan(ranges)
         return [*ends, self.content] if self._takes_all(ranges) else ends
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """True if only some rows are wanted: their offsets come first, then their bytes."""
+        """Whether the bytes are planned from the ends."""
         return not self._takes_all(ranges)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """The bytes of the rows of each range."""
+        """The byte ranges of the rows."""
         contents = self.ends.decoder(ranges, iter(reads))[1]
         return contents.bytes_at(self.content[0], 1)
 
@@ -105,7 +105,7 @@ class BinaryRows:
         return end - start + rows * self.offset_width
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Bytes by the ends of the rows."""
+        """Add validity, offsets and the bytes between the ends."""
         start, end = self._bounds(skip, rows)
         capacities[0].size += rows
         capacities[0].is_needed |= self.ends.has_nulls(skip, rows)
@@ -113,8 +113,8 @@ class BinaryRows:
         capacities[2].size += end - start
         check_offsets(capacities[2].size, self.offset_width)
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Write the rows. Offsets continue behind the bytes of earlier pages."""
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        """Write the rows. Offsets continue those of earlier pages."""
         validity, offsets, content = targets
         assert offsets is not None
         assert content is not None
@@ -124,7 +124,7 @@ class BinaryRows:
         put_validity(validity, is_valid, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """New offsets over the received bytes."""
+        """New offsets, and a slice of the received bytes."""
         start, end = self._bounds(skip, rows)
         check_offsets(end - start, self.offset_width)
         offsets = new_offsets(rows, self.offset_width)
@@ -144,12 +144,12 @@ class BinaryRows:
 
 @dataclass(slots=True)
 class CompressedStrings:
-    """Loaded strings whose bytes are compressed together: the first batch that needs them decompresses all.
+    """Loaded strings whose bytes are compressed together. The first batch decompresses all of them.
 
-    ``contents``: what of the bytes the ends count, unless it is all.
+    ``contents`` are the ranges of the bytes that the ends count; ``None`` if they count all bytes.
     """
 
-    scheduler: Binary
+    scheduler: BinaryScheduler
     ends: Ends
     contents: RowRanges | None
     data: memoryview
@@ -162,13 +162,13 @@ class CompressedStrings:
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The size by the ends of the strings: exact for plain text, an estimate for FSST."""
+        """The size between the ends: exact for plain text, an estimate for FSST."""
         start, end = self.ends.bounds(skip, rows)
         growth = 1 if self.scheduler.symbol_table is None else _FSST_GROWTH
         return growth * (end - start) + rows * self.scheduler.offset_width
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        """All rows of the page."""
+        """Decompress all rows of the page."""
         with self._lock:
             if self._plain is None:
                 self._plain = self._decompress()
@@ -187,7 +187,7 @@ class CompressedStrings:
 
 
 def selected(content: Bytes, contents: RowRanges) -> Bytes:
-    """The bytes of wanted rows, one range after the other. ``UntrustedMetadata`` if there are fewer."""
+    """The bytes of the ranges ``contents``, in order. ``UntrustedMetadata`` for ranges beyond the end."""
     wanted = contents.bytes_at(0, 1)
     if wanted and wanted[-1][1] > len(content):
         raise UntrustedMetadata(f"strings end at {wanted[-1][1]} of {len(content)} bytes")
@@ -196,7 +196,7 @@ def selected(content: Bytes, contents: RowRanges) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class FsstRows:
-    """Loaded strings whose bytes are codes of FSST; each batch decodes its own."""
+    """Loaded strings whose bytes are FSST codes. Each batch decodes its own rows."""
 
     codes: BinaryRows
     symbol_table: bytes
@@ -212,7 +212,7 @@ class FsstRows:
         return _FSST_GROWTH * (end - start) + rows * self.codes.offset_width
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        """These rows alone."""
+        """Decode these rows."""
         ends = self.codes.ends
         start, end = ends.bounds(skip, rows)
         offsets = np.zeros(rows + 1, np.int64)
@@ -225,7 +225,7 @@ class FsstRows:
 
 @dataclass(frozen=True, slots=True)
 class TextRows:
-    """Decoded strings: ``rows + 1`` int64 offsets into ``content``, and a bitmap of the valid ones, from bit 0."""
+    """Decoded strings: ``rows + 1`` int64 offsets into ``content``, and a validity bitmap."""
 
     offsets: npt.NDArray[np.int64]
     content: Bytes
@@ -242,15 +242,15 @@ class TextRows:
         return int(self.offsets[skip + rows] - self.offsets[skip]) + rows * self.offset_width
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Bytes by the offsets."""
+        """Add validity, offsets and the bytes between them."""
         capacities[0].size += rows
         capacities[0].is_needed |= self.validity is not None
         capacities[1].size += rows
         capacities[2].size += int(self.offsets[skip + rows] - self.offsets[skip])
         check_offsets(capacities[2].size, self.offset_width)
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Write the rows. Offsets continue behind the bytes of earlier pages."""
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        """Write the rows. Offsets continue those of earlier pages."""
         validity, offsets, content = targets
         assert offsets is not None
         assert content is not None
@@ -263,7 +263,7 @@ class TextRows:
             validity.fill_bits(True, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """New offsets over the same bytes."""
+        """New offsets, and a slice of the bytes."""
         start, end = int(self.offsets[skip]), int(self.offsets[skip + rows])
         check_offsets(end - start, self.offset_width)
         offsets = new_offsets(rows, self.offset_width)
@@ -277,15 +277,15 @@ class TextRows:
 
 
 def new_offsets(rows: int, width: int) -> npt.NDArray[Any]:
-    """Memory for the offsets of ``rows`` rows, the first of which is 0."""
+    """Memory for ``rows + 1`` offsets, the first of which is 0."""
     memory = allocate((rows + 1) * width)
     offsets: npt.NDArray[Any] = memory.view(np.int32) if width == 4 else memory.view(np.int64)
     offsets[0] = 0
     return offsets
 
 
-def put_validity(target: Target | None, is_valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
-    """Write validity that is there as booleans, or not at all, if the batch needs it."""
+def put_validity(target: OutputBuffer | None, is_valid: npt.NDArray[np.bool_] | None, rows: int) -> None:
+    """Write validity, if the batch needs it. ``is_valid`` is ``None`` if all rows are valid."""
     if target is None:
         return
     if is_valid is None:

@@ -1,4 +1,4 @@
-"""Values of a fixed width, back to back; bitmaps, which are values of one bit; and packed structs.
+"""Values of a fixed width, bitmaps, and packed structs.
 
 A packed struct (the encoding ``PackedStruct``) is stored row by row.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.compression import decompress
 from aioprefetch.lance.physical.memory import aligned, packed
-from aioprefetch.lance.physical.protocols import Bytes, Capacity, Direct, Slice, Target
+from aioprefetch.lance.physical.protocols import Bytes, Capacity, Direct, OutputBuffer, Slice
 from aioprefetch.lance.physical.reads import check_fits, joined
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
@@ -23,7 +23,7 @@ from aioprefetch.ranges import Range
 class Value:
     """Scheduler of ``rows`` values of ``width`` bytes in ``buffer`` (the encoding ``Flat``).
 
-    A compressed buffer is fetched whole.
+    A compressed buffer is read whole.
     """
 
     buffer: Range
@@ -52,7 +52,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class ValueRows:
-    """Loaded values, without validity: one output buffer."""
+    """Loaded values without validity. They have one output buffer."""
 
     values: Bytes
     rows: int
@@ -63,17 +63,17 @@ class ValueRows:
         return rows * self.width
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Bytes of the values."""
+        """Add the values."""
         capacities[0].size += rows * self.width
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         """Copy the values."""
         target = targets[0]
         assert target is not None
         target.part(rows * self.width)[:] = self._part(skip, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """The received memory."""
+        """A slice of the received bytes."""
         return [self._part(skip, rows)]
 
     def _part(self, skip: int, rows: int) -> Bytes:
@@ -82,7 +82,7 @@ class ValueRows:
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """Scheduler of ``rows`` bits in ``buffer``: booleans, or validity, where 1 is valid."""
+    """Scheduler of ``rows`` bits in ``buffer``: booleans or validity, where 1 is true or valid."""
 
     buffer: Range
     rows: int
@@ -107,7 +107,7 @@ class Bitmap:
 
 @dataclass(frozen=True, slots=True)
 class BitmapRows:
-    """Loaded bits, from bit ``offset`` on: one output buffer."""
+    """Loaded bits, from bit ``offset`` on. They have one output buffer."""
 
     bits: Bytes
     offset: int
@@ -118,26 +118,26 @@ class BitmapRows:
         return (rows + 7) // 8
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add the bits. The buffer is needed as soon as one page of the batch has bits."""
+        """Add the bits. The buffer is needed if any page of the batch has bits."""
         capacities[0].size += rows
         capacities[0].is_needed = True
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         """Copy the bits to the next bit position of the target."""
         target = targets[0]
         assert target is not None
         target.put_bits(self.bits, self.offset + skip, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """The received memory if the first bit is the lowest of its byte; otherwise a copy."""
+        """A slice of the received bytes if it starts at the lowest bit of a byte; otherwise a copy."""
         return [aligned(self.bits, self.offset + skip, rows)]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedChild:
-    """A field within the rows: ``width`` bytes, behind ``depth`` validity buffers that no row needs.
+    """A field of the struct: values of ``width`` bytes, after ``depth`` unused validity buffers in the output.
 
-    A plain value has one of them, a list of fixed size of plain values two.
+    The depth is 1 for a plain value, and 2 for a fixed-size list of plain values.
     """
 
     width: int
@@ -145,8 +145,8 @@ class PackedChild:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStruct(Direct):
-    """Scheduler of ``rows`` rows in ``buffer``, each the values of ``children`` back to back."""
+class PackedStructScheduler(Direct):
+    """Scheduler of ``rows`` rows in ``buffer``. A row is the values of ``children`` back to back."""
 
     buffer: Range
     rows: int
@@ -157,7 +157,7 @@ class PackedStruct(Direct):
 
     @property
     def width(self) -> int:
-        """Bytes of a row."""
+        """The size of a row in bytes."""
         return sum(child.width for child in self.children)
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -172,7 +172,7 @@ class PackedStruct(Direct):
 
 @dataclass(frozen=True, slots=True)
 class PackedStructRows:
-    """Loaded rows, a matrix of bytes."""
+    """Loaded rows of a packed struct, as a matrix of bytes."""
 
     values: Bytes
     children: tuple[PackedChild, ...]
@@ -187,24 +187,24 @@ class PackedStructRows:
         return rows * int(self.values.shape[1])
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """The struct has no nulls, and neither have its children."""
-        slot = 1
+        """Add the values of each field. Neither the struct nor its fields have nulls."""
+        buffer = 1
         for child in self.children:
-            capacities[slot + child.depth].size += rows * child.width
-            slot += child.depth + 1
+            capacities[buffer + child.depth].size += rows * child.width
+            buffer += child.depth + 1
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
-        """Copy column by column."""
-        slot = 1
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        """Copy the values of each field."""
+        buffer = 1
         first = 0
         for child in self.children:
-            target = targets[slot + child.depth]
+            target = targets[buffer + child.depth]
             assert target is not None
             part = target.part(rows * child.width).reshape(rows, child.width)
             part[:] = self.values[skip : skip + rows, first : first + child.width]
-            slot += child.depth + 1
+            buffer += child.depth + 1
             first += child.width
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """``None``: values of a column are not adjacent."""
+        """Return ``None``: the values of a field are not adjacent."""
         return None

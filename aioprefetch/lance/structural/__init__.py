@@ -1,7 +1,7 @@
 """Versions 2.1 and 2.2 of the Lance file format: structural encodings, which keep nesting in levels.
 
-Decoded are mini-block, full-zip and constant pages of flat, string, dictionary and fixed-size-list columns, packed
-structs, and lists, structs and maps of them at any depth. What is not is ``Unsupported``, by name.
+Supported are mini-block, full-zip and constant pages of flat, string, dictionary and fixed-size-list columns, packed
+structs, and lists, structs and maps of them at any depth. Anything else raises ``Unsupported`` with its name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["CONCATENATED", "make_field", "parse_layout"]
 
 
 def make_field(file: LanceFile, field: Field, ranges: Sequence[Range]) -> tuple[StructuralColumn, StructuralField]:
-    """Scheduler and decoder of a top-level field, restricted to ``ranges`` of the file's rows (sorted, disjoint).
+    """The scheduler and the decoder of a top-level field, for ``ranges`` of the file's rows (sorted, disjoint).
 
-    The metadata of the field's columns is loaded. ``Unsupported`` names what is not decoded here.
+    The metadata of the field's columns must be loaded. ``Unsupported`` names a part that cannot be decoded.
     """
     wanted = RowRanges.of(ranges)
     columns: list[LeafColumn] = []

@@ -1,7 +1,7 @@
 """Decoded rows of the leaves of a field, put together as one Arrow array.
 
-Values of leaves are bridged: one destination for the rows of all pages (see ``aioprefetch.lance.output``). What is
-concatenated instead is named in ``CONCATENATED``.
+The values of a leaf are written into one destination for the rows of all pages (``aioprefetch.lance.output``).
+``CONCATENATED`` lists the exceptions.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ import pyarrow as pa
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.output import AnyPage, assemble, dictionary, null_bits, offset_bytes
 from aioprefetch.lance.physical.memory import allocate, check_offsets, packed
-from aioprefetch.lance.physical.protocols import Piece, Slice
+from aioprefetch.lance.physical.protocols import PageRows, Slice
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.buffers import Flags, Positions, damaged
+from aioprefetch.lance.structural.decoded_rows import DecodedRows
 from aioprefetch.lance.structural.leaf_rows import LeafRows, StringBuilder
 from aioprefetch.lance.structural.levels import Unraveler, concatenated
-from aioprefetch.lance.structural.segment import Segment
 from aioprefetch.lance.structural.values import Coded, Nulls, Values, is_void
 
-# Types whose parts of a batch are made page by page and then concatenated.
+# These parts of a batch are built page by page and then concatenated.
 CONCATENATED = (
     "offsets and validity of lists and maps",
     "validity of structs",
     "dictionaries that differ from page to page, of columns of a dictionary type",
 )
 
-# The maximum memory for nulls of one column of a batch if the file has no byte for each of them.
+# The maximum memory for the nulls of one column of a batch: a file can claim any number of nulls without storing a
+# byte.
 NULL_BYTES_MAX = 256 << 20
 
 
 def leaves(field: Field) -> Iterator[Field]:
-    """The fields of a tree that have a column of their own, in the order of the columns."""
+    """The leaves of a field: the fields that have a column of their own, in the order of the columns."""
     if is_leaf(field):
         yield field
         return
@@ -45,13 +46,13 @@ def leaves(field: Field) -> Iterator[Field]:
 
 
 def is_leaf(field: Field) -> bool:
-    """Whether one column holds all of the field."""
+    """Whether the whole field is stored in one column."""
     return field.is_one_column((2, 1))
 
 
-def assemble_field(field: Field, rows: int, segments: Iterator[Iterable[Segment]]) -> pa.Array:
-    """The array of a top-level field, ``rows`` long. ``segments``: of each leaf in order, the pieces of its rows."""
-    array, unravelers = _assemble(field, segments, rows)
+def assemble_field(field: Field, rows: int, decoded_parts: Iterator[Iterable[DecodedRows]]) -> pa.Array:
+    """The array of a top-level field, ``rows`` long. ``decoded_parts`` has the decoded rows of each leaf, in order."""
+    array, unravelers = _assemble(field, decoded_parts, rows)
     if len(array) != rows:
         raise damaged(f"{rows} rows of field {field.name!r} give {len(array)} values")
     if any(unraveler.has_more for unraveler in unravelers):
@@ -59,48 +60,50 @@ def assemble_field(field: Field, rows: int, segments: Iterator[Iterable[Segment]
     return array
 
 
-def _assemble(field: Field, segments: Iterator[Iterable[Segment]], rows: int) -> tuple[pa.Array, list[Unraveler]]:
+def _assemble(
+    field: Field, decoded_parts: Iterator[Iterable[DecodedRows]], rows: int
+) -> tuple[pa.Array, list[Unraveler]]:
     if is_leaf(field):
-        return _leaf(field, next(segments), rows)
+        return _leaf(field, next(decoded_parts), rows)
     if field.is_struct:
-        return _struct(field, segments, rows)
-    return _list(field, segments, rows)
+        return _struct(field, decoded_parts, rows)
+    return _list(field, decoded_parts, rows)
 
 
-def _leaf(field: Field, pieces_of_leaf: Iterable[Segment], rows: int) -> tuple[pa.Array, list[Unraveler]]:
+def _leaf(field: Field, parts_of_leaf: Iterable[DecodedRows], rows: int) -> tuple[pa.Array, list[Unraveler]]:
     kind = field.arrow.type
     if offset_bytes(kind):
-        return _text_leaf(kind, pieces_of_leaf, rows)
-    segments = list(pieces_of_leaf)
+        return _text_leaf(kind, parts_of_leaf, rows)
+    decoded_parts = list(parts_of_leaf)
     if pa.types.is_struct(kind) and not kind.num_fields:
-        # Its rows hold nothing. Writers store them as null and without the layers around them, and mean valid ones.
-        count = sum(segment.values.count for segment in segments)
+        # A struct without fields: writers store its rows as nulls without the layers around them, but mean valid rows.
+        count = sum(decoded.values.count for decoded in decoded_parts)
         return pa.Array.from_buffers(kind, count, [None]), []
-    _check_nulls(kind, sum(segment.values.count for segment in segments if is_void(segment.values)))
-    unravelers = [segment.unraveler() for segment in segments]
-    pieces: list[Piece[AnyPage]] = []
-    for segment, unraveler in zip(segments, unravelers, strict=True):
+    _check_nulls(kind, sum(decoded.values.count for decoded in decoded_parts if is_void(decoded.values)))
+    unravelers = [decoded.unraveler() for decoded in decoded_parts]
+    pieces: list[PageRows[AnyPage]] = []
+    for decoded, unraveler in zip(decoded_parts, unravelers, strict=True):
         count, validity = unraveler.validity()
-        if count != segment.values.count:
-            raise damaged(f"{count} levels stand beside {segment.values.count} values")
-        leaf = LeafRows(kind, segment.values, validity)
-        pieces.append(Piece(leaf, 0, leaf.rows))
+        if count != decoded.values.count:
+            raise damaged(f"{count} levels stand beside {decoded.values.count} values")
+        leaf = LeafRows(kind, decoded.values, validity)
+        pieces.append(PageRows(leaf, 0, leaf.rows))
     if pa.types.is_dictionary(kind):
-        return dictionary(kind, pieces, _dictionaries(kind, segments)), unravelers
+        return dictionary(kind, pieces, _dictionaries(kind, decoded_parts)), unravelers
     return assemble(kind, pieces), unravelers
 
 
-def _text_leaf(kind: pa.DataType, segments: Iterable[Segment], rows: int) -> tuple[pa.Array, list[Unraveler]]:
-    """The result of ``_leaf`` for texts: each piece is decoded into the common destination before the next one."""
+def _text_leaf(kind: pa.DataType, decoded_parts: Iterable[DecodedRows], rows: int) -> tuple[pa.Array, list[Unraveler]]:
+    """The array of a leaf of texts. Each part is copied into the common destination before the next one is decoded."""
     unravelers: list[Unraveler] = []
     flags: list[Flags | None] = []
     counts: list[int] = []
     nulls = 0
     destination: StringBuilder | None = None
     alone: Values | None = None
-    for segment in segments:
-        values = segment.values
-        unraveler = segment.unraveler()
+    for decoded in decoded_parts:
+        values = decoded.values
+        unraveler = decoded.unraveler()
         count, validity = unraveler.validity()
         if count != values.count:
             raise damaged(f"{count} levels stand beside {values.count} values")
@@ -123,46 +126,48 @@ def _text_leaf(kind: pa.DataType, segments: Iterable[Segment], rows: int) -> tup
     whole = alone if destination is None else destination.finish()
     assert whole is not None
     leaf = LeafRows(kind, whole, concatenated(flags, counts))
-    pieces: list[Piece[AnyPage]] = [Piece(leaf, 0, leaf.rows)]
+    pieces: list[PageRows[AnyPage]] = [PageRows(leaf, 0, leaf.rows)]
     return assemble(kind, pieces), unravelers
 
 
 def _check_nulls(kind: pa.DataType, count: int) -> None:
-    """``Unsupported`` when ``count`` values that no byte of the file stands for take too much memory."""
+    """Raise ``Unsupported`` if ``count`` nulls take more than ``NULL_BYTES_MAX``."""
     size = count * null_bits(kind) // 8
     if size > NULL_BYTES_MAX:
         raise Unsupported(f"nulls of one column of a batch take {size} bytes: ask for fewer rows a batch")
 
 
-def _dictionaries(kind: pa.DataType, segments: Sequence[Segment]) -> list[pa.Array]:
-    """The dictionary of each segment; those of one page share it."""
-    made: dict[int, pa.Array] = {}
-    found: list[pa.Array] = []
-    for segment in segments:
-        key = id(segment.values.dictionary) if isinstance(segment.values, Coded) else 0
-        if key not in made:
-            made[key] = _dictionary(kind, segment)
-        found.append(made[key])
-    return found
+def _dictionaries(kind: pa.DataType, decoded_parts: Sequence[DecodedRows]) -> list[pa.Array]:
+    """The dictionary of each part. Parts of one page share a dictionary."""
+    of_page: dict[int, pa.Array] = {}
+    dictionaries: list[pa.Array] = []
+    for decoded in decoded_parts:
+        key = id(decoded.values.dictionary) if isinstance(decoded.values, Coded) else 0
+        if key not in of_page:
+            of_page[key] = _dictionary(kind, decoded)
+        dictionaries.append(of_page[key])
+    return dictionaries
 
 
-def _dictionary(kind: pa.DataType, segment: Segment) -> pa.Array:
+def _dictionary(kind: pa.DataType, decoded: DecodedRows) -> pa.Array:
     """The dictionary of the indices of a page."""
-    values = segment.values
+    values = decoded.values
     if isinstance(values, Nulls):
         return pa.nulls(1, kind.value_type)  # Rows without a value have index 0.
     if not isinstance(values, Coded):
         raise damaged("a page of a dictionary type holds no indices")
     rows = LeafRows(kind.value_type, values.dictionary, None)
-    array: pa.Array = assemble(kind.value_type, [Piece(rows, 0, rows.rows)])
+    array: pa.Array = assemble(kind.value_type, [PageRows(rows, 0, rows.rows)])
     return array
 
 
-def _struct(field: Field, segments: Iterator[Iterable[Segment]], wanted: int) -> tuple[pa.Array, list[Unraveler]]:
+def _struct(
+    field: Field, decoded_parts: Iterator[Iterable[DecodedRows]], batch_rows: int
+) -> tuple[pa.Array, list[Unraveler]]:
     children: list[pa.Array] = []
     first: list[Unraveler] = []
     for child in field.children:
-        array, unravelers = _assemble(child, segments, wanted)
+        array, unravelers = _assemble(child, decoded_parts, batch_rows)
         first = first or unravelers
         children.append(array)
     rows = len(children[0])
@@ -170,15 +175,15 @@ def _struct(field: Field, segments: Iterator[Iterable[Segment]], wanted: int) ->
         raise damaged(f"the fields of struct {field.name!r} have different numbers of rows")
     if not first:
         return pa.Array.from_buffers(field.arrow.type, rows, [None], children=children), []
-    parts = [one.validity() for one in first]
+    parts = [unraveler.validity() for unraveler in first]
     if sum(count for count, _ in parts) != rows:
         raise damaged(f"struct {field.name!r} has {rows} rows, and its levels say otherwise")
     validity = concatenated([flags for _, flags in parts], [count for count, _ in parts])
     return pa.Array.from_buffers(field.arrow.type, rows, [_bitmap(validity)], children=children), first
 
 
-def _list(field: Field, segments: Iterator[Iterable[Segment]], rows: int) -> tuple[pa.Array, list[Unraveler]]:
-    items, unravelers = _assemble(field.children[0], segments, rows)
+def _list(field: Field, decoded_parts: Iterator[Iterable[DecodedRows]], rows: int) -> tuple[pa.Array, list[Unraveler]]:
+    items, unravelers = _assemble(field.children[0], decoded_parts, rows)
     parts = [unraveler.lists() for unraveler in unravelers]
     counts = [offsets.size - 1 for offsets, _ in parts]
     validity = concatenated([flags for _, flags in parts], counts)
@@ -193,7 +198,7 @@ def _list(field: Field, segments: Iterator[Iterable[Segment]], rows: int) -> tup
 
 
 def _joined_offsets(parts: Sequence[Positions], width: int) -> Slice:
-    """Offsets that go on from part to part, each written once, of ``width`` bytes."""
+    """The offsets of all parts as one array of numbers of ``width`` bytes."""
     rows = sum(part.size - 1 for part in parts)
     joined = allocate((rows + 1) * width).view(np.int32 if width == 4 else np.int64)
     joined[0] = 0

@@ -1,8 +1,8 @@
 """FastLanes bit-packing: groups of 1024 numbers of 8, 16, 32 or 64 bits, packed into fewer bits each.
 
 A group of words of T bits has 1024 / T lanes. Packed to W bits it is a matrix of W rows of one word per lane; number r
-of a lane starts at bit r * W of that lane's column. All groups of equal W are unpacked together: pick the words, shift,
-or with the next word, mask, and put every number in its place, each one operation over all of them.
+of a lane starts at bit r * W of that lane's column. All groups of equal W are unpacked together by a few array
+operations: pick the words, shift them, add the bits of the next word, mask, and move every number to its place.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.lance.structural.buffers import Bytes, Positions
 
 GROUP = 1024
-# A packed group takes W times this many bytes, whatever T is.
+# The size of a packed group is W times this, for any T.
 ROW_BYTES = GROUP // 8
-# Groups that are unpacked together: their temporary arrays stay in the CPU's nearest caches.
+# The number of groups that are unpacked together: the temporary arrays fit into the nearest CPU caches.
 GROUPS_AT_ONCE = 128
 
 _ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
@@ -43,9 +43,9 @@ def unpack(
 ) -> Words:
     """The numbers of all groups, shape ``(groups, 1024)``, of words of ``bits`` bits.
 
-    ``starts``: where in ``data`` each group's packed bytes start, at multiples of 8 counted from the first;
-    ``widths``: bits of a packed number, per group. Both are checked here: ``UntrustedMetadata``. ``groups_at_once`` of
-    equal width are unpacked together.
+    ``starts`` are the positions in ``data`` of each group's packed bytes, at multiples of 8 counted from the first.
+    ``widths`` are the bits of a packed number of each group. ``UntrustedMetadata`` if either is impossible.
+    ``groups_at_once`` groups of equal width are unpacked together.
     """
     if starts.size and (
         int(widths.min()) < 0 or int(widths.max()) > bits or int((starts + widths * ROW_BYTES).max()) > data.size
@@ -71,7 +71,7 @@ def _unpack_equal(
     rows: npt.NDArray[np.intp] | None,
     groups_at_once: int,
 ) -> None:
-    """Groups of equal width, into all rows of ``out`` or those that ``rows`` names."""
+    """Unpack groups of equal width into ``rows`` of ``out``, or into all rows."""
     for first in range(0, starts.size, groups_at_once):
         part = slice(first, min(first + groups_at_once, starts.size))
         if rows is None:
@@ -105,9 +105,9 @@ def _unpack_few(data: Bytes, starts: Positions, width: int, bits: int, out: Word
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """For each of the T numbers of a lane, in the order of the output: the word it starts in, and how far to shift.
+    """How to unpack a lane: the word and the shift of each of its T numbers, in the order of the output.
 
-    ``split`` are those that go on in the next word.
+    ``split`` are the numbers that continue in the next word.
     """
 
     rows: npt.NDArray[np.intp]
@@ -136,7 +136,7 @@ def _plan(bits: int, width: int) -> _Plan:
 
 
 def _gather(data: Bytes, starts: Positions, width: int) -> Bytes:
-    """The packed bytes of each group, ``(groups, width * 128)``, in one array of their own."""
+    """The packed bytes of each group, ``(groups, width * 128)``, copied into one array."""
     record = np.dtype((np.void, width * ROW_BYTES))
     count = data.size - record.itemsize + 1
     windows = np.ndarray((count,), record, data, strides=(1,))
@@ -144,7 +144,7 @@ def _gather(data: Bytes, starts: Positions, width: int) -> Bytes:
 
 
 def trimmed(groups: Words, lengths: Positions) -> Words:
-    """The first ``lengths[i]`` numbers of each group, back to back; not copied where only the last one is short."""
+    """The first ``lengths[i]`` numbers of each group, back to back. No copy is made if only the last group is short."""
     flat = groups.reshape(-1)
     total = int(lengths.sum())
     if bool(np.all(lengths[:-1] == GROUP)):

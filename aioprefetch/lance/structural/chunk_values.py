@@ -1,4 +1,4 @@
-"""Values of mini-block chunks: every compression decodes all wanted chunks of a page in one go."""
+"""The values of mini-block chunks. Each compression decodes all wanted chunks of a page at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from aioprefetch.lance.structural.buffers import (
 from aioprefetch.lance.structural.compressions import (
     ByteStreamSplit,
     Encoding,
-    FixedSizeList,
+    FixedSizeListCompression,
     Flat,
     Fsst,
     General,
@@ -39,7 +39,7 @@ from aioprefetch.lance.structural.compressions import (
 )
 from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
 
-# Strings of one chunk: writers stay far below, and no claimed size may go beyond.
+# The maximum size of the strings of one chunk, far above the chunks of real writers.
 CHUNK_TEXT_BYTES_MAX = 64 << 20
 
 
@@ -47,20 +47,23 @@ Pick = slice | Positions
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """One buffer of every chunk: ``data[starts[i]:starts[i] + sizes[i]]``, which lie within."""
+class ChunkBuffer:
+    """One buffer of every chunk: that of chunk i is ``data[starts[i]:starts[i] + sizes[i]]``."""
 
     data: Bytes
     starts: Positions
     sizes: Positions
 
-    def picked(self, pick: Pick) -> Pieces:
-        """Some of them."""
-        return Pieces(self.data, self.starts[pick], self.sizes[pick])
+    def picked(self, pick: Pick) -> ChunkBuffer:
+        """The buffers of the picked chunks."""
+        return ChunkBuffer(self.data, self.starts[pick], self.sizes[pick])
 
 
-def decode(encoding: Encoding, buffers: Sequence[Pieces], counts: Positions) -> Fixed | Texts | FixedLists:
-    """The values of all chunks, of which chunk i has ``counts[i]``. ``UntrustedMetadata`` where that cannot be."""
+def decode(encoding: Encoding, buffers: Sequence[ChunkBuffer], counts: Positions) -> Fixed | Texts | FixedLists:
+    """The values of all chunks; chunk i has ``counts[i]`` values.
+
+    ``UntrustedMetadata`` if the buffers do not hold them.
+    """
     if len(buffers) != buffer_count(encoding):
         raise damaged(f"{type(encoding).__name__} in {len(buffers)} buffers")
     match encoding:
@@ -79,7 +82,7 @@ def decode(encoding: Encoding, buffers: Sequence[Pieces], counts: Positions) -> 
         case Fsst(table, inner):
             texts = _variable(buffers[0], inner.offset_bits // 8, counts)
             return Texts(*fsst.decode(table, texts.data, texts.offsets))
-        case FixedSizeList():
+        case FixedSizeListCompression():
             return _fixed_lists(encoding, buffers, counts)
         case PackedStruct(bits):
             return _flat(buffers[0], sum(bits), counts)
@@ -89,25 +92,25 @@ def decode(encoding: Encoding, buffers: Sequence[Pieces], counts: Positions) -> 
 
 
 def buffer_count(encoding: Encoding) -> int:
-    """The number of buffers in a chunk."""
+    """The number of value buffers in a chunk."""
     match encoding:
         case Rle():
             return 2
         case General(_, values):
             return buffer_count(values)
-        case FixedSizeList(_, has_validity, values):
+        case FixedSizeListCompression(_, has_validity, values):
             return int(has_validity) + buffer_count(values)
         case Same():
             return 0
     return 1
 
 
-def _need(pieces: Pieces, sizes: Positions, what: str) -> None:
+def _need(pieces: ChunkBuffer, sizes: Positions, what: str) -> None:
     if bool(np.any(pieces.sizes < sizes)):
         raise damaged(f"a chunk is too small for its {what}")
 
 
-def _flat(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
+def _flat(pieces: ChunkBuffer, bits: int, counts: Positions) -> Fixed:
     total = int(counts.sum())
     if bits == 1:
         return Fixed(_bits(pieces, counts), 1, total)
@@ -116,7 +119,7 @@ def _flat(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
     return Fixed(joined(pieces.data, pieces.starts, sizes), bits, total)
 
 
-def _bits(pieces: Pieces, counts: Positions) -> Bytes:
+def _bits(pieces: ChunkBuffer, counts: Positions) -> Bytes:
     """One byte per bit, 0 or 1; each chunk starts at a byte."""
     sizes = (counts + 7) // 8
     _need(pieces, sizes, "bits")
@@ -131,7 +134,7 @@ def _bits(pieces: Pieces, counts: Positions) -> Bytes:
     )
 
 
-def _inline_bitpacked(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
+def _inline_bitpacked(pieces: ChunkBuffer, bits: int, counts: Positions) -> Fixed:
     word = bits // 8
     _need(pieces, np.full_like(counts, word), "bit width")
     if counts.size and int(counts.max()) > GROUP:
@@ -146,8 +149,8 @@ def _inline_bitpacked(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
     return Fixed(bitpacking.trimmed(groups, counts).view(np.uint8), bits, int(counts.sum()))
 
 
-def _out_of_line_bitpacked(pieces: Pieces, bits: int, packed_bits: int, counts: Positions) -> Fixed:
-    """Groups of 1024; what is left over is either packed as a group of its own, or stored as it is."""
+def _out_of_line_bitpacked(pieces: ChunkBuffer, bits: int, packed_bits: int, counts: Positions) -> Fixed:
+    """Values in packed groups of 1024. The remainder of a chunk is either a padded group or stored unpacked."""
     word, group_bytes = bits // 8, packed_bits * ROW_BYTES
     whole, left = counts // GROUP, counts % GROUP
     is_raw = (left > 0) & (pieces.sizes == whole * group_bytes + left * word)
@@ -171,7 +174,7 @@ def _out_of_line_bitpacked(pieces: Pieces, bits: int, packed_bits: int, counts: 
     return Fixed(numbers.view(np.uint8), bits, numbers.size)
 
 
-def _rle(values: Pieces, lengths: Pieces, bits: int, counts: Positions) -> Fixed:
+def _rle(values: ChunkBuffer, lengths: ChunkBuffer, bits: int, counts: Positions) -> Fixed:
     word = bits // 8
     run_counts = lengths.sizes
     if bool(np.any(values.sizes != run_counts * word)):
@@ -186,8 +189,8 @@ def _rle(values: Pieces, lengths: Pieces, bits: int, counts: Positions) -> Fixed
     return Fixed(np.repeat(all_values, all_lengths).view(np.uint8), bits, int(counts.sum()))
 
 
-def split_runs(pieces: Pieces) -> list[Pieces]:
-    """Run values and run lengths of a block, which starts with the size of the values (u64)."""
+def split_runs(pieces: ChunkBuffer) -> list[ChunkBuffer]:
+    """Split a block into run values and run lengths; it starts with the size of the run values (u64)."""
     if bool(np.any(pieces.sizes < 8)):
         raise damaged("a block of runs without its size")
     at = (pieces.starts[:, None] + np.arange(8)).reshape(-1)
@@ -195,10 +198,10 @@ def split_runs(pieces: Pieces) -> list[Pieces]:
     if bool(np.any(sizes < 0)) or bool(np.any(sizes > pieces.sizes - 8)):
         raise damaged("the run values of a block are larger than the block")
     starts = pieces.starts + 8
-    return [Pieces(pieces.data, starts, sizes), Pieces(pieces.data, starts + sizes, pieces.sizes - 8 - sizes)]
+    return [ChunkBuffer(pieces.data, starts, sizes), ChunkBuffer(pieces.data, starts + sizes, pieces.sizes - 8 - sizes)]
 
 
-def _byte_stream_split(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
+def _byte_stream_split(pieces: ChunkBuffer, bits: int, counts: Positions) -> Fixed:
     word = bits // 8
     _need(pieces, counts * word, "byte streams")
     out = np.empty((int(counts.sum()), word), np.uint8)
@@ -209,8 +212,8 @@ def _byte_stream_split(pieces: Pieces, bits: int, counts: Positions) -> Fixed:
     return Fixed(out.reshape(-1), bits, position)
 
 
-def _variable(pieces: Pieces, word: int, counts: Positions) -> Texts:
-    """Chunks of offsets, relative to the chunk, and bytes, as one run of bytes with offsets of its own."""
+def _variable(pieces: ChunkBuffer, word: int, counts: Positions) -> Texts:
+    """The texts of all chunks. A chunk has offsets, relative to its own start, and then bytes."""
     _need(pieces, (counts + 1) * word, "offsets")
     stored = joined(pieces.data, pieces.starts, (counts + 1) * word)
     positions = little_endian(stored, word).astype(np.int64)
@@ -218,15 +221,16 @@ def _variable(pieces: Pieces, word: int, counts: Positions) -> Texts:
     low, high = positions[first[:-1]], positions[first[1:] - 1]
     lengths = np.diff(positions)
     inner = np.ones(lengths.size, bool)
-    inner[first[1:-1] - 1] = False  # From the last offset of a chunk to the first of the next.
+    # The difference between the last offset of a chunk and the first of the next is not a length.
+    inner[first[1:-1] - 1] = False
     lengths = lengths[inner]
-    # The top bit of a 64-bit offset makes a negative number here.
+    # A 64-bit offset with its top bit set is a negative number here.
     if bool(np.any(low < 0)) or bool(np.any(high > pieces.sizes)) or bool(np.any(lengths < 0)):
         raise damaged("offsets of strings leave their chunk, or do not ascend")
     return Texts(joined(pieces.data, pieces.starts + low, high - low), exclusive_sum(lengths))
 
 
-def _fixed_lists(encoding: FixedSizeList, buffers: Sequence[Pieces], counts: Positions) -> FixedLists:
+def _fixed_lists(encoding: FixedSizeListCompression, buffers: Sequence[ChunkBuffer], counts: Positions) -> FixedLists:
     dimension = encoding.items
     if int(counts.sum()) * row_bits(encoding) > 8 * sum(pieces.data.size for pieces in buffers):
         raise damaged("a chunk is too small for its fixed-size lists")
@@ -243,14 +247,14 @@ def _fixed_lists(encoding: FixedSizeList, buffers: Sequence[Pieces], counts: Pos
 
 
 def no_items(encoding: Same, count: int) -> Nulls:
-    """Items of fixed-size lists that are all null."""
+    """The items of fixed-size lists if all items are null."""
     if encoding.value:
         raise Unsupported("a constant with a value within fixed-size lists is not supported", operation="scan")
     return Nulls(count)
 
 
-def _decompressed(encoding: General, pieces: Pieces, counts: Positions) -> Pieces:
-    """The first buffer of every chunk, decompressed, back to back."""
+def _decompressed(encoding: General, pieces: ChunkBuffer, counts: Positions) -> ChunkBuffer:
+    """The decompressed first buffer of every chunk, back to back."""
     limits = first_buffer_bytes(encoding.values, counts)
     contents = [
         decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
@@ -258,7 +262,7 @@ def _decompressed(encoding: General, pieces: Pieces, counts: Positions) -> Piece
     ]
     sizes = np.array([content.size for content in contents], np.int64)
     data = contents[0] if len(contents) == 1 else np.concatenate(contents) if contents else np.zeros(0, np.uint8)
-    return Pieces(data, np.cumsum(sizes) - sizes, sizes)
+    return ChunkBuffer(data, np.cumsum(sizes) - sizes, sizes)
 
 
 def first_buffer_bytes(encoding: Encoding, counts: Positions) -> Positions:
@@ -270,6 +274,6 @@ def first_buffer_bytes(encoding: Encoding, counts: Positions) -> Positions:
             return (counts + GROUP) * (bits // 8) + 8
         case PackedStruct(bits):
             return counts * (sum(bits) // 8)
-        case FixedSizeList(items, has_validity, values):
+        case FixedSizeListCompression(items, has_validity, values):
             return (counts * items + 7) // 8 if has_validity else first_buffer_bytes(values, counts * items)
     return (counts + 1) * 8 + CHUNK_TEXT_BYTES_MAX

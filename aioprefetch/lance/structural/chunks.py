@@ -1,7 +1,6 @@
-"""The chunks of a mini-block page: which there are, what rows they hold, and the buffers within each.
+"""The chunks of a mini-block page: their positions, their rows, and the buffers within each.
 
-Every number of the chunk metadata, of the repetition index and of chunk headers is checked here, all chunks at once,
-before anything uses it.
+Every number of the chunk metadata, the repetition index and the chunk headers is checked here before it is used.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from aioprefetch.lance.structural.buffers import Bytes, Flags, Positions, damaged, exclusive_sum, little_endian
-from aioprefetch.lance.structural.chunk_values import Pick, Pieces
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer, Pick
 from aioprefetch.lance.structural.layouts import MiniBlock
 from aioprefetch.ranges import Range
 
 ALIGNMENT = 8
-# The chunk word has four bits for the logarithm.
+# The word of a chunk has four bits for the logarithm of its number of values.
 CHUNK_VALUES_MAX = 1 << 15
 
 
@@ -25,9 +24,9 @@ CHUNK_VALUES_MAX = 1 << 15
 class ChunkIndex:
     """All chunks of a page, by number.
 
-    ``starts`` are bytes within the chunk buffer (one more than chunks: where the last one ends), ``items`` values
-    before each (one more), ``rows`` rows that start before each (one more). ``has_preamble``: it begins in the middle
-    of a row; ``None`` without lists.
+    ``starts`` are positions within the chunk buffer, ``items`` the number of values before each chunk, and ``rows`` the
+    number of rows that start before each chunk; all three have one more entry, for the end of the last chunk.
+    ``has_preamble`` says which chunks begin in the middle of a row; it is ``None`` for pages without lists.
     """
 
     starts: Positions
@@ -41,18 +40,19 @@ class ChunkIndex:
         return self.starts.size - 1
 
     def span(self, start: int, end: int) -> Range:
-        """First and last chunk that rows ``[start, end)`` touch; the range is not empty."""
+        """The first and the last chunk with parts of the rows ``[start, end)``, a range that is not empty."""
         first = int(self.rows.searchsorted(start, side="right")) - 1
         if self.has_preamble is None:
             return first, int(self.rows.searchsorted(end - 1, side="right")) - 1
-        # The last row ends where the next one starts: in that chunk, unless the next row is all that it begins with.
+        # The last row ends where the next row starts: in the same chunk, or before a chunk that begins with the next
+        # row.
         following = int(self.rows.searchsorted(end, side="right")) - 1
         if following < self.count and (self.has_preamble[following] or self.rows[following] < end):
             return first, following
         return first, following - 1
 
     def spans(self, ranges: Sequence[Range]) -> Positions:
-        """First and last chunk that each range of rows touches, shape ``(ranges, 2)``; the ranges are not empty."""
+        """The first and the last chunk of each range of rows, shape ``(ranges, 2)``. No range is empty."""
         if len(ranges) == 1:
             return np.array([self.span(*ranges[0])], np.int64)
         bounds = np.array(ranges, np.int64).reshape(-1, 2)
@@ -68,7 +68,7 @@ class ChunkIndex:
         return np.stack([first, np.where(rest, following, following - 1)], axis=1)
 
     def wanted(self, ranges: Sequence[Range]) -> Positions:
-        """The chunks that any of the ranges touches, ascending, each once."""
+        """The numbers of the chunks that hold rows of the ranges, ascending and distinct."""
         marks = np.zeros(self.count + 1, np.int64)
         spans = self.spans(ranges)
         np.add.at(marks, spans[:, 0], 1)
@@ -77,7 +77,7 @@ class ChunkIndex:
 
 
 def parse_index(layout: MiniBlock, words: Bytes, index: Bytes | None, chunk_bytes: int, rows: int) -> ChunkIndex:
-    """From the chunk metadata, and for lists the repetition index, of a page of ``rows`` rows.
+    """Parse the chunk metadata of a page of ``rows`` rows, and for lists its repetition index.
 
     ``chunk_bytes`` is the size of the chunk buffer. ``UntrustedMetadata`` for numbers that contradict each other.
     """
@@ -103,7 +103,7 @@ def parse_index(layout: MiniBlock, words: Bytes, index: Bytes | None, chunk_byte
 
 
 def _counts(logarithms: Positions, items: int) -> Positions:
-    """Values of each chunk; the last one has what is left."""
+    """The number of values of each chunk. The last chunk has the rest of ``items``."""
     counts = np.int64(1) << logarithms
     left = items - int(counts[:-1].sum())
     if not 0 <= left <= CHUNK_VALUES_MAX or (logarithms[-1] and left != counts[-1]):
@@ -113,7 +113,7 @@ def _counts(logarithms: Positions, items: int) -> Positions:
 
 
 def _rows(index: Bytes, depth: int, chunks: int) -> tuple[Positions, Flags]:
-    """The number of rows that start in each chunk, and which chunks begin within a row."""
+    """The number of rows that start in each chunk, and flags of the chunks that begin in the middle of a row."""
     stride = depth + 1
     if index.size != chunks * stride * 8:
         raise damaged(f"a repetition index of {index.size} bytes for {chunks} chunks")
@@ -131,15 +131,15 @@ def _rows(index: Bytes, depth: int, chunks: int) -> tuple[Positions, Flags]:
 
 @dataclass(frozen=True, slots=True)
 class ChunkParts:
-    """The buffers of some chunks, each as pieces of the same bytes."""
+    """The levels and values of some chunks."""
 
     level_counts: Positions
-    rep: Pieces | None
-    definition: Pieces | None
-    values: tuple[Pieces, ...]
+    rep: ChunkBuffer | None
+    definition: ChunkBuffer | None
+    values: tuple[ChunkBuffer, ...]
 
     def picked(self, pick: Pick) -> ChunkParts:
-        """The same of some of the chunks."""
+        """The parts of the picked chunks."""
         rep = None if self.rep is None else self.rep.picked(pick)
         definition = None if self.definition is None else self.definition.picked(pick)
         return ChunkParts(self.level_counts[pick], rep, definition, tuple(part.picked(pick) for part in self.values))
@@ -155,13 +155,13 @@ def parse_headers(layout: MiniBlock, data: Bytes, starts: Positions, ends: Posit
         raise damaged("a chunk is smaller than its header")
     level_counts = _numbers(data, starts, 2)
     at = starts + 2
-    pieces: list[Pieces | None] = []
+    pieces: list[ChunkBuffer | None] = []
     for width, is_there in [*((2, there) for there in has_levels), *((value_word, True),) * layout.value_buffers]:
         if not is_there:
             pieces.append(None)
             continue
         sizes = _numbers(data, at, width)
-        pieces.append(Pieces(data, position, sizes))
+        pieces.append(ChunkBuffer(data, position, sizes))
         at = at + width
         position = position + _padded(sizes)
         if bool(np.any(position > ends)):
@@ -175,7 +175,7 @@ def _padded(size: int | Positions) -> int | Positions:
 
 
 def _numbers(data: Bytes, at: Positions, width: int) -> Positions:
-    """Little-endian numbers of ``width`` bytes at any positions."""
+    """The little-endian numbers of ``width`` bytes at the positions ``at``."""
     gathered = data[(at[:, None] + np.arange(width)).reshape(-1)]
     numbers: Positions = gathered.view(np.dtype(f"<u{width}")).astype(np.int64)
     return numbers

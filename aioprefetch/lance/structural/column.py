@@ -1,6 +1,6 @@
-"""A top-level field: its leaf columns, each with the pages that hold wanted rows, and the decoder of all its leaves.
+"""A top-level field: a scheduler for the wanted pages of its leaf columns, and a decoder for all its leaves.
 
-The decoder takes pages of all leaves and gives arrays of any number of rows.
+The decoder accepts pages of all leaves and returns arrays of any number of rows.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import assemble_field
 from aioprefetch.lance.structural.buffers import damaged
 from aioprefetch.lance.structural.compressions import Fsst, General
-from aioprefetch.lance.structural.layouts import Constant, FullZip, Layout, MiniBlock, parse_layout
+from aioprefetch.lance.structural.decoded_rows import DecodedRows
+from aioprefetch.lance.structural.layouts import Constant, FullZip, MiniBlock, PageLayout, parse_layout
 from aioprefetch.lance.structural.pages import LoadedRows, page_scheduler
-from aioprefetch.lance.structural.segment import Segment
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 
-# Rows of small batches are decoded together up to about this much, which a page then holds while it is drained: a
-# decoding step over few chunks costs as much as one over a hundred.
+# With small batches about this much is decoded ahead, and held by the page until it is drained: a decoding step over
+# a few chunks costs as much as one over a hundred.
 SPAN_BYTES = 1 << 20
 
-# What text becomes, beside its compressed bytes, where only decoding would tell.
+# The estimated expansion of compressed text.
 _TEXT_GROWTH = 3
 
 
 @dataclass(frozen=True, slots=True)
 class LeafPage:
-    """The wanted rows of one page of leaf ``leaf``; ``row_bytes`` is about what one takes as Arrow memory."""
+    """The wanted rows of one page of leaf ``leaf``. ``row_bytes`` is the approximate Arrow memory of a row."""
 
     leaf: int
     loading: LoadingPage[LoadedRows]
@@ -49,12 +49,15 @@ class LeafPage:
 
     @property
     def together(self) -> int:
-        """The number of rows that are decoded at once if batches are smaller."""
+        """The number of rows to decode at once when batches are smaller."""
         return int(SPAN_BYTES / max(self.row_bytes, 0.125))
 
 
 class LeafColumn:
-    """One leaf column: hands out its pages that hold rows of ``wanted``. ``UntrustedMetadata`` if those lack rows."""
+    """One leaf column, which schedules the pages with rows of ``wanted``.
+
+    ``UntrustedMetadata`` if its pages lack rows.
+    """
 
     def __init__(
         self, leaf: int, field: Field, pages: Sequence[PageMetadata], wanted: RowRanges, file_rows: int, path: str
@@ -74,7 +77,7 @@ class LeafColumn:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every wanted row is scheduled."""
+        """Whether all wanted rows are scheduled."""
         return self.rows_scheduled >= self._wanted.rows
 
     def schedule_next(self, io: PageIo) -> LeafPage:
@@ -99,28 +102,28 @@ class LeafColumn:
 
 
 class StructuralColumn:
-    """``ColumnScheduler`` of a top-level field: of its leaves, the one with the fewest rows comes next."""
+    """``ColumnScheduler`` of a top-level field. The leaf with the fewest scheduled rows is scheduled next."""
 
     def __init__(self, leaves: Sequence[LeafColumn]) -> None:
         self._leaves = leaves
 
     @property
     def rows_scheduled(self) -> int:
-        """Rows of the scan that the pages of every leaf cover."""
+        """The number of rows that are scheduled for every leaf."""
         return min(leaf.rows_scheduled for leaf in self._leaves)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last page of every leaf was scheduled."""
+        """Whether all wanted rows of every leaf are scheduled."""
         return all(leaf.is_finished for leaf in self._leaves)
 
     def schedule_next(self, io: PageIo) -> LeafPage:
-        """Submit the reads of the next page, and return it unloaded. Never waits."""
+        """Submit the reads of the next page and return the page, without waiting for them."""
         return min(self._leaves, key=lambda leaf: leaf.rows_scheduled).schedule_next(io)
 
 
-def _row_bytes(kind: pa.DataType, layout: Layout, page: PageMetadata) -> float:
-    """About what a row takes as Arrow memory, known before anything is decoded."""
+def _row_bytes(kind: pa.DataType, layout: PageLayout, page: PageMetadata) -> float:
+    """The approximate Arrow memory of a row, estimated from metadata."""
     if isinstance(layout, Constant):
         levels = sum(end - start for start, end in page.buffers[-2:]) if len(page.buffers) > 1 else 0
         items = max(1.0, levels / 2 / page.rows) if levels else 1.0
@@ -153,7 +156,7 @@ def _value_bytes(kind: pa.DataType) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of one page: ``rows`` of the wanted ones behind the first ``skip``."""
+    """Some wanted rows of one page: ``rows`` rows after the first ``skip``."""
 
     page: LeafPage
     skip: int
@@ -162,25 +165,25 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """The same, for the thread that decodes: it shares nothing with the loop that changes."""
+    """Some wanted rows of one loaded page. Immutable, so that another thread can decode them."""
 
     rows_of_page: LoadedRows
     skip: int
     rows: int
     together: int
 
-    def segments(self) -> Iterator[Segment]:
-        return self.rows_of_page.segments(self.skip, self.rows, self.together)
+    def decoded_parts(self) -> Iterator[DecodedRows]:
+        return self.rows_of_page.decoded_parts(self.skip, self.rows, self.together)
 
 
 class StructuralField:
-    """``FieldDecoder`` of a field whose ``leaves`` leaf columns are decoded separately and put together by levels."""
+    """``FieldDecoder`` of a field of ``leaves`` leaf columns, which are decoded separately and joined by levels."""
 
     def __init__(self, field: Field, leaves: int, path: str) -> None:
         self._field = field
         self._path = path
         self._pages: list[deque[LeafPage]] = [deque() for _ in range(leaves)]
-        self._drained = [0] * leaves  # Of the first page of each leaf.
+        self._drained = [0] * leaves  # Drained rows of the first page of each leaf.
 
     def accept(self, page: LeafPage) -> None:
         self._pages[page.leaf].append(page)
@@ -211,12 +214,12 @@ class StructuralField:
         return loaded
 
     def size_bytes(self, rows: int) -> int:
-        """See ``FieldDecoder``. An estimate from what the pages say of themselves."""
+        """The approximate Arrow memory of the next ``rows`` rows, estimated from metadata."""
         parts = (part for leaf in range(len(self._pages)) for part in self._parts(leaf, rows))
         return int(sum(part.rows * part.page.row_bytes for part in parts))
 
     def drain(self, rows: int) -> ArrayTask:
-        """See ``FieldDecoder``. The task decodes; nothing is decoded here."""
+        """A task that decodes the next ``rows`` rows; the call itself decodes nothing."""
         spent: list[PendingRead] = []
         taken: list[list[_Taken]] = []
         for leaf, pages in enumerate(self._pages):
@@ -250,17 +253,17 @@ class StructuralField:
         return parts
 
     def _decode(self, rows: int, taken: Sequence[Sequence[_Taken]]) -> pa.Array:
-        """On any thread: touches the pages alone, which do not change."""
+        """Decode on any thread: loaded pages are immutable."""
         try:
-            segments = ((segment for part in leaf for segment in part.segments()) for leaf in taken)
-            return assemble_field(self._field, rows, segments)
+            decoded_parts = ((decoded for part in leaf for decoded in part.decoded_parts()) for leaf in taken)
+            return assemble_field(self._field, rows, decoded_parts)
         except Error as error:
             raise self._explained(error) from error.__cause__
         except MemoryError as error:
             message = "a batch of its rows does not fit into memory: ask for fewer rows a batch"
             raise self._explained(Unsupported(message, operation="scan")) from error
         except (pa.ArrowException, ValueError, IndexError, TypeError, OverflowError) as error:
-            # Every number is checked where it is read; this is for what a check has missed.
+            # Every number is checked where it is read. This is the safety net for a missing check.
             raise self._explained(damaged(f"its pages cannot be decoded: {error}")) from error
 
     def _explained(self, error: Error) -> Error:

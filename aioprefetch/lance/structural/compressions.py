@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.encoding_tree import EncodingTree
-from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, one_of, uint
+from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, Parsed, message, one_of, uint
 
-# The maximum width of a value: wider than any fixed-width value of Arrow (a large fixed-size list of doubles).
+# The maximum width of a value, above that of any real value (a long fixed-size list of doubles).
 VALUE_BITS_MAX = 1 << 31
 _WORD_BITS = (8, 16, 32, 64)
 _SCHEMES = {1: "lz4", 2: "zstd"}
@@ -33,7 +32,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class OutOfLineBitpacked:
-    """FastLanes-packed words of ``bits`` with ``packed_bits`` each, the same for the whole buffer."""
+    """Words of ``bits`` bits, packed by FastLanes into ``packed_bits`` each in the whole buffer."""
 
     bits: int
     packed_bits: int
@@ -41,14 +40,14 @@ class OutOfLineBitpacked:
 
 @dataclass(frozen=True, slots=True)
 class InlineBitpacked:
-    """FastLanes-packed words of ``bits``; each chunk starts with its own width."""
+    """Words of ``bits`` bits, packed by FastLanes; each chunk starts with its packed width."""
 
     bits: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fsst:
-    """Strings as codes of a symbol table that the page's description holds."""
+    """Strings as codes of a symbol table, which is part of the page's metadata."""
 
     symbol_table: bytes
     values: Variable
@@ -70,7 +69,7 @@ class ByteStreamSplit:
 
 @dataclass(frozen=True, slots=True)
 class General:
-    """The first buffer of what ``values`` says, compressed: ``lz4`` or ``zstd``."""
+    """The encoding ``values`` with its first buffer compressed by ``lz4`` or ``zstd``."""
 
     scheme: str
     values: Encoding
@@ -78,23 +77,23 @@ class General:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Every value has the bytes ``value``, and no value is stored; without bytes all are null."""
+    """All values are equal and none is stored: ``value`` has their bytes, and is empty if all are null."""
 
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeList:
-    """``items`` values of ``values`` are one value; ``has_validity``: a bitmap of the items comes first."""
+class FixedSizeListCompression:
+    """Lists of ``items`` values each. With ``has_validity`` a bitmap of the items comes first."""
 
     items: int
     has_validity: bool
-    values: FixedSizeList | Flat | Same
+    values: FixedSizeListCompression | Flat | Same
 
 
 @dataclass(frozen=True, slots=True)
 class PackedStruct:
-    """Rows of fixed-width children, whose widths are ``bits``."""
+    """Rows of fixed-width fields, whose widths are ``bits``."""
 
     bits: tuple[int, ...]
 
@@ -109,25 +108,25 @@ Encoding = (
     | ByteStreamSplit
     | General
     | Same
-    | FixedSizeList
+    | FixedSizeListCompression
     | PackedStruct
 )
 
 
-def row_bits(encoding: FixedSizeList | Flat | Same) -> int:
-    """Stored bits of one value, item validity aside."""
+def row_bits(encoding: FixedSizeListCompression | Flat | Same) -> int:
+    """The stored bits of one value, without the validity of its items."""
     match encoding:
         case Flat(bits):
             return bits
         case Same():
             return 0
-        case FixedSizeList(items, _, values):
+        case FixedSizeListCompression(items, _, values):
             return items * row_bits(values)
 
 
-def row_items(encoding: FixedSizeList | Flat | Same) -> int:
-    """Inner-most items of one value."""
-    return encoding.items * row_items(encoding.values) if isinstance(encoding, FixedSizeList) else 1
+def row_items(encoding: FixedSizeListCompression | Flat | Same) -> int:
+    """The number of inner-most items of one value."""
+    return encoding.items * row_items(encoding.values) if isinstance(encoding, FixedSizeListCompression) else 1
 
 
 # --- the messages -----------------------------------------------------------------------------------------------------
@@ -206,12 +205,12 @@ def _general(compression: Parsed, values: Encoding) -> General:
     return General(_SCHEMES[number], values)
 
 
-def _fixed_size_list(items: int, values: Encoding, has_validity: bool) -> FixedSizeList:
-    if not isinstance(values, Flat | FixedSizeList | Same):
+def _fixed_size_list(items: int, values: Encoding, has_validity: bool) -> FixedSizeListCompression:
+    if not isinstance(values, Flat | FixedSizeListCompression | Same):
         raise Unsupported(f"FixedSizeList over {type(values).__name__} is not supported")
     if not 1 <= items * max(row_bits(values), row_items(values)) <= VALUE_BITS_MAX:
         raise UntrustedMetadata(f"a fixed-size list of {items} items")
-    return FixedSizeList(items, has_validity, values)
+    return FixedSizeListCompression(items, has_validity, values)
 
 
 def _packed_struct(bits: Sequence[int], values: Encoding) -> PackedStruct:
@@ -227,7 +226,7 @@ ENCODINGS = EncodingTree[Encoding]("CompressiveEncoding", "compression {} of ver
 _BUFFER = message("compression", MessageTable("BufferCompression", {1: uint("scheme"), 2: FieldRule("level", "int")}))
 _REFUSED = ("compression",)
 _VALUES = message("values", ENCODINGS)
-# Their width is a number of bits, not of whole bytes: they are not an encoding that is decoded by itself.
+# Packed widths need not be whole bytes, so these values are not decoded as an encoding by themselves.
 _PACKED_VALUES = message("values", MessageTable(ENCODINGS.name, ENCODINGS.rules))
 
 ENCODINGS.add(1, "Flat", _flat, {1: uint("bits"), 2: _BUFFER}, refused=_REFUSED)

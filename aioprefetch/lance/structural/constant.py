@@ -1,4 +1,4 @@
-"""Constant pages: every visible item has the same value, or none has one. Levels, if any, are buffers of their own."""
+"""Constant pages: all visible items have the same value, or all are null. Levels are stored in separate buffers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from aioprefetch.lance.structural.buffers import Bytes, Levels, as_bytes, damaged
-from aioprefetch.lance.structural.chunk_values import Pieces
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.compressions import Encoding, Flat
-from aioprefetch.lance.structural.layouts import Constant, Layer, max_definition, max_repetition
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, equal_breaks, flat_rows, list_rows, row_starts
+from aioprefetch.lance.structural.layouts import Constant, RepDefLayer, max_definition, max_repetition
 from aioprefetch.lance.structural.levels import LEVEL_BITS, decode_levels
-from aioprefetch.lance.structural.segment import Segment, equal_breaks, flat_segment, list_segment, row_starts
 from aioprefetch.lance.structural.values import Coded, Fixed, Nulls, Texts, Values
 from aioprefetch.ranges import Range, total_length
 
-# Runs of levels may stand for many; no page of a writer comes near.
+# The maximum number of levels of a page, far above the pages of real writers: a few runs can claim any number.
 LEVELS_MAX = 1 << 26
 _SCALAR_BUFFERS_MAX = 2
 
 
 class ConstantPlan:
-    """The buffers of a constant page: at most a value, repetition and definition levels, all of them always read."""
+    """The reads of a constant page: all its buffers, at most a value, repetition levels and definition levels."""
 
     def __init__(self, layout: Constant, rows: int, buffers: Sequence[Range]) -> None:
         self.layout = layout
@@ -32,13 +32,13 @@ class ConstantPlan:
         if len(buffers) not in (0, 2, 1, 3) or (layout.inline_value is not None and len(buffers) not in (0, 2)):
             raise damaged(f"a constant page of {len(buffers)} buffers")
         needs_levels = max_repetition(layout.layers) > 0 or (
-            max_definition(layout.layers) > 0 and layout.layers != (Layer.NULLABLE_ITEM,)
+            max_definition(layout.layers) > 0 and layout.layers != (RepDefLayer.NULLABLE_ITEM,)
         )
         if needs_levels and not has_levels:
             raise damaged("a constant page without the levels that its layers need")
 
     def page(self, views: Sequence[memoryview]) -> ConstantPage:
-        """The page, from the bytes of ``buffers``."""
+        """The page, loaded from the bytes of ``buffers``."""
         parts = [as_bytes(view) for view in views]
         scalar = parts.pop(0) if self.has_scalar else None
         layout = self.layout
@@ -52,7 +52,7 @@ class ConstantPlan:
 
 
 class ConstantPage:
-    """A constant page, loaded. Rows without levels take memory only when they are decoded."""
+    """A loaded constant page. Rows without levels take memory only when they are decoded."""
 
     def __init__(
         self, layout: Constant, rows: int, value: Fixed | Texts | None, rep: Levels | None, definition: Levels | None
@@ -72,10 +72,10 @@ class ConstantPage:
             raise damaged(f"a constant page of {rows} rows has {self._starts.size - 1} in its levels")
 
     def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
-        """See ``Page``. Nulls alone take no memory until they are put into a batch."""
+        """No breaks for pages of nulls, which take no memory until they are put into a batch."""
         return [] if self._value is None and self._rep is self._definition is None else equal_breaks(ranges, rows)
 
-    def decode(self, ranges: Sequence[Range]) -> Segment:
+    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
         """The rows of ``ranges``: ascending, disjoint, not empty."""
         layers = self.layout.layers
         first, last = ranges[0][0], ranges[-1][1]
@@ -85,15 +85,15 @@ class ConstantPage:
             if self._definition is not None and self._definition.size != self._rep.size:
                 raise damaged(f"{self._rep.size} levels of one kind stand beside {self._definition.size} of the other")
             definition = None if self._definition is None else self._definition[low:high]
-            segment = list_segment(layers, self._rep[low:high], definition, None, positions)
-            return Segment(layers, segment.rep, segment.definition, self._values(segment.values.count))
+            decoded = list_rows(layers, self._rep[low:high], definition, None, positions)
+            return DecodedRows(layers, decoded.rep, decoded.definition, self._values(decoded.values.count))
         rows = total_length(ranges)
         if self._definition is not None:
             near, moved = self._definition[first:last], [(start - first, end - first) for start, end in ranges]
-            part = flat_segment(layers, near, Nulls(near.size), moved).definition
-            return Segment(layers, None, part, self._values(rows))
+            part = flat_rows(layers, near, Nulls(near.size), moved).definition
+            return DecodedRows(layers, None, part, self._values(rows))
         part = np.ones(rows, np.uint16) if max_definition(layers) else None
-        return Segment(layers, None, part, self._values(rows))
+        return DecodedRows(layers, None, part, self._values(rows))
 
     def _values(self, count: int) -> Values:
         if self._value is None:
@@ -109,11 +109,11 @@ def _levels(encoding: Encoding | None, data: Bytes, count: int) -> Levels | None
     if count > LEVELS_MAX:
         raise damaged(f"a constant page of {count} levels")
     sizes = np.array([0, data.size, count], np.int64)
-    return decode_levels(encoding, Pieces(data, sizes[:1], sizes[1:2]), sizes[2:])
+    return decode_levels(encoding, ChunkBuffer(data, sizes[:1], sizes[1:2]), sizes[2:])
 
 
 def _value(layout: Constant, scalar: Bytes | None) -> Fixed | Texts | None:
-    """The one value: within the layout, or as the Arrow buffers of an array of one value."""
+    """The constant, stored within the layout or as the Arrow buffers of an array of one value."""
     if layout.inline_value is not None:
         data = np.frombuffer(layout.inline_value, np.uint8)
         return Fixed(data, 8 * data.size, 1)

@@ -1,8 +1,8 @@
-"""Full-zip pages, the layout of large values: levels and value of each item stand together.
+"""Full-zip pages, the layout of large values: the levels and the value of each item are stored together.
 
-An item is a control word (its levels, in 1, 2 or 4 bytes; absent in pages without levels), then the value, if it has
-one: of fixed width, or a length and the bytes. A second buffer has the position of every row; without it all rows have
-the same width.
+An item is a control word with its levels (1, 2 or 4 bytes; absent in pages without levels) and its value, unless it is
+null. A value has a fixed width, or is a length and the bytes. A second buffer has the position of every row; pages
+whose rows have equal widths do not need it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from aioprefetch.lance.structural.buffers import (
     runs,
 )
 from aioprefetch.lance.structural.chunk_values import no_items
-from aioprefetch.lance.structural.compressions import FixedSizeList, Flat, Fsst, General, Same, Variable
+from aioprefetch.lance.structural.compressions import FixedSizeListCompression, Flat, Fsst, General, Same, Variable
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, equal_breaks, flat_rows, list_rows, row_starts
 from aioprefetch.lance.structural.layouts import FullZip, max_visible
-from aioprefetch.lance.structural.segment import Segment, equal_breaks, flat_segment, list_segment, row_starts
 from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
 from aioprefetch.ranges import Range, total_length
 
-# A value that is compressed by itself may become this large.
+# The maximum size of a decompressed value.
 VALUE_BYTES_MAX = 256 << 20
-# Rows are walked together while there are this many, then one by one.
+# At least this number of rows is walked together, fewer are walked one by one.
 _TOGETHER_MIN = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """Control words of items in order, and the start of the bytes behind each."""
+    """The levels of items in order, and the start of the bytes behind each control word."""
 
     rep: Levels | None
     definition: Levels | None
@@ -49,7 +49,7 @@ class _Items:
 
 
 class Zip:
-    """The form of zipped items, from their layout; ``stride`` is the size of an item with a fixed-width value."""
+    """Reads zipped items of one layout. ``stride`` is the size of an item with a fixed-width value."""
 
     def __init__(self, layout: FullZip) -> None:
         self.layout = layout
@@ -63,7 +63,7 @@ class Zip:
                 raise Unsupported(f"{type(layout.values).__name__} in a full-zip page is not supported")
             self.value_bytes = 0
         else:
-            if not isinstance(layout.values, Flat | FixedSizeList):
+            if not isinstance(layout.values, Flat | FixedSizeListCompression):
                 raise Unsupported(f"{type(layout.values).__name__} in a full-zip page is not supported")
             self.value_bytes = _value_bytes(layout.values)
             if layout.bits != self.value_bytes * 8:
@@ -71,19 +71,19 @@ class Zip:
         self.stride = self.control_bytes + self.value_bytes
         self.is_copied = self.control_bytes > 0 or self.has_index or not _is_plain(layout.values)
 
-    def equal_rows(self, data: Bytes, rows: int) -> Segment:
-        """``rows`` rows of one item of fixed width each."""
+    def equal_rows(self, data: Bytes, rows: int) -> DecodedRows:
+        """Decode ``rows`` rows, each of one item of fixed width."""
         items = data[: rows * self.stride].reshape(rows, self.stride)
         definition = self._levels(np.ascontiguousarray(items[:, : self.control_bytes]))[1]
         values = _fixed_values(self.layout.values, items[:, self.control_bytes :])
-        return flat_segment(self.layout.layers, definition, values, [(0, rows)])
+        return flat_rows(self.layout.layers, definition, values, [(0, rows)])
 
-    def rows(self, data: Bytes, offsets: Positions, rows: int) -> Segment:
-        """``rows`` rows that start at ``offsets`` (``rows + 1`` of them)."""
+    def rows(self, data: Bytes, offsets: Positions, rows: int) -> DecodedRows:
+        """Decode ``rows`` rows with the boundaries ``offsets``."""
         if not self.layout.bits_rep:
             items = self._items(data, offsets[:-1], offsets[1:])
             texts = self._texts(data, items, offsets[1:])
-            return flat_segment(self.layout.layers, items.definition, texts, [(0, rows)])
+            return flat_rows(self.layout.layers, items.definition, texts, [(0, rows)])
         starts = self._item_starts(data, offsets)
         ends = np.append(starts[1:], data.size)
         items = self._items(data, starts, ends)
@@ -100,10 +100,10 @@ class Zip:
             at = items.bodies[visible]
             bodies = data[runs(at, np.full(at.size, self.value_bytes, np.int64))].reshape(at.size, self.value_bytes)
             values = _fixed_values(self.layout.values, bodies)
-        return list_segment(self.layout.layers, items.rep, items.definition, values, [(0, starts.size)])
+        return list_rows(self.layout.layers, items.rep, items.definition, values, [(0, starts.size)])
 
     def _levels(self, words: Bytes) -> tuple[Levels | None, Levels | None]:
-        """Repetition and definition of control words, shape ``(items, control_bytes)``, contiguous."""
+        """The repetition and definition levels of control words of shape ``(items, control_bytes)``, contiguous."""
         if not self.control_bytes:
             return None, None
         numbers = words.view(np.dtype(f"<u{self.control_bytes}")).reshape(-1)
@@ -119,29 +119,29 @@ class Zip:
         rep, definition = self._levels(data[at].reshape(starts.size, self.control_bytes))
         return _Items(rep, definition, starts + self.control_bytes)
 
-    # --- where items start ------------------------------------------------------------------------------------------
+    # --- the starts of items ----------------------------------------------------------------------------------------
 
     def _item_starts(self, data: Bytes, offsets: Positions) -> Positions:
-        """The item starts of rows that are lists: item by item, in all rows at once, then one row after the other."""
-        found: list[Positions] = []
+        """The starts of all items of rows that are lists: item by item over all rows together, then row by row."""
+        parts: list[Positions] = []
         at, ends = offsets[:-1], offsets[1:]
         if bool(np.any(at >= ends)):
             raise damaged("a row of a full-zip page without an item")
         while at.size >= _TOGETHER_MIN:
-            found.append(at)
+            parts.append(at)
             at = at + self._sizes(data, at, ends)
             if bool(np.any(at > ends)):
                 raise damaged("an item of a full-zip page leaves its row")
             more = at < ends
             at, ends = at[more], ends[more]
         if at.size:
-            found.append(self._walk(data, at, ends))
-        starts = np.concatenate(found)
+            parts.append(self._walk(data, at, ends))
+        starts = np.concatenate(parts)
         starts.sort()
         return starts
 
     def _sizes(self, data: Bytes, at: Positions, ends: Positions) -> Positions:
-        """Bytes of the items at ``at``."""
+        """The sizes of the items at ``at``, in bytes."""
         items = self._items(data, at, ends)
         if not self.layout.is_variable:
             shown = True if items.definition is None else items.definition <= self._visible
@@ -152,7 +152,7 @@ class Zip:
         return self.control_bytes + lengths
 
     def _walk(self, data: Bytes, at: Positions, ends: Positions) -> Positions:
-        """The result of ``_item_starts``, for few long rows."""
+        """The starts of all items of a few long rows."""
         raw = data.tobytes()
         control, word = self.control_bytes, self.layout.bits // 8
         mask, visible, fixed = (1 << self.layout.bits_def) - 1, self._visible, not self.layout.is_variable
@@ -204,14 +204,14 @@ def _control_bytes(bits: int) -> int:
 
 
 def _is_plain(encoding: object) -> bool:
-    """Whether values are stored as Arrow has them, so that no copy is made."""
-    if isinstance(encoding, FixedSizeList):
+    """Whether values are stored as in Arrow, so that no copy is needed."""
+    if isinstance(encoding, FixedSizeListCompression):
         return not encoding.has_validity and _is_plain(encoding.values)
     return isinstance(encoding, Flat) and encoding.bits > 1
 
 
-def _value_bytes(encoding: FixedSizeList | Flat | Same, items: int = 1) -> int:
-    """Bytes of one value with the validity of its items, each layer's rounded up to a byte."""
+def _value_bytes(encoding: FixedSizeListCompression | Flat | Same, items: int = 1) -> int:
+    """The bytes of one value with the validity of its items, rounded up to a byte in each layer."""
     if isinstance(encoding, Flat):
         return (items * encoding.bits + 7) // 8
     if isinstance(encoding, Same):
@@ -221,11 +221,11 @@ def _value_bytes(encoding: FixedSizeList | Flat | Same, items: int = 1) -> int:
 
 
 def _fixed_values(encoding: object, rows: Bytes) -> Fixed | FixedLists:
-    """Values of rows of bytes, shape ``(count, value bytes)``: item validity of each layer, then the values."""
+    """Decode rows of shape ``(count, value bytes)``: the item validity of each layer, then the values."""
     count = rows.shape[0]
     if isinstance(encoding, Flat):
         return _flat(encoding, rows, 1)
-    assert isinstance(encoding, FixedSizeList)
+    assert isinstance(encoding, FixedSizeListCompression)
     layers: list[tuple[int, Bytes | None]] = []
     items, inner, column = 1, encoding, 0
     while True:
@@ -259,7 +259,7 @@ def _flat(encoding: Flat, rows: Bytes, items: int) -> Fixed:
 
 
 def _decompressed(scheme: str, stored: Bytes, offsets: Positions) -> Texts:
-    """Values that are compressed one by one."""
+    """Decompress values that are compressed one by one."""
     contents = [
         decompress_within(scheme, stored[start:end], VALUE_BYTES_MAX)
         for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
@@ -269,7 +269,7 @@ def _decompressed(scheme: str, stored: Bytes, offsets: Positions) -> Texts:
 
 
 class FullZipPlan:
-    """Which bytes of a full-zip page are needed. Pure; ranges of bytes are absolute."""
+    """The reads of a full-zip page, as absolute byte ranges. Pure."""
 
     def __init__(self, layout: FullZip, rows: int, buffers: Sequence[Range]) -> None:
         self.layout = layout
@@ -290,17 +290,17 @@ class FullZipPlan:
             raise damaged(f"{rows} rows of {self.zip.stride} bytes in {end - start}")
 
     def data_ranges(self, ranges: Sequence[Range]) -> list[Range]:
-        """The bytes of rows of equal width."""
+        """The bytes of the rows, if rows have equal widths."""
         base, stride = self.buffers[0][0], self.zip.stride
         return [(base + start * stride, base + end * stride) for start, end in ranges]
 
     def index_ranges(self, ranges: Sequence[Range]) -> list[Range]:
-        """The bytes that say where each row of the ranges starts, and where the last one ends."""
+        """The bytes of the row positions: the start of each row of the ranges, and the end of the last one."""
         base, width = self.buffers[1][0], self.index_bytes
         return [(base + start * width, base + (end + 1) * width) for start, end in ranges]
 
     def positions(self, view: memoryview) -> Positions:
-        """Row positions that were read, checked against the buffer."""
+        """Parse row positions. ``UntrustedMetadata`` if they leave the buffer or do not ascend."""
         numbers = little_endian(as_bytes(view), self.index_bytes).astype(np.int64)
         size = self.buffers[0][1] - self.buffers[0][0]
         if numbers[0] < 0 or numbers[-1] > size or bool(np.any(numbers[1:] < numbers[:-1])):
@@ -310,12 +310,12 @@ class FullZipPlan:
     def page(
         self, ranges: Sequence[Range], views: Sequence[memoryview], positions: Sequence[Positions] | None
     ) -> FullZipPage:
-        """The rows of ``ranges``, with their bytes and (where the page has an index) positions of each range."""
+        """The rows of ``ranges``, loaded from the bytes and (for a page with an index) the positions of each range."""
         return FullZipPage(self.layout, self.zip, ranges, views, positions)
 
 
 class FullZipPage:
-    """Some rows of a full-zip page, loaded. Never changes."""
+    """Some loaded rows of a full-zip page. Immutable."""
 
     def __init__(
         self,
@@ -334,8 +334,8 @@ class FullZipPage:
     def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
         return equal_breaks(ranges, rows) if self._zip.is_copied else []
 
-    def decode(self, ranges: Sequence[Range]) -> Segment:
-        """The rows of ``ranges``: ascending, disjoint, not empty, each within one that was loaded."""
+    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
+        """Decode ``ranges``: ascending, disjoint, not empty, each within a loaded range."""
         owners = np.searchsorted(self._firsts, [start for start, _ in ranges], side="right") - 1
         parts, sizes = [], []
         for (start, end), owner in zip(ranges, owners.tolist(), strict=True):

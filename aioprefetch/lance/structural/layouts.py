@@ -1,4 +1,4 @@
-"""The layout of a page of version 2.1 or 2.2: where levels, values and their chunks lie in the page's buffers."""
+"""The layout of a page of version 2.1 or 2.2: how levels and values are arranged in the page's buffers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from functools import lru_cache
 from typing import Any
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.encoding_tree import EncodingTree
 from aioprefetch.lance.structural.compressions import ENCODINGS, Encoding
-from aioprefetch.lance.wire import FieldRule, message, uint
+from aioprefetch.lance.wire import EncodingTree, FieldRule, message, uint
 
 TYPE_URL = "/lance.encodings21.PageLayout"
-# Levels are 16-bit numbers, and each layer has at most two of them; no schema nests that deep anyway.
+# The maximum number of layers: levels are 16-bit numbers, and a layer has at most two. Real schemas nest far less.
 LAYERS_MAX = 256
-# A constant up to this many bytes is kept in the layout itself.
+# The maximum size in bytes of a constant within the layout.
 INLINE_VALUE_BYTES_MAX = 32
 VALUE_BUFFERS_MAX = 64
 
 
-class Layer(IntEnum):
-    """The content of one level of nesting, by the numbers of the format. Layers are listed inner-most first."""
+class RepDefLayer(IntEnum):
+    """A layer of nesting, with its number in the format (``RepDefLayer``). Layers are listed inner-most first."""
 
     ALL_VALID_ITEM = 1
     ALL_VALID_LIST = 2
@@ -33,29 +32,31 @@ class Layer(IntEnum):
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a layer of lists, which takes a repetition level."""
-        return self not in (Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM)
+        """Whether it is a layer of lists, which has a repetition level."""
+        return self not in (RepDefLayer.ALL_VALID_ITEM, RepDefLayer.NULLABLE_ITEM)
 
     @property
     def codes(self) -> int:
         """The number of definition levels of this layer."""
-        return {Layer.ALL_VALID_ITEM: 0, Layer.ALL_VALID_LIST: 0, Layer.NULL_AND_EMPTY_LIST: 2}.get(self, 1)
+        return {RepDefLayer.ALL_VALID_ITEM: 0, RepDefLayer.ALL_VALID_LIST: 0, RepDefLayer.NULL_AND_EMPTY_LIST: 2}.get(
+            self, 1
+        )
 
 
-Layers = tuple[Layer, ...]
+RepDefLayers = tuple[RepDefLayer, ...]
 
 
-def max_repetition(layers: Sequence[Layer]) -> int:
+def max_repetition(layers: Sequence[RepDefLayer]) -> int:
     """The repetition level that starts a row."""
     return sum(layer.is_list for layer in layers)
 
 
-def max_definition(layers: Sequence[Layer]) -> int:
-    """The highest definition level that means anything."""
+def max_definition(layers: Sequence[RepDefLayer]) -> int:
+    """The highest valid definition level."""
     return sum(layer.codes for layer in layers)
 
 
-def max_visible(layers: Sequence[Layer]) -> int:
+def max_visible(layers: Sequence[RepDefLayer]) -> int:
     """The highest definition level of an entry that has a value (or a null in its place)."""
     visible = 0
     for layer in layers:
@@ -67,9 +68,12 @@ def max_visible(layers: Sequence[Layer]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MiniBlock:
-    """Chunks of some kilobytes, each decoded as a whole; ``items`` are the values of the page, nulls included."""
+    """Chunks of some kilobytes, each decoded as a whole.
 
-    layers: Layers
+    ``items`` is the number of values of the page with its nulls.
+    """
+
+    layers: RepDefLayers
     items: int
     rep: Encoding | None
     definition: Encoding | None
@@ -83,9 +87,12 @@ class MiniBlock:
 
 @dataclass(frozen=True, slots=True)
 class FullZip:
-    """Levels and value of each item together. ``bits`` is a value's width, or with ``is_variable`` its length's."""
+    """The levels and the value of each item together.
 
-    layers: Layers
+    ``bits`` is the width of a value, or with ``is_variable`` of its length.
+    """
+
+    layers: RepDefLayers
     items: int
     visible_items: int
     bits_rep: int
@@ -97,9 +104,9 @@ class FullZip:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value for every item, or none at all: ``inline_value``, a buffer, or (without either) nulls."""
+    """The same value for all items: ``inline_value`` or a buffer; without either all items are null."""
 
-    layers: Layers
+    layers: RepDefLayers
     inline_value: bytes | None
     rep: Encoding | None
     definition: Encoding | None
@@ -107,16 +114,16 @@ class Constant:
     def_values: int
 
 
-Layout = MiniBlock | FullZip | Constant
+PageLayout = MiniBlock | FullZip | Constant
 
 
-def _layers(numbers: Sequence[int]) -> Layers:
+def _layers(numbers: Sequence[int]) -> RepDefLayers:
     if not 1 <= len(numbers) <= LAYERS_MAX:
         raise UntrustedMetadata(f"a page with {len(numbers)} layers")
     for number in numbers:
-        if number not in Layer.__members__.values():
+        if number not in RepDefLayer.__members__.values():
             raise Unsupported(f"layer {number} of repetition and definition levels is not supported")
-    layers = tuple(Layer(number) for number in numbers)
+    layers = tuple(RepDefLayer(number) for number in numbers)
     if layers[0].is_list:
         raise UntrustedMetadata("the inner-most layer of a page is a list of nothing")
     return layers
@@ -137,7 +144,7 @@ def _mini_block(*fields: Any) -> MiniBlock:
 
 
 def _full_zip(
-    layers: Layers,
+    layers: RepDefLayers,
     items: int,
     visible_items: int,
     bits_rep: int,
@@ -164,7 +171,7 @@ def _inline_value(value: bytes) -> bytes:
     return value
 
 
-_LAYOUTS = EncodingTree[Layout]("PageLayout", "the {} layout of version 2.1 and later is not supported")
+_LAYOUTS = EncodingTree[PageLayout]("PageLayout", "the {} layout of version 2.1 and later is not supported")
 _LAYOUTS.add(
     1,
     "MiniBlockLayout",
@@ -220,11 +227,11 @@ _LAYOUTS.refuse(4, "blob")
 
 
 @lru_cache(maxsize=1024)  # The pages of a column, and the columns of a type, often have equal descriptions.
-def parse_layout(data: bytes, type_url: str) -> Layout:
+def parse_layout(data: bytes, type_url: str) -> PageLayout:
     """The layout that a page's encoding describes.
 
-    ``Unsupported`` names a layout, compression or field that is not decoded here; ``UntrustedMetadata`` is for bytes
-    that are not such a message or contradict themselves.
+    ``Unsupported`` names a layout, compression or field that cannot be decoded. ``UntrustedMetadata`` if the bytes are
+    not a layout or contradict themselves.
     """
     if type_url != TYPE_URL:
         raise Unsupported(f"page encoding {type_url[:100]!r} is not supported in version 2.1 or 2.2")

@@ -1,6 +1,6 @@
-"""Decoded values of a page as rows that output.py writes into the buffers of a batch.
+"""Decoded values of a page as a ``PhysicalPageDecoder``, which writes them into the buffers of a batch.
 
-Texts of a batch go into one ``StringBuilder``, which grows; each piece is freed once it is written.
+The texts of a batch are appended to one ``StringBuilder``, and the decoded part is freed after each append.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from aioprefetch.lance.output import offset_bytes
 from aioprefetch.lance.physical.memory import allocate, check_offsets, check_size, packed, zeros
-from aioprefetch.lance.physical.protocols import Capacity, Slice, Target
+from aioprefetch.lance.physical.protocols import Capacity, OutputBuffer, Slice
 from aioprefetch.lance.structural.buffers import Bytes, Flags, Positions, damaged
 from aioprefetch.lance.structural.values import Coded, Fixed, FixedLists, Nulls, Texts, Values, expand
 
@@ -28,7 +28,10 @@ class StringBuilder:
         self._offsets: list[Positions] = [np.zeros(1, np.int64)]
 
     def append(self, values: Values, expected_share: float) -> None:
-        """Write one piece, which is ``expected_share`` of the batch. ``Unsupported`` beyond what a buffer may take."""
+        """Append texts, which are about ``expected_share`` of the batch.
+
+        ``Unsupported`` beyond the maximum of a buffer.
+        """
         texts = as_texts(values)
         first, last = int(texts.offsets[0]), int(texts.offsets[-1])
         end = self._used + last - first
@@ -49,7 +52,7 @@ class StringBuilder:
         return self._memory
 
     def finish(self) -> Texts:
-        """All texts."""
+        """All appended texts, in memory of the right size."""
         assert self._memory is not None
         self._memory.resize(self._used, shrink_to_fit=self._used < self._memory.size * 3 // 4)
         return Texts(np.frombuffer(self._memory, np.uint8), np.concatenate(self._offsets))
@@ -64,7 +67,7 @@ class StringBuilder:
 
 
 def as_texts(values: Values) -> Texts:
-    """Values of a text column: what codes stand for, and nothing for nulls. ``UntrustedMetadata`` for numbers."""
+    """The values of a text column, with dictionary codes expanded. ``UntrustedMetadata`` for numbers."""
     if isinstance(values, Coded):
         values = expand(values)
     if isinstance(values, Nulls):
@@ -75,7 +78,7 @@ def as_texts(values: Values) -> Texts:
 
 
 class _Bits:
-    """Flags, ``per_row`` for each row; ``None``: all true, and no buffer is needed for them."""
+    """Flags, ``per_row`` for each row. ``None`` stands for flags that are all true and need no buffer."""
 
     def __init__(self, flags: Flags | Bytes | None, per_row: int) -> None:
         self._flags = flags
@@ -85,7 +88,7 @@ class _Bits:
         capacity.size += rows * self._per_row
         capacity.is_needed |= self._flags is not None
 
-    def write(self, skip: int, rows: int, target: Target) -> None:
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         count = rows * self._per_row
         if self._flags is None:
             target.fill_bits(True, count)
@@ -96,7 +99,7 @@ class _Bits:
         if self._flags is None:
             return None
         bits = packed(self._cut(skip, rows))
-        memory = allocate(bits.size)  # Arrow memory, aligned to 64 bytes.
+        memory = allocate(bits.size)  # In Arrow's memory, aligned to 64 bytes.
         memory[:] = bits
         return memory
 
@@ -106,7 +109,7 @@ class _Bits:
 
 
 class _Bytes:
-    """Bytes of values, ``width`` for each row."""
+    """Fixed-width values, ``width`` bytes for each row."""
 
     def __init__(self, data: Bytes, width: int) -> None:
         self._data = data
@@ -116,7 +119,7 @@ class _Bytes:
         capacity.size += rows * self._width
         capacity.is_needed = True
 
-    def write(self, skip: int, rows: int, target: Target) -> None:
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         target.part(rows * self._width)[:] = self.slice(skip, rows)
 
     def slice(self, skip: int, rows: int) -> Slice:
@@ -124,7 +127,7 @@ class _Bytes:
 
 
 class _Zeros:
-    """Values of rows that have none, ``width`` bytes each."""
+    """Zeros in place of the values of null rows, ``width`` bytes each."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -133,7 +136,7 @@ class _Zeros:
         capacity.size += rows * self._width
         capacity.is_needed = True
 
-    def write(self, skip: int, rows: int, target: Target) -> None:
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         target.part(rows * self._width)[:] = 0
 
     def slice(self, skip: int, rows: int) -> Slice:
@@ -141,7 +144,7 @@ class _Zeros:
 
 
 class _ZeroBits:
-    """Flags of rows that have none, ``per_row`` each."""
+    """Zeros in place of the flags of null rows, ``per_row`` each."""
 
     def __init__(self, per_row: int) -> None:
         self._per_row = per_row
@@ -150,7 +153,7 @@ class _ZeroBits:
         capacity.size += rows * self._per_row
         capacity.is_needed = True
 
-    def write(self, skip: int, rows: int, target: Target) -> None:
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         target.fill_bits(False, rows * self._per_row)
 
     def slice(self, skip: int, rows: int) -> Slice:
@@ -158,7 +161,7 @@ class _ZeroBits:
 
 
 class _Offsets:
-    """Offsets of texts, as numbers of ``width`` bytes that go on from page to page."""
+    """Offsets of texts, numbers of ``width`` bytes that continue those of the page before."""
 
     def __init__(self, offsets: Positions, width: int) -> None:
         self._offsets = offsets
@@ -168,7 +171,7 @@ class _Offsets:
         capacity.size += rows
         capacity.is_needed = True
 
-    def write(self, skip: int, rows: int, target: Target) -> None:
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         base = int(target.memory[target.position - 1])
         part = self._offsets[skip : skip + rows + 1]
         check_offsets(base + int(part[-1] - part[0]), self._width)
@@ -183,7 +186,7 @@ class _Offsets:
 
 
 class _Text:
-    """The bytes that offsets point into."""
+    """The bytes of texts."""
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
@@ -192,7 +195,7 @@ class _Text:
         capacity.size += int(self._texts.offsets[skip + rows] - self._texts.offsets[skip])
         capacity.is_needed = True
 
-    def write(self, skip: int, rows: int, target: Target) -> None:
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         data = self.slice(skip, rows)
         target.part(data.size)[:] = data
 
@@ -204,10 +207,10 @@ _Part = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
 
 
 class LeafRows:
-    """Values with their validity, of Arrow type ``kind``: the physical decoder of rows that are decoded already.
+    """``PhysicalPageDecoder`` of decoded values and their validity, of Arrow type ``kind``.
 
     Its buffers are those of ``output.layout(kind)``, for a dictionary type those of its indices. ``UntrustedMetadata``
-    when the values cannot be of that type.
+    if the values are not of that type.
     """
 
     def __init__(self, kind: pa.DataType, values: Values, validity: Flags | None) -> None:
@@ -234,7 +237,7 @@ class LeafRows:
             else:
                 part.need(rows, capacity)
 
-    def decode_into(self, skip: int, rows: int, targets: Sequence[Target | None]) -> None:
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         for part, target in zip(self._parts, targets, strict=True):
             if target is not None:
                 part.write(skip, rows, target)
@@ -244,7 +247,7 @@ class LeafRows:
 
 
 def _add(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) -> None:
-    """The buffers of values behind their validity; ``per_row`` of them make a row."""
+    """Append the buffers of values, without the validity of the rows. A row has ``per_row`` values."""
     if pa.types.is_dictionary(kind):
         _add_indices(parts, kind.index_type, values)
     elif pa.types.is_fixed_size_list(kind):
@@ -264,11 +267,11 @@ def _add_fixed(parts: list[_Part], kind: pa.DataType, values: Values, per_row: i
     if isinstance(values, Nulls):
         parts.append(_ZeroBits(per_row) if bits == 1 else _Zeros(per_row * bits // 8))
         return
-    if bits == 1 and isinstance(values, Fixed) and values.bits == 8:  # A constant keeps its bit in a byte.
+    if bits == 1 and isinstance(values, Fixed) and values.bits == 8:  # A constant boolean is stored in a byte.
         values = Fixed((values.data & 1).view(np.uint8), 1, values.count)
     if not isinstance(values, Fixed) or values.bits != bits:
-        found = f"{values.bits} bits" if isinstance(values, Fixed) else type(values).__name__
-        raise damaged(f"a page of {kind} holds values of {found}")
+        actual = f"{values.bits} bits" if isinstance(values, Fixed) else type(values).__name__
+        raise damaged(f"a page of {kind} holds values of {actual}")
     parts.append(_Bits(values.data, per_row) if bits == 1 else _Bytes(values.data, per_row * values.width))
 
 
@@ -298,12 +301,12 @@ def _add_lists(parts: list[_Part], kind: pa.DataType, values: Values, per_row: i
 
 
 def _has_values(kind: pa.DataType) -> bool:
-    """Whether it is neither the null type nor a struct without fields, whose rows hold nothing to be null."""
+    """Whether rows of the type hold values: not those of the null type, nor of a struct without fields."""
     return not pa.types.is_null(kind) and not (pa.types.is_struct(kind) and not kind.num_fields)
 
 
 def _add_packed(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) -> None:
-    """Rows of a packed struct as one column for each field."""
+    """Append the buffers of a packed struct: its rows are split into one column for each field."""
     fields = [kind.field(index) for index in range(kind.num_fields)]
     widths = [_bits(field.type) for field in fields]
     if any(bits % 8 for bits in widths):

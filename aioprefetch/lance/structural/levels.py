@@ -1,4 +1,4 @@
-"""Repetition and definition levels: decoding their buffers, and peeling the layers of nesting off them.
+"""Repetition and definition levels: decoding their buffers, and unravelling the layers of nesting.
 
 0 is the inner-most level (in Parquet the outer-most). Definition 0 is a valid item; the codes of the layers follow from
 inner to outer: a nullable item takes one, a list that may be null or may be empty one, a list that may be both takes
@@ -16,7 +16,7 @@ from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decompress_within
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.buffers import Flags, Levels, Positions, damaged
-from aioprefetch.lance.structural.chunk_values import Pieces
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.compressions import (
     Encoding,
     Flat,
@@ -25,23 +25,26 @@ from aioprefetch.lance.structural.compressions import (
     OutOfLineBitpacked,
     Rle,
 )
-from aioprefetch.lance.structural.layouts import Layer, Layers, max_definition
+from aioprefetch.lance.structural.layouts import RepDefLayer, RepDefLayers, max_definition
 from aioprefetch.lance.structural.values import Fixed
 
 LEVEL_BITS = 16
 
 
-def decode_levels(encoding: Encoding, pieces: Pieces, counts: Positions) -> Levels:
-    """The levels of all chunks, one after the other; chunk i has ``counts[i]``. ``UntrustedMetadata`` if it has not."""
+def decode_levels(encoding: Encoding, pieces: ChunkBuffer, counts: Positions) -> Levels:
+    """The levels of all chunks; chunk i has ``counts[i]`` levels.
+
+    ``UntrustedMetadata`` if the buffer does not hold them.
+    """
     if isinstance(encoding, General):
-        bytes_max = int(counts.max(initial=0)) * 3 + 4096  # Runs of one are the largest form that levels take.
+        bytes_max = int(counts.max(initial=0)) * 3 + 4096  # Levels are largest in runs of length one.
         contents = [
             decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
             for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
         ]
         sizes = np.array([content.size for content in contents], np.int64)
         data = np.concatenate(contents) if contents else pieces.data[:0]
-        return decode_levels(encoding.values, Pieces(data, np.cumsum(sizes) - sizes, sizes), counts)
+        return decode_levels(encoding.values, ChunkBuffer(data, np.cumsum(sizes) - sizes, sizes), counts)
     if not isinstance(encoding, Flat | Rle | OutOfLineBitpacked | InlineBitpacked) or encoding.bits != LEVEL_BITS:
         raise Unsupported(f"levels in {encoding!r} are not supported"[:300], operation="scan")
     buffers = chunk_values.split_runs(pieces) if isinstance(encoding, Rle) else [pieces]
@@ -52,12 +55,13 @@ def decode_levels(encoding: Encoding, pieces: Pieces, counts: Positions) -> Leve
 
 @dataclass(slots=True)
 class Unraveler:
-    """Peels the layers of one piece of a page, inner-most first. ``items``: how many entries there are.
+    """Unravels the levels of some rows of a page, inner-most layer first. ``items`` is the number of entries.
 
-    Each layer is peeled once, in order, by ``validity`` or ``lists``; what is left then speaks of the layer around it.
+    ``validity`` or ``lists`` is called once for each layer, in order; the remaining levels describe the layers around
+    it.
     """
 
-    layers: Layers
+    layers: RepDefLayers
     rep: Levels | None
     definition: Levels | None
     items: int
@@ -65,36 +69,36 @@ class Unraveler:
     _code: int = 0
 
     @property
-    def layer(self) -> Layer:
-        """The layer that is peeled next; ``UntrustedMetadata`` when the schema nests deeper than the page."""
+    def layer(self) -> RepDefLayer:
+        """The next layer. ``UntrustedMetadata`` if the schema nests deeper than the page."""
         if self._layer >= len(self.layers):
             raise damaged("a page has fewer layers than its field")
         return self.layers[self._layer]
 
     @property
     def has_more(self) -> bool:
-        """Whether there are layers that were not peeled."""
+        """Whether layers are left."""
         return self._layer < len(self.layers)
 
     def validity(self) -> tuple[int, Flags | None]:
-        """The number of entries of an item layer (values or structs), and which are valid; ``None`` if all are."""
+        """The number of entries of a layer of values or structs, and flags of the valid ones (``None``: all)."""
         layer, level = self.layer, self._code
         if layer.is_list:
             raise damaged("a page has a layer of lists where its field has none")
         self._layer += 1
         self._code += layer.codes
         if self.definition is None:
-            if layer is not Layer.ALL_VALID_ITEM:
+            if layer is not RepDefLayer.ALL_VALID_ITEM:
                 raise damaged("a page without the definition levels that its layers need")
             return self.items, None
         visible = self.definition
         hidden = self._first_hidden()
         if hidden <= max_definition(self.layers):
             visible = visible[visible < hidden]
-        return visible.size, None if layer is Layer.ALL_VALID_ITEM else visible <= level
+        return visible.size, None if layer is RepDefLayer.ALL_VALID_ITEM else visible <= level
 
     def lists(self) -> tuple[Positions, Flags | None]:
-        """Offsets of the items of each list (``n + 1``), and flags of the valid lists."""
+        """The ``n + 1`` offsets of the items of ``n`` lists, and flags of the valid lists."""
         layer, level = self.layer, self._code
         if not layer.is_list or self.rep is None:
             raise damaged("a page has no layer of lists where its field has one")
@@ -109,12 +113,13 @@ class Unraveler:
             return offsets, None
         return self._lists(layer, level, starts.astype(np.int64), rep)
 
-    def _lists(self, layer: Layer, level: int, starts: Positions, rep: Levels) -> tuple[Positions, Flags | None]:
+    def _lists(self, layer: RepDefLayer, level: int, starts: Positions, rep: Levels) -> tuple[Positions, Flags | None]:
         assert self.definition is not None
         assert self.rep is not None
         definition = self.definition[starts]
-        # Up to ``level`` the list has an item; above, the list's own codes, then null structs around it (a null list
-        # for each); beyond those, lists further out that are null or empty: nothing is here.
+        # Levels up to ``level`` belong to lists with items. Then come the codes of the list itself, then those of null
+        # structs around it (each is a null list here). Higher levels are null or empty lists further out: no entry
+        # here.
         has_item = definition <= level
         hidden = self._first_hidden()
         contributes = np.ones(self.rep.size, np.int64)
@@ -123,15 +128,15 @@ class Unraveler:
         here = definition < hidden
         offsets = np.append(before[starts[here]], contributes.sum())
         validity: Flags | None = None
-        if layer in (Layer.NULLABLE_LIST, Layer.NULL_AND_EMPTY_LIST):
+        if layer in (RepDefLayer.NULLABLE_LIST, RepDefLayer.NULL_AND_EMPTY_LIST):
             own = definition[here]
-            empty = level + 2 if layer is Layer.NULL_AND_EMPTY_LIST else -1
+            empty = level + 2 if layer is RepDefLayer.NULL_AND_EMPTY_LIST else -1
             validity = (own <= level) | (own == empty)
         self.rep, self.definition, self.items = rep, definition, starts.size
         return offsets, validity
 
     def _first_hidden(self) -> int:
-        """The lowest definition level that belongs to a list around this layer: such entries hold nothing here."""
+        """The lowest definition level of a list around this layer. Entries from this level on have no item here."""
         code = self._code
         for layer in self.layers[self._layer :]:
             if layer.is_list:
@@ -141,7 +146,7 @@ class Unraveler:
 
 
 def check_levels(rep: Levels | None, definition: Levels | None, max_rep: int, max_def: int) -> None:
-    """``UntrustedMetadata`` for levels that no layer has."""
+    """Raise ``UntrustedMetadata`` for levels that no layer has."""
     if rep is not None and int(rep.max(initial=0)) > max_rep:
         raise damaged(f"a repetition level above {max_rep}")
     if definition is not None and int(definition.max(initial=0)) > max_def:
@@ -151,7 +156,7 @@ def check_levels(rep: Levels | None, definition: Levels | None, max_rep: int, ma
 
 
 def concatenated(parts: Sequence[Flags | None], sizes: Sequence[int]) -> Flags | None:
-    """One array of flags of the parts, of which ``None`` are all true; ``None`` when every part is."""
+    """The flags of all parts as one array. ``None`` stands for flags that are all true."""
     if all(part is None for part in parts):
         return None
     whole = [np.ones(size, bool) if part is None else part for part, size in zip(parts, sizes, strict=True)]

@@ -1,8 +1,8 @@
 """Mini-block pages, the layout of small values: chunks of up to 32 Ki values that are decoded as a whole.
 
-A page is read whole if all or most of it is wanted, or if it is small. Otherwise its chunk metadata (with dictionary
-and repetition index) comes first and then the chunks that hold wanted rows. Rows are decoded from exactly the chunks
-they lie in, all chunks at once: decoding takes memory for those rows and one chunk at either end, not for the page.
+A page is read whole if most of it is wanted, or if it is small. Otherwise its chunk metadata, dictionary and repetition
+index are read first, and then the chunks with wanted rows. Only those chunks are decoded, all at once: decoding takes
+memory for the wanted rows and a chunk at either end, not for the page.
 
 A dictionary is a block: one buffer of values that is not divided into chunks.
 """
@@ -28,7 +28,7 @@ from aioprefetch.lance.structural.buffers import (
     exclusive_sum,
     little_endian,
 )
-from aioprefetch.lance.structural.chunk_values import Pick, Pieces, split_runs
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer, Pick, split_runs
 from aioprefetch.lance.structural.chunks import ChunkIndex, ChunkParts, parse_headers, parse_index
 from aioprefetch.lance.structural.compressions import (
     ByteStreamSplit,
@@ -42,18 +42,18 @@ from aioprefetch.lance.structural.compressions import (
     Same,
     Variable,
 )
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, flat_rows, list_rows, row_starts
 from aioprefetch.lance.structural.layouts import MiniBlock
 from aioprefetch.lance.structural.levels import decode_levels
-from aioprefetch.lance.structural.segment import Segment, flat_segment, list_segment, row_starts
 from aioprefetch.lance.structural.values import Coded, Fixed, FixedLists, Texts
 from aioprefetch.ranges import Range
 
-# What a batch may hold of one column. A few bytes can stand for a thousand items: this bounds what they may become.
+# The maximum number of items of one column of a batch: a few bytes can claim thousands of items.
 ITEMS_MAX = 1 << 29
 
 
 class MiniBlockPlan:
-    """Which bytes of a mini-block page are needed. Pure; ranges of bytes are absolute."""
+    """The reads of a mini-block page, as absolute byte ranges. Pure."""
 
     def __init__(self, layout: MiniBlock, rows: int, buffers: Sequence[Range]) -> None:
         needed = 2 + (layout.dictionary is not None) + (layout.index_depth > 0)
@@ -66,7 +66,7 @@ class MiniBlockPlan:
         self.index_buffers = (buffers[0], *buffers[2:])
 
     def page(self, views: Sequence[memoryview]) -> MiniBlockPage:
-        """The page without its chunks, from the bytes of ``index_buffers``."""
+        """The page without chunks, from the bytes of ``index_buffers``."""
         index = as_bytes(views[-1]) if self.layout.index_depth > 0 else None
         start, end = self.chunk_buffer
         chunks = parse_index(self.layout, as_bytes(views[0]), index, end - start, self.rows)
@@ -86,7 +86,7 @@ class MiniBlockPlan:
         return page
 
     def chunk_ranges(self, page: MiniBlockPage, ranges: Sequence[Range]) -> list[Range]:
-        """The bytes of the chunks that hold rows of ``ranges``; neighbours are one range."""
+        """The bytes of the chunks with rows of ``ranges``. Adjacent chunks are one range."""
         wanted = page.chunks.wanted(ranges)
         breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
         firsts = wanted[np.concatenate(([0], breaks))]
@@ -97,7 +97,7 @@ class MiniBlockPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The chunks that were loaded: their numbers, buffers and values, and the dictionary."""
+    """The loaded chunks: their numbers, buffers and numbers of values, and the dictionary of the page."""
 
     ids: Positions
     parts: ChunkParts
@@ -106,9 +106,9 @@ class _Loaded:
 
 
 class MiniBlockPage:
-    """A mini-block page whose index was parsed. ``load`` gives it the chunks; from then on it never changes.
+    """A mini-block page with its parsed index. Immutable from the call of ``load`` on, which passes the chunks.
 
-    What all batches need of it (headers of chunks, the dictionary) is made once, by the first that is decoded.
+    Chunk headers and the dictionary are parsed once, when the first batch is decoded.
     """
 
     def __init__(self, layout: MiniBlock, chunks: ChunkIndex, dictionary: Bytes | None) -> None:
@@ -121,12 +121,12 @@ class MiniBlockPage:
         self._loaded: _Loaded | None = None
 
     def load(self, starts: Sequence[int], views: Sequence[memoryview]) -> None:
-        """The bytes of the chunk buffer that arrived: where each view starts in it, ascending."""
+        """Set the loaded bytes of the chunk buffer. ``starts`` are the positions of the views in it, ascending."""
         self._starts = starts
         self._views = [as_bytes(view) for view in views]
 
     def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
-        """See ``Page``. Between chunks, so that few are decoded twice."""
+        """Breaks between chunks, so that few chunks are decoded twice."""
         rows_max = max(1, rows * int(self.chunks.items[-1]) // max(1, int(self.chunks.rows[-1])))
         wanted = self.chunks.wanted(ranges)
         before = exclusive_sum(self.chunks.items[wanted + 1] - self.chunks.items[wanted])[:-1]
@@ -135,8 +135,8 @@ class MiniBlockPage:
         breaks: list[int] = np.unique(self.chunks.rows[wanted[first]]).tolist()
         return breaks
 
-    def decode(self, ranges: Sequence[Range]) -> Segment:
-        """The rows of ``ranges``: ascending, disjoint, not empty, and loaded."""
+    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
+        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
         loaded = self._prepared()
         pick: Pick
         if len(ranges) == 1:
@@ -152,12 +152,12 @@ class MiniBlockPage:
         content = values if loaded.dictionary is None else _coded(values, loaded.dictionary)
         if self.layout.rep is None:
             definition = self._definition(parts, counts)
-            return flat_segment(self.layout.layers, definition, content, self._moved(ids, counts, ranges))
+            return flat_rows(self.layout.layers, definition, content, self._moved(ids, counts, ranges))
         assert parts.rep is not None
         rep = decode_levels(self.layout.rep, parts.rep, parts.level_counts)
         definition = self._definition(parts, parts.level_counts)
         positions = self._row_positions(rep, parts.level_counts, ids, ranges)
-        return list_segment(self.layout.layers, rep, definition, content, positions)
+        return list_rows(self.layout.layers, rep, definition, content, positions)
 
     def _prepared(self) -> _Loaded:
         with self._lock:
@@ -168,16 +168,16 @@ class MiniBlockPage:
 
     def _prepare(self) -> _Loaded:
         starts = self.chunks.starts
-        found: list[Positions] = []
+        numbers: list[Positions] = []
         places: list[Positions] = []
         base = 0
         for start, view in zip(self._starts, self._views, strict=True):
             low = int(starts.searchsorted(start))
             high = int(starts.searchsorted(start + view.size, side="right")) - 1
-            found.append(np.arange(low, high))
+            numbers.append(np.arange(low, high))
             places.append(starts[low:high] - start + base)
             base += view.size
-        ids, at = np.concatenate(found), np.concatenate(places)
+        ids, at = np.concatenate(numbers), np.concatenate(places)
         data = self._views[0] if len(self._views) == 1 else np.concatenate(self._views)
         parts = parse_headers(self.layout, data, at, at + starts[ids + 1] - starts[ids])
         dictionary = None
@@ -186,7 +186,7 @@ class MiniBlockPage:
         return _Loaded(ids, parts, self.chunks.items[ids + 1] - self.chunks.items[ids], dictionary)
 
     def _moved(self, ids: Positions, counts: Positions, ranges: Sequence[Range]) -> list[Range]:
-        """Rows of a page without lists as positions among the values of the chunks ``ids``."""
+        """The ranges of rows of a page without lists as ranges of values of the chunks ``ids``."""
         if len(ranges) == 1:
             before = int(self.chunks.items[ids[0]])
             return [(ranges[0][0] - before, ranges[0][1] - before)]
@@ -204,7 +204,7 @@ class MiniBlockPage:
     def _row_positions(
         self, rep: Levels, level_counts: Positions, ids: Positions, ranges: Sequence[Range]
     ) -> list[Range]:
-        """The positions of the rows of each range among the levels of the chunks ``ids``."""
+        """The ranges of rows as ranges of levels of the chunks ``ids``."""
         starts = row_starts(rep, self.layout.layers)
         rows_in = self.chunks.rows[ids + 1] - self.chunks.rows[ids]
         rows_before = exclusive_sum(rows_in)
@@ -216,7 +216,7 @@ class MiniBlockPage:
         first = rows_before[spans[:, 0]] + bounds[:, 0] - self.chunks.rows[ids[spans[:, 0]]]
         after = first + bounds[:, 1] - bounds[:, 0]
         low = starts[first]
-        # Chunks between two ranges may be missing: a row ends with its last chunk at the latest.
+        # Chunks between two ranges may be missing, so a row ends at the end of its last chunk at the latest.
         high = np.minimum(np.append(starts, rep.size)[after], level_ends[spans[:, 1]])
         if bool(np.any(high <= low)):
             raise damaged("rows of a page that contradict its repetition index")
@@ -224,7 +224,7 @@ class MiniBlockPage:
 
 
 def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Coded:
-    """Indices into the dictionary, checked."""
+    """Values as indices into the dictionary. ``UntrustedMetadata`` for an index without an item."""
     if not isinstance(values, Fixed) or values.bits not in (8, 16, 32, 64):
         raise damaged("dictionary indices that are not numbers")
     indices = np.ascontiguousarray(values.data).view(np.dtype(f"<u{values.width}"))
@@ -233,12 +233,12 @@ def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Cod
     return Coded(indices, dictionary)
 
 
-# Writers give up on dictionaries long before.
+# Real writers use far smaller dictionaries.
 DICTIONARY_BYTES_MAX = 256 << 20
 
 
 def decode_dictionary(encoding: Encoding, data: Bytes, count: int) -> Fixed | Texts:
-    """The ``count`` items of a dictionary, which ``data`` holds. ``UntrustedMetadata`` if it does not."""
+    """Decode the ``count`` items of a dictionary. ``UntrustedMetadata`` if ``data`` does not hold them."""
     if isinstance(encoding, General):
         bytes_max = DICTIONARY_BYTES_MAX
         if isinstance(encoding.values, Flat):
@@ -250,11 +250,11 @@ def decode_dictionary(encoding: Encoding, data: Bytes, count: int) -> Fixed | Te
         coded = _texts(data, count)
         return Texts(*fsst.decode(encoding.symbol_table, coded.data, coded.offsets))
     if isinstance(encoding, Flat | InlineBitpacked | OutOfLineBitpacked | ByteStreamSplit | Rle):
-        # Few bytes can stand for many items: what they become is bounded, not what they are.
+        # A few bytes can claim any number of items, so the limit is on the decoded size.
         if count * encoding.bits > 8 * DICTIONARY_BYTES_MAX:
             raise damaged(f"a dictionary of {count} items of {encoding.bits} bits")
         bounds = np.array([0, data.size, count], np.int64)
-        whole = Pieces(data, bounds[:1], bounds[1:2])
+        whole = ChunkBuffer(data, bounds[:1], bounds[1:2])
         buffers = split_runs(whole) if isinstance(encoding, Rle) else [whole]
         values = chunk_values.decode(encoding, buffers, bounds[2:])
         assert isinstance(values, Fixed)
@@ -268,7 +268,7 @@ def decode_dictionary(encoding: Encoding, data: Bytes, count: int) -> Fixed | Te
 
 
 def _texts(data: Bytes, count: int) -> Texts:
-    """A word with the bits of an offset, a word with the start of the bytes, offsets, bytes."""
+    """Decode texts: a word with the bits of an offset, a word with the start of the bytes, the offsets, the bytes."""
     if data.size < 8:
         raise damaged(f"a block of strings of {data.size} bytes")
     bits = int.from_bytes(data[:4].tobytes(), "little")

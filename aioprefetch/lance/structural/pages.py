@@ -1,7 +1,7 @@
-"""Pages of version 2.1 and 2.2 as the physical schedulers that ``LoadingPage`` loads: what to read, in one step or two.
+"""Pages of version 2.1 and 2.2 as ``PhysicalPageScheduler``: their reads are planned in one step or two.
 
-What is read whole: every page of which nearly all rows are wanted, and every small page, since a second round trip
-costs more than its bytes. All buffers go in one submit; they lie next to each other and become one request.
+A page is read whole if nearly all its rows are wanted, or if it is small: a second round trip costs more than the
+bytes. All buffers are submitted together; they are adjacent and become one request.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import Protocol
 
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.constant import ConstantPlan
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, DecodedSpan, divided
 from aioprefetch.lance.structural.full_zip import FullZipPage, FullZipPlan
-from aioprefetch.lance.structural.layouts import Constant, FullZip, Layout, MiniBlock
+from aioprefetch.lance.structural.layouts import Constant, FullZip, MiniBlock, PageLayout
 from aioprefetch.lance.structural.mini_block import MiniBlockPlan
-from aioprefetch.lance.structural.segment import Segment, Span, divided
 from aioprefetch.ranges import Range, total_length
 
-# Pages up to this size are read whole, whatever is wanted of them.
+# Pages up to this size are always read whole.
 WHOLE_PAGE_BYTES = 64 << 10
-# Larger pages are read whole if at most one row in this number is unwanted.
+# Larger pages are read whole if at most one row out of this number is unwanted.
 _UNWANTED_SHARE = 8
 
 
 class Page(Protocol):
-    """A page that is loaded. Stateless: batches decode different rows of it on several threads."""
+    """A loaded page. Stateless: batches decode different rows of it on several threads."""
 
     def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
-        """Rows, ascending, before which decoding is best divided: pieces take about what ``rows`` rows do.
+        """Ascending rows before which to divide ``ranges`` into parts that take about the memory of ``rows`` rows.
 
-        None where values are not copied anyway.
+        Empty if decoding copies no values.
         """
         ...
 
-    def decode(self, ranges: Sequence[Range]) -> Segment:
-        """The rows of ``ranges``: ascending, disjoint, not empty, and loaded."""
+    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
+        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
         ...
 
 
 class PageScheduler(Protocol):
-    """A page of version 2.1 or 2.2 that plans its reads, as a ``PhysicalPageScheduler`` of version 2.0 does."""
+    """The ``PhysicalPageScheduler`` of a page of version 2.1 or 2.2."""
 
     @property
     def rows(self) -> int:
@@ -48,26 +48,26 @@ class PageScheduler(Protocol):
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The bytes that are needed first."""
+        """The byte ranges of the first step."""
         ...
 
     def is_indirect(self, ranges: RowRanges) -> bool:
-        """Whether the rest can only be planned when those have come."""
+        """Whether there is a second step."""
         ...
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """The rest of the bytes."""
+        """The byte ranges of the second step."""
         ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        """The rows of ``ranges``, from all reads in order."""
+        """The rows of ``ranges``, from the responses of both steps in order."""
         ...
 
 
 class LoadedRows:
-    """The wanted rows of a page, loaded. The page itself is made of its bytes by the first batch that decodes it.
+    """The loaded, wanted rows of a page. The page is parsed when the first batch is decoded.
 
-    Where batches are small, rows of several are decoded at once and kept until the next ones are needed.
+    If batches are small, rows of several batches are decoded at once and kept for the next ones.
     """
 
     def __init__(self, ranges: RowRanges, page: Page | Deferred) -> None:
@@ -75,13 +75,13 @@ class LoadedRows:
         self._ranges = ranges
         self._page = page
         self._lock = threading.Lock()
-        self._span: Span | None = None
+        self._span: DecodedSpan | None = None
 
-    def segments(self, skip: int, rows: int, together: int) -> Iterator[Segment]:
-        """``rows`` of the wanted rows behind the first ``skip``, one after the other; on any thread.
+    def decoded_parts(self, skip: int, rows: int, together: int) -> Iterator[DecodedRows]:
+        """Decode ``rows`` of the wanted rows after the first ``skip``, in order; on any thread.
 
-        ``together`` is the number of rows that are decoded at once. A shorter request decodes rows behind it along; a
-        longer one is decoded in pieces, whose temporary memory is small beside the result.
+        ``together`` is the number of rows to decode at once. A shorter request decodes the rows after it too; a longer
+        one is decoded in parts, whose temporary memory is small compared with the result.
         """
         ahead = min(together, self.rows - skip)
         with self._lock:
@@ -90,11 +90,11 @@ class LoadedRows:
                 if ahead < 2 * rows:
                     span = None
                 else:
-                    span = self._span = Span(self._decode(self._rows(skip, ahead)), skip, ahead)
+                    span = self._span = DecodedSpan(self._decode(self._rows(skip, ahead)), skip, ahead)
         if span is not None:
             return iter([span.cut(skip, skip + rows)])
         ranges = self._rows(skip, rows)
-        parts = [ranges] if rows <= together else divided(ranges, self._made().breaks(ranges, together))
+        parts = [ranges] if rows <= together else divided(ranges, self._parsed().breaks(ranges, together))
         return (self._decode(part) for part in parts)
 
     def _rows(self, skip: int, rows: int) -> list[Range]:
@@ -102,15 +102,15 @@ class LoadedRows:
         part = self._ranges.within(first, last)
         return [(first + start, first + end) for start, end in part.bytes_at(0, 1)]
 
-    def _made(self) -> Page:
+    def _parsed(self) -> Page:
         return self._page.get() if isinstance(self._page, Deferred) else self._page
 
-    def _decode(self, ranges: Sequence[Range]) -> Segment:
-        return self._made().decode(ranges)
+    def _decode(self, ranges: Sequence[Range]) -> DecodedRows:
+        return self._parsed().decode(ranges)
 
 
 class Deferred:
-    """A page whose making takes time (dictionaries, levels): made once, on the thread that needs it first."""
+    """A page that takes time to parse (dictionaries, levels): it is parsed once, on the first thread that needs it."""
 
     def __init__(self, make: Callable[[], Page]) -> None:
         self._make: Callable[[], Page] | None = make
@@ -118,7 +118,7 @@ class Deferred:
         self._page: Page | None = None
 
     def get(self) -> Page:
-        """The page. Raises what its making does."""
+        """The page. Raises the errors of parsing."""
         with self._lock:
             if self._page is None:
                 assert self._make is not None
@@ -127,8 +127,8 @@ class Deferred:
             return self._page
 
 
-def page_scheduler(layout: Layout, rows: int, buffers: Sequence[Range]) -> PageScheduler:
-    """The scheduler of a page of ``rows`` rows. ``UntrustedMetadata`` when its buffers do not fit its layout."""
+def page_scheduler(layout: PageLayout, rows: int, buffers: Sequence[Range]) -> PageScheduler:
+    """The scheduler of a page of ``rows`` rows. ``UntrustedMetadata`` if its buffers do not fit its layout."""
     match layout:
         case MiniBlock():
             return MiniBlockScheduler(MiniBlockPlan(layout, rows, buffers))
@@ -144,7 +144,7 @@ def _is_whole(ranges: RowRanges, rows: int, buffers: Sequence[Range]) -> bool:
 
 
 class MiniBlockScheduler:
-    """All buffers at once, or chunk metadata with dictionary and repetition index, then chunks."""
+    """Reads all buffers at once, or chunk metadata, dictionary and repetition index first and chunks second."""
 
     def __init__(self, plan: MiniBlockPlan) -> None:
         self._plan = plan
@@ -171,7 +171,7 @@ class MiniBlockScheduler:
 
 
 class FullZipScheduler:
-    """Rows of equal width are read directly, others whole or by their positions."""
+    """Reads rows of equal width directly, other rows as a whole page or by their positions."""
 
     def __init__(self, plan: FullZipPlan) -> None:
         self._plan = plan
@@ -193,8 +193,8 @@ class FullZipScheduler:
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
         base = self._plan.buffers[0][0]
-        found = [self._plan.positions(view) for view in reads]
-        return [(base + int(one[0]), base + int(one[-1])) for one in found]
+        row_positions = [self._plan.positions(view) for view in reads]
+        return [(base + int(positions[0]), base + int(positions[-1])) for positions in row_positions]
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
         views, pairs = list(reads), ranges.bytes_at(0, 1)
@@ -210,7 +210,7 @@ class FullZipScheduler:
 
 
 class ConstantScheduler:
-    """All buffers, which are few and small."""
+    """Reads all buffers, which are small."""
 
     def __init__(self, plan: ConstantPlan) -> None:
         self._plan = plan
@@ -227,7 +227,7 @@ class ConstantScheduler:
         return False
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """Never called."""
+        """Not called, since ``is_indirect`` is false."""
         return []
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:

@@ -1,6 +1,6 @@
-"""Decoded values of a page, before they become an Arrow array: without nulls, one entry per visible item.
+"""Decoded values of a page, one entry for each visible item. Validity is kept in the levels.
 
-``pick`` takes ranges of them: without a copy when it is one range, else each value copied once.
+``pick`` takes ranges of values: a single range without a copy, several ranges with one copy of each value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aioprefetch.ranges import Range
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """``count`` values of ``bits`` bits back to back; those of 1 bit take a byte each here, 0 or 1."""
+    """``count`` values of ``bits`` bits back to back. Values of 1 bit take a byte here, 0 or 1."""
 
     data: Bytes
     bits: int
@@ -34,7 +34,10 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Values of any length: ``data[offsets[i]:offsets[i + 1]]``; bytes before the first offset are unused."""
+    """Values of any length: value i is ``data[offsets[i]:offsets[i + 1]]``.
+
+    Bytes before the first offset are unused.
+    """
 
     data: Bytes
     offsets: Positions
@@ -57,7 +60,7 @@ class FixedLists:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Values as positions (unsigned, checked) in a dictionary."""
+    """Values as indices into a dictionary. The indices are unsigned and checked."""
 
     indices: npt.NDArray[np.unsignedinteger]
     dictionary: Fixed | Texts
@@ -70,7 +73,7 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class Nulls:
-    """``count`` items of which none has a value."""
+    """``count`` nulls."""
 
     count: int
 
@@ -79,7 +82,7 @@ Values = Fixed | Texts | FixedLists | Coded | Nulls
 
 
 def pick(values: Values, ranges: Sequence[Range]) -> Values:
-    """The values of all ranges, one after the other; the ranges lie within."""
+    """The values of all ranges, in order. The ranges must be valid."""
     if len(ranges) == 1:
         return _slice(values, *ranges[0])
     bounds = np.array(ranges, np.int64).reshape(-1, 2)
@@ -103,14 +106,14 @@ def _slice(values: Values, start: int, end: int) -> Values:
 
 
 def is_void(values: Values) -> bool:
-    """Whether no byte of the file stands for any of the values."""
+    """Whether the file stores nothing for these values."""
     if isinstance(values, FixedLists):
         return values.validity is None and is_void(values.items)
     return isinstance(values, Nulls)
 
 
 def take(values: Values, indices: Positions) -> Values:
-    """The values at ``indices``, which lie within."""
+    """The values at ``indices``, which must be valid."""
     match values:
         case Fixed():
             return take_fixed(values, indices)
@@ -127,21 +130,21 @@ def take(values: Values, indices: Positions) -> Values:
 
 
 def take_fixed(values: Fixed, indices: npt.NDArray[np.integer]) -> Fixed:
-    """The values at ``indices``, which lie within, in memory of their own."""
+    """Copy the values at ``indices``, which must be valid."""
     width = values.width
     kind = np.dtype(f"<u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
     return Fixed(np.take(values.data.view(kind), indices).view(np.uint8), values.bits, indices.size)
 
 
 def take_texts(values: Texts, indices: Positions) -> Texts:
-    """The texts at ``indices``, which lie within, back to back in memory of their own."""
+    """Copy the texts at ``indices``, which must be valid, back to back."""
     starts = values.offsets[indices]
     lengths = values.offsets[indices + 1] - starts
     return Texts(joined(values.data, starts, lengths), exclusive_sum(lengths))
 
 
 def expand(values: Coded) -> Fixed | Texts:
-    """The values of the codes. ``Unsupported`` for more bytes than a column of a batch may take."""
+    """Replace indices by values. ``Unsupported`` for more bytes than a column of a batch may take."""
     check_size(expanded_bytes(values))
     if isinstance(values.dictionary, Fixed):
         return take_fixed(values.dictionary, values.indices)
@@ -149,7 +152,7 @@ def expand(values: Coded) -> Fixed | Texts:
 
 
 def expanded_bytes(values: Coded) -> int:
-    """Bytes of what the codes stand for, offsets aside."""
+    """The size of the expanded values in bytes, without offsets."""
     dictionary = values.dictionary
     if isinstance(dictionary, Fixed):
         return values.count * dictionary.width
@@ -160,7 +163,7 @@ def expanded_bytes(values: Coded) -> int:
 
 
 def _take_many(dictionary: Texts, indices: npt.NDArray[np.unsignedinteger]) -> Texts:
-    """Take like ``take_texts``, for many more indices than texts: Arrow copies them, without the interpreter lock."""
+    """Copy many texts of a small dictionary. Arrow copies them without the interpreter lock."""
     offsets = (dictionary.offsets - dictionary.offsets[0]).astype(np.int64)
     data = np.ascontiguousarray(dictionary.data[int(dictionary.offsets[0]) : int(dictionary.offsets[-1])])
     table = pa.Array.from_buffers(
@@ -168,7 +171,7 @@ def _take_many(dictionary: Texts, indices: npt.NDArray[np.unsignedinteger]) -> T
     )
     codes = np.ascontiguousarray(indices)
     at = pa.Array.from_buffers(pa.from_numpy_dtype(codes.dtype), codes.size, [None, pa.py_buffer(codes)])
-    taken = pc.take(table, at, boundscheck=False)  # They were checked when they were decoded.
+    taken = pc.take(table, at, boundscheck=False)  # The indices were checked when they were decoded.
     _, ends, text = taken.buffers()
     return Texts(
         np.frombuffer(text, np.uint8) if text is not None else np.zeros(0, np.uint8),

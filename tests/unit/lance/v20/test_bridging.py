@@ -14,7 +14,7 @@ from aioprefetch.lance.logical import portions
 from aioprefetch.lance.physical import value
 from aioprefetch.lance.physical.memory import INT32_MAX
 from aioprefetch.lance.physical.offsets import Ends
-from aioprefetch.lance.physical.protocols import Piece
+from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.physical.strings import BinaryRows, TextRows
 from tests.benches.lance_v20_columns import table_of
 from tests.benches.lance_v20_pages import (
@@ -239,11 +239,11 @@ def _large(width: int) -> BinaryRows:
 
 
 def test_more_than_2_gib_of_strings_in_a_batch_are_refused() -> None:
-    piece: Piece[Any] = Piece(_large(4), 0, 2)
+    piece: PageRows[Any] = PageRows(_large(4), 0, 2)
     with pytest.raises(ap.errors.Unsupported, match="32-bit offsets"):
         output.assemble(pa.string(), [piece])
     with pytest.raises(ap.errors.Unsupported, match="32-bit offsets"):
-        output.assemble(pa.binary(), [Piece(_large(4), 0, 1), Piece(_large(4), 1, 1)])
+        output.assemble(pa.binary(), [PageRows(_large(4), 0, 1), PageRows(_large(4), 1, 1)])
 
 
 def test_more_items_than_32_bit_offsets_count_are_refused() -> None:
@@ -253,15 +253,15 @@ def test_more_items_than_32_bit_offsets_count_are_refused() -> None:
 
     count = INT32_MAX + 1
     portion = portions.ListPortion(pa.list_(pa.null()), _Items())  # type: ignore[arg-type]
-    portion.add(Piece(Ends(np.array([5, count], np.uint64), 0, count + 1, count), 0, 2), ())
+    portion.add(PageRows(Ends(np.array([5, count], np.uint64), 0, count + 1, count), 0, 2), ())
     with pytest.raises(ap.errors.Unsupported, match="32-bit offsets"):
         portion.decode()
 
 
 def test_text_that_is_no_utf8_is_refused() -> None:
-    def rows(content: bytes, ends: list[int]) -> Piece[Any]:
+    def rows(content: bytes, ends: list[int]) -> PageRows[Any]:
         page = TextRows(np.array([0, *ends]), np.frombuffer(content, np.uint8), None, 4)
-        return Piece(page, 0, len(ends))
+        return PageRows(page, 0, len(ends))
 
     assert output.assemble(pa.string(), [rows("aäb".encode(), [3, 4])]).to_pylist() == ["aä", "b"]
     for content, ends in ((b"a\xffb", [3]), ("ä".encode(), [1, 2])):

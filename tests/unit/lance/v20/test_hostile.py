@@ -15,7 +15,7 @@ from aioprefetch.lance.dataset.fragments import MissingField
 from aioprefetch.lance.output import assemble, dictionary
 from aioprefetch.lance.physical.build import PageBuffers, blob_scheduler, list_scheduler, page_scheduler
 from aioprefetch.lance.physical.dictionary import DictionaryRows, TextDictionaryRows
-from aioprefetch.lance.physical.protocols import Piece
+from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.row_ranges import RowRanges
 from tests.benches.lance_v20_columns import FAMILIES, table_of
 from tests.benches.lance_v20_pages import random_ranges, read_rows, write_file
@@ -180,10 +180,10 @@ def test_blobs_outside_the_file_are_refused(pair: tuple[int, int]) -> None:
         blob_scheduler(pa.int8(), encoding, BUFFERS, 1, 1000)
 
 
-def _rows(kind: pa.DataType, encoding: enc.Encoding, rows: int, *reads: bytes) -> Piece:  # type: ignore[type-arg]
+def _rows(kind: pa.DataType, encoding: enc.Encoding, rows: int, *reads: bytes) -> PageRows:  # type: ignore[type-arg]
     scheduler = page_scheduler(kind, encoding, BUFFERS, rows)
     page = scheduler.decoder(RowRanges.one(0, rows), iter([memoryview(read) for read in reads]))
-    return Piece(page, 0, rows)
+    return PageRows(page, 0, rows)
 
 
 def test_indices_beyond_a_dictionary_are_refused() -> None:
@@ -269,15 +269,15 @@ def test_strings_beyond_what_was_decompressed_are_refused() -> None:
 def test_a_page_of_nulls_takes_no_memory_by_what_it_claims() -> None:
     kind = pa.list_(pa.float64(), 1 << 20)
     page = page_scheduler(kind, enc.AllNulls(), BUFFERS, 1 << 40).decoder(RowRanges.one(7, 1 << 39), iter(()))
-    array = assemble(kind, [Piece(page, 0, 30)])  # 240 MiB of zeros that were never touched.
+    array = assemble(kind, [PageRows(page, 0, 30)])  # 240 MiB of zeros that were never touched.
     assert array.null_count == 30
     before = pa.total_allocated_bytes()
-    last = assemble(kind, [Piece(page, page.rows - 30, 30, is_last=True)])
+    last = assemble(kind, [PageRows(page, page.rows - 30, 30, is_last=True)])
     assert last.null_count == 30
     assert pa.total_allocated_bytes() - before < 1 << 20  # Nothing of it was copied.
     for pieces in ([(0, 40)], [(0, 20), (20, 20)]):
         with pytest.raises(ap.errors.Unsupported, match="fewer rows"):
-            assemble(kind, [Piece(page, skip, rows) for skip, rows in pieces])
+            assemble(kind, [PageRows(page, skip, rows) for skip, rows in pieces])
 
 
 def test_missing_columns_take_no_memory_by_what_their_type_claims() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.structural.compressions import Flat, Fsst, General, InlineBitpacked, OutOfLineBitpacked, Variable
-from aioprefetch.lance.structural.layouts import TYPE_URL, Constant, FullZip, Layer, MiniBlock, parse_layout
+from aioprefetch.lance.structural.layouts import TYPE_URL, Constant, FullZip, MiniBlock, RepDefLayer, parse_layout
 
 
 def number(field: int, value: int) -> bytes:
@@ -35,7 +35,7 @@ def mini_block(values: bytes, layers: bytes = b"\x01", **more: bytes) -> bytes:
 def test_mini_block() -> None:
     layout = parse_layout(mini_block(INLINE, large=number(10, 1)), TYPE_URL)
     assert isinstance(layout, MiniBlock)
-    assert layout.layers == (Layer.ALL_VALID_ITEM,)
+    assert layout.layers == (RepDefLayer.ALL_VALID_ITEM,)
     assert (layout.values, layout.items, layout.has_large_chunks) == (InlineBitpacked(64), 10, True)
 
 
@@ -59,9 +59,9 @@ def test_compressions() -> None:
 
 def test_full_zip_and_constant() -> None:
     layout = parse_layout(nested(3, number(2, 1) + number(3, 32) + nested(7, FLAT32) + nested(8, b"\x03")), TYPE_URL)
-    assert layout == FullZip((Layer.NULLABLE_ITEM,), 0, 0, 0, 1, False, 32, Flat(32))
+    assert layout == FullZip((RepDefLayer.NULLABLE_ITEM,), 0, 0, 0, 1, False, 32, Flat(32))
     layout = parse_layout(nested(2, nested(5, b"\x01") + nested(6, b"abcd")), TYPE_URL)
-    assert layout == Constant((Layer.ALL_VALID_ITEM,), b"abcd", None, None, 0, 0)
+    assert layout == Constant((RepDefLayer.ALL_VALID_ITEM,), b"abcd", None, None, 0, 0)
 
 
 @pytest.mark.parametrize(

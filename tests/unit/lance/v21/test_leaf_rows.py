@@ -6,7 +6,7 @@ import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.physical.memory import INT32_MAX
-from aioprefetch.lance.physical.protocols import Target
+from aioprefetch.lance.physical.protocols import OutputBuffer
 from aioprefetch.lance.structural.leaf_rows import LeafRows
 from aioprefetch.lance.structural.values import Fixed, Nulls, Texts
 
@@ -17,8 +17,8 @@ TEXTS = Texts(np.frombuffer(b"abcdefghij", np.uint8), np.array([0, 4, 10]))
 @pytest.mark.parametrize("room", [9, 10])
 def test_offsets_of_a_batch_do_not_wrap(room: int) -> None:
     """Texts of 10 bytes behind those of earlier pages, which leave ``room`` bytes of what 32 bits count."""
-    offsets = Target(np.array([INT32_MAX - room, 0, 0], np.int32), 1)
-    targets = [None, offsets, Target(np.zeros(10, np.uint8))]
+    offsets = OutputBuffer(np.array([INT32_MAX - room, 0, 0], np.int32), 1)
+    targets = [None, offsets, OutputBuffer(np.zeros(10, np.uint8))]
     rows = LeafRows(pa.string(), TEXTS, None)
     if room < 10:
         with pytest.raises(Unsupported, match="32-bit offsets"):

@@ -9,16 +9,21 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.structural.layouts import Layer, max_repetition, max_visible
+from aioprefetch.lance.structural.layouts import RepDefLayer, max_repetition, max_visible
 from aioprefetch.lance.structural.levels import Unraveler
 
-ITEM, NULL_ITEM = Layer.ALL_VALID_ITEM, Layer.NULLABLE_ITEM
-LISTS = (Layer.ALL_VALID_LIST, Layer.NULLABLE_LIST, Layer.EMPTYABLE_LIST, Layer.NULL_AND_EMPTY_LIST)
-_HAS_NULLS = (Layer.NULLABLE_LIST, Layer.NULL_AND_EMPTY_LIST)
-_HAS_EMPTY = (Layer.EMPTYABLE_LIST, Layer.NULL_AND_EMPTY_LIST)
+ITEM, NULL_ITEM = RepDefLayer.ALL_VALID_ITEM, RepDefLayer.NULLABLE_ITEM
+LISTS = (
+    RepDefLayer.ALL_VALID_LIST,
+    RepDefLayer.NULLABLE_LIST,
+    RepDefLayer.EMPTYABLE_LIST,
+    RepDefLayer.NULL_AND_EMPTY_LIST,
+)
+_HAS_NULLS = (RepDefLayer.NULLABLE_LIST, RepDefLayer.NULL_AND_EMPTY_LIST)
+_HAS_EMPTY = (RepDefLayer.EMPTYABLE_LIST, RepDefLayer.NULL_AND_EMPTY_LIST)
 
 
-def random_value(layers: list[Layer], rng: np.random.Generator) -> Any:
+def random_value(layers: list[RepDefLayer], rng: np.random.Generator) -> Any:
     """A value of the outer-most (last) layer: ``None``, a list, or for an item layer a tuple of what is inside."""
     layer, inner = layers[-1], layers[:-1]
     if layer.is_list:
@@ -33,7 +38,7 @@ def random_value(layers: list[Layer], rng: np.random.Generator) -> Any:
     return (random_value(inner, rng),) if inner else "value"
 
 
-def levels_of(value: Any, layers: list[Layer], rep: int) -> list[tuple[int, int]]:
+def levels_of(value: Any, layers: list[RepDefLayer], rep: int) -> list[tuple[int, int]]:
     """Repetition and definition of every entry, ``rep`` being that of the first."""
     layer, inner = layers[-1], layers[:-1]
     code = sum(one.codes for one in inner)
@@ -52,7 +57,7 @@ def levels_of(value: Any, layers: list[Layer], rep: int) -> list[tuple[int, int]
     return levels_of(value[0], inner, rep) if inner else [(rep, 0)]
 
 
-def rebuilt(unraveler: Unraveler, layers: list[Layer], values: int) -> list[Any]:
+def rebuilt(unraveler: Unraveler, layers: list[RepDefLayer], values: int) -> list[Any]:
     """Nested values again, by what was peeled off."""
     parts: list[Any] = ["value"] * values
     for depth, layer in enumerate(layers):
@@ -76,7 +81,7 @@ SHAPES = [
     *([item, one] for item in (ITEM, NULL_ITEM) for one in LISTS),
     *([NULL_ITEM, one, outer] for one in LISTS for outer in LISTS),
     *([NULL_ITEM, NULL_ITEM, one, NULL_ITEM, outer, NULL_ITEM] for one in LISTS for outer in LISTS),
-    [NULL_ITEM, Layer.EMPTYABLE_LIST, ITEM, Layer.NULL_AND_EMPTY_LIST, Layer.NULLABLE_LIST],
+    [NULL_ITEM, RepDefLayer.EMPTYABLE_LIST, ITEM, RepDefLayer.NULL_AND_EMPTY_LIST, RepDefLayer.NULLABLE_LIST],
 ]
 
 
@@ -85,7 +90,7 @@ def test_nested_values_come_back() -> None:
         check_shape(layers)
 
 
-def check_shape(layers: list[Layer]) -> None:
+def check_shape(layers: list[RepDefLayer]) -> None:
     """Make levels of random values, and the values of those again."""
     rng = np.random.default_rng(len(layers))
     rows = [random_value(layers, rng) for _ in range(80)]
@@ -106,7 +111,7 @@ def test_layers_that_do_not_fit_are_refused() -> None:
         flat.validity()
     with pytest.raises(UntrustedMetadata, match="no layer of lists"):
         Unraveler((ITEM,), None, None, 3).lists()
-    listed = Unraveler((ITEM, Layer.ALL_VALID_LIST), np.array([1, 0], np.uint16), None, 2)
+    listed = Unraveler((ITEM, RepDefLayer.ALL_VALID_LIST), np.array([1, 0], np.uint16), None, 2)
     listed.validity()
     with pytest.raises(UntrustedMetadata, match="has a layer of lists"):
         listed.validity()

@@ -14,7 +14,7 @@ import pytest
 
 from aioprefetch.errors import Error, Unavailable, Unsupported, UntrustedMetadata
 from aioprefetch.lance import output
-from aioprefetch.lance.physical.protocols import Target
+from aioprefetch.lance.physical.protocols import OutputBuffer
 from aioprefetch.lance.structural import CONCATENATED
 from aioprefetch.lance.structural.leaf_rows import LeafRows, StringBuilder
 from aioprefetch.lance.structural.pages import WHOLE_PAGE_BYTES
@@ -196,7 +196,7 @@ async def check_destination(name: str, version: str, monkeypatch: pytest.MonkeyP
         allocated.append(buffer.address)
         return np.frombuffer(buffer, np.uint8)
 
-    def decode_into(rows: LeafRows, skip: int, count: int, targets: Sequence[Target | None]) -> None:
+    def decode_into(rows: LeafRows, skip: int, count: int, targets: Sequence[OutputBuffer | None]) -> None:
         before = [0 if target is None else target.position for target in targets]
         write(rows, skip, count, targets)
         for target, start in zip(targets, before, strict=True):
