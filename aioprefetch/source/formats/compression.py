@@ -6,12 +6,13 @@ import importlib
 import re
 import sys
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid, MissingDependency
 from aioprefetch.source.formats.corruption import corrupt
-from aioprefetch.source.formats.snappy_stream import SnappyStream
 
 T = TypeVar("T")
 
@@ -35,6 +36,11 @@ OffLoop = Callable[..., Awaitable[T]]
 
 _GZIP_WINDOW_BITS = 31
 _ZEROS = re.compile(rb"\0*+")
+
+_SNAPPY_MAGIC = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_FRAMED_BYTES_MAX = 1 << 16  # The maximum content of a chunk by the framing format.
+_SNAPPY_HADOOP_BYTES_MAX = 64 << 20  # Hadoop's buffer is 256 KiB unless a job sets another size.
+_SNAPPY_CODEC = pa.Codec("snappy")
 
 
 class Decompressor(Protocol):
@@ -188,6 +194,135 @@ def _zstd(path: str) -> Any:
             operation="read_items",
             path=path,
         ) from error
+
+
+class SnappyStream:
+    """snappy in the framing format ("sNaPpY"), or in the blocks that the SnappyCodec of Hadoop and Spark writes.
+
+    The first bytes distinguish the two. The checksums of the framing format are not verified, but the lengths are.
+    Neither format marks its end: a file that was cut between two blocks looks whole. A raw snappy block without a frame
+    is refused: it could only be decompressed as a whole, and cannot be distinguished from garbage.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._data = bytearray()
+        self._used = 0
+        self._base = 0
+        self._chunks: Iterator[bytes] | None = None
+        self._left = 0  # Of a Hadoop block: how much is still to come out of it.
+
+    @property
+    def position(self) -> int:
+        """The number of compressed bytes that were used."""
+        return self._base + self._used
+
+    def feed(self, data: bytes) -> None:
+        del self._data[: self._used]
+        self._base += self._used
+        self._used = 0
+        self._data += data
+
+    def take(self) -> bytes:
+        if self._chunks is None:
+            if len(self._data) < 4:
+                return b""
+            self._chunks = self._framed() if self._data[:4] == _SNAPPY_MAGIC[:4] else self._hadoop()
+        parts: list[bytes] = []
+        room = OUT_BYTES
+        while room > 0:
+            found = next(self._chunks)
+            if not found:
+                break
+            parts.append(found)
+            room -= len(found)
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        if self._used < len(self._data) or self._left:
+            raise self._corrupt("the snappy stream is cut short")
+
+    # Both give an empty chunk where more input is needed, and go on when there is some.
+
+    def _framed(self) -> Iterator[bytes]:
+        is_first = True
+        while True:
+            while (head := self._peek(4)) is None:
+                yield b""
+            kind, size = head[0], int.from_bytes(head[1:], "little")
+            while (chunk := self._peek(4 + size)) is None:
+                yield b""
+            body = chunk[4:]
+            if kind == 0xFF:
+                if chunk != _SNAPPY_MAGIC:
+                    raise self._corrupt("a snappy frame begins with another identifier than sNaPpY")
+            elif is_first or 0x02 <= kind <= 0x7F or (kind <= 0x01 and size < 4):
+                raise self._corrupt(f"a snappy frame has a chunk of the unknown kind {kind:#04x}, or of a wrong size")
+            found = b""
+            if kind == 0x00:
+                found = self._raw(body[4:], _SNAPPY_FRAMED_BYTES_MAX)
+            elif kind == 0x01:
+                found = body[4:]
+            is_first = False
+            self._used += len(chunk)
+            if found:
+                yield found
+
+    def _hadoop(self) -> Iterator[bytes]:
+        while True:
+            while (head := self._peek(4)) is None:
+                yield b""
+            self._left = int.from_bytes(head, "big")
+            if self._left > 16 * _SNAPPY_HADOOP_BYTES_MAX:
+                raise self._corrupt(self._no_snappy())
+            self._used += 4
+            while self._left:
+                while (head := self._peek(4)) is None:
+                    yield b""
+                size = int.from_bytes(head, "big")
+                if not 0 < size <= _SNAPPY_HADOOP_BYTES_MAX:
+                    raise self._corrupt(self._no_snappy())
+                while (chunk := self._peek(4 + size)) is None:
+                    yield b""
+                found = self._raw(chunk[4:], min(self._left, _SNAPPY_HADOOP_BYTES_MAX))
+                self._left -= len(found)
+                self._used += len(chunk)
+                if found:
+                    yield found
+
+    def _no_snappy(self) -> str:
+        if self.position > 4:
+            return "a snappy block has an impossible length: the file is damaged"
+        return (
+            "this is neither the snappy framing format (sNaPpY) nor what Hadoop's SnappyCodec writes; "
+            "a raw snappy block cannot be streamed and is not supported"
+        )
+
+    def _peek(self, size: int) -> bytes | None:
+        """The next bytes, which are not used yet; ``None`` while they are not all there."""
+        end = self._used + size
+        return bytes(self._data[self._used : end]) if end <= len(self._data) else None
+
+    def _raw(self, block: bytes, size_max: int) -> bytes:
+        """A raw block: its length in front, seven bits a byte, is checked before memory is taken for it."""
+        size = shift = 0
+        for byte in block[:5]:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        else:
+            raise self._corrupt("a snappy block says no length")
+        if size > size_max:
+            raise self._corrupt(f"a snappy block claims {size} bytes where at most {size_max} can be")
+        try:
+            found: bytes = _SNAPPY_CODEC.decompress(block, decompressed_size=size, asbytes=True) if size else b""
+        except (OSError, ValueError) as error:
+            raise self._corrupt(f"a snappy block is damaged: {error}") from error
+        return found
+
+    def _corrupt(self, message: str) -> Exception:
+        return corrupt(message, path=self._path, offset=self.position)
 
 
 _STREAMS: dict[str, Callable[[str], Decompressor]] = {"gzip": GzipStream, "zstd": ZstdStream, "snappy": SnappyStream}
