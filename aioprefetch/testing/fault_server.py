@@ -24,7 +24,7 @@ from typing import Self
 from urllib.parse import unquote
 
 from aioprefetch.testing.faults import NO_FAULT, Fault, ReceivedRequest, Rule
-from aioprefetch.testing.replies import Reply, plan_reply
+from aioprefetch.testing.planned_response import PlannedResponse, plan_response
 
 HEAD_BYTES_MAX = 64 << 10
 PIECE_BYTES = 64 << 10
@@ -229,7 +229,7 @@ class FaultServer:
         async with self._arrival:
             self._arrival.notify_all()
         fault = self._fault_for(request)
-        reply = plan_reply(request, self.objects, fault)
+        response = plan_response(request, self.objects, fault)
         if fault.delay_head_seconds:
             await asyncio.sleep(fault.delay_head_seconds)
         if fault.hang_before_head:
@@ -240,14 +240,14 @@ class FaultServer:
             connection.reset()
             raise _Cut
         if fault.raw is None and fault.raw_body is None:
-            await self._send_body(connection, request, reply, fault)
+            await self._send_body(connection, request, response, fault)
         else:
-            await connection.send(reply.head() + (fault.raw_body or b"") if fault.raw is None else fault.raw)
+            await connection.send(response.head() + (fault.raw_body or b"") if fault.raw is None else fault.raw)
         if fault.extra_body:
             await connection.send(fault.extra_body)
         if fault.close_after_reply:
             return False
-        return "close" not in (reply.headers.get("Connection", ""), request.headers.get("connection", ""))
+        return "close" not in (response.headers.get("Connection", ""), request.headers.get("connection", ""))
 
     async def _receive(self, connection: _Connection) -> ReceivedRequest:
         head = (await connection.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -274,12 +274,14 @@ class FaultServer:
                 return rule.fault
         return NO_FAULT
 
-    async def _send_body(self, connection: _Connection, request: ReceivedRequest, reply: Reply, fault: Fault) -> None:
+    async def _send_body(
+        self, connection: _Connection, request: ReceivedRequest, response: PlannedResponse, fault: Fault
+    ) -> None:
         cut = fault.cut_after_bytes
-        body = reply.body if cut is None else reply.body[:cut]
+        body = response.body if cut is None else response.body[:cut]
         piece_bytes = fault.drip_bytes or PIECE_BYTES
         # The head travels with the first piece, as a real server would have it.
-        waiting = reply.head()
+        waiting = response.head()
         for start in range(0, len(body), piece_bytes):
             piece = body[start : start + piece_bytes]
             framed = b"%x\r\n%b\r\n" % (len(piece), piece) if fault.chunked else piece
@@ -292,7 +294,7 @@ class FaultServer:
             await connection.send(waiting)
             await self._cut(connection, fault)
             # A hang that was released goes on where it stopped.
-            waiting, rest = b"", reply.body[cut:]
+            waiting, rest = b"", response.body[cut:]
             self.body_bytes_sent[request.index] += len(rest)
             await connection.send(b"%x\r\n%b\r\n" % (len(rest), rest) if fault.chunked and rest else rest)
         await connection.send(waiting + (b"0\r\n\r\n" if fault.chunked and request.method != "HEAD" else b""))

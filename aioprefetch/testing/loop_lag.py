@@ -144,11 +144,11 @@ def kernel_seconds() -> float:
 
 def stack_of(frame: FrameType | None) -> Stack:
     """File, line and function of the innermost frames, outermost first. Reads no source, which would cost memory."""
-    found: list[tuple[str, int, str]] = []
-    while frame is not None and len(found) < STACK_FRAMES_MAX:
-        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+    frames: list[tuple[str, int, str]] = []
+    while frame is not None and len(frames) < STACK_FRAMES_MAX:
+        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return tuple(reversed(found))
+    return tuple(reversed(frames))
 
 
 def entered(frame: FrameType | None, package: str) -> FrameType | None:

@@ -63,15 +63,15 @@ def assert_same_bytes(
 
     `offset` is where the bytes should lie in the object, for the message.
     """
-    found = memoryview(actual).cast("B") if not isinstance(actual, bytes) else actual
-    if found == expected:
+    received = memoryview(actual).cast("B") if not isinstance(actual, bytes) else actual
+    if received == expected:
         return
-    at = first_difference(found, expected)
+    at = first_difference(received, expected)
     assert at is not None
-    seen = bytes(found[at : at + WITNESS_BYTES])
+    seen = bytes(received[at : at + WITNESS_BYTES])
     origin = f", which are {origin_of(seen)}" if len(seen) == WITNESS_BYTES else ""
     raise AssertionError(
-        f"{what}: {len(found)} bytes where {len(expected)} were due at [{offset}, {offset + len(expected)}); "
+        f"{what}: {len(received)} bytes where {len(expected)} were due at [{offset}, {offset + len(expected)}); "
         f"first wrong byte at offset {offset + at}: {seen.hex() or 'nothing'} instead of "
         f"{bytes(expected[at : at + WITNESS_BYTES]).hex() or 'the end'}{origin}"
     )
@@ -119,10 +119,10 @@ class ReaderModel:
 
     def read_exactly_at(self, offset: int, size: int) -> bytes:
         """As `read_at`, and never short."""
-        found = self.read_at(offset, size)
-        if len(found) < size:
+        data = self.read_at(offset, size)
+        if len(data) < size:
             raise EOFError(f"[{offset}, {offset + size}) leaves the object of {self.size} bytes")
-        return found
+        return data
 
     def read_ranges(self, ranges: Iterable[Sequence[int]]) -> list[bytes]:
         """The bytes of each range, in the order given."""

@@ -229,9 +229,9 @@ class CountingRelay:
             with self._lock:
                 cut = [self._listener, *self._open]
                 threads = tuple(self._threads)
-            for one in cut:
+            for connection in cut:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
             for thread in threads:
                 thread.join()
             running = bool(threads)  # The last connection may have been accepted meanwhile.

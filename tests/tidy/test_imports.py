@@ -52,7 +52,7 @@ PURE = (
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
     *(f"source/fetch/{name}" for name in ("admission", "partitioning", "draft")),
-    *("testing/faults", "testing/replies"),
+    *("testing/faults", "testing/planned_response"),
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}
 

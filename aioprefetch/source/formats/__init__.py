@@ -1,6 +1,6 @@
-"""How the bytes of a file become record batches: JSON lines, CSV, text, binary, Parquet, Lance, and compression.
+"""File formats: JSON lines, CSV, text, binary, Parquet and Lance, read as record batches, and compression.
 
-A format is a ``RecordFormat``, or a ``LineFormat`` where records are lines; ``registry`` has a line for each.
+A format is a ``RecordFormat``, or a ``LineFormat`` if its records are lines. ``registry`` lists all of them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _CONTENT_BYTES_MAX = (1 << 31) - 1
 
 
 class BinaryFormat(RecordFormat):
-    """The content is read only where it is wanted, and is passed on as it is, compressed or not."""
+    """The content is read only if its column is wanted. It is not decompressed."""
 
     name = "binary"
 

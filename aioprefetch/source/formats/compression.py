@@ -1,4 +1,4 @@
-"""Compressed streams, decompressed piece by piece: each step has bounded output, whatever the stream claims."""
+"""Decompresses streams of gzip, zstd and snappy in steps with bounded output."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from aioprefetch.source.formats.corruption import corrupt
 
 T = TypeVar("T")
 
-# One call of `take` returns about this much.
+# The approximate maximum output of one call of `take`.
 OUT_BYTES = 1 << 20
 
-# A decompressor copies the part of its input that lies behind the end of a member or a frame. So each member gets a
-# short first slice, and slices that double: the copies of all members together cost no more than their bytes.
+# A decompressor copies the input after the end of a member or a frame. Each member starts with a short slice of input,
+# and slices double, so that all these copies together are not larger than the file.
 _SLICE_BYTES_FIRST = 128
 _GZIP_SLICE_BYTES_MAX = 32 << 10
 _ZSTD_SLICE_BYTES_MAX = 64 << 10
 
-# Work on less than this costs less than handing it to a thread.
+# Smaller work takes less time than a change of thread.
 THREAD_BYTES = 64 << 10
 
-# A thread gets slices of compressed data that double between these, while decompression makes them larger.
+# The compressed bytes for one call on a thread: they double while the output is larger than the input.
 _THREAD_SLICE_BYTES_MIN = 128 << 10
 _THREAD_SLICE_BYTES_MAX = 16 << 20
 
@@ -44,23 +44,23 @@ _SNAPPY_CODEC = pa.Codec("snappy")
 
 
 class Decompressor(Protocol):
-    """Takes compressed bytes in pieces. Errors are ``UntrustedMetadata`` with the position in the compressed file."""
+    """A decompressor of one stream. Errors are ``UntrustedMetadata`` with the position in the compressed file."""
 
     def feed(self, data: bytes) -> None:
-        """Add bytes. Allowed only when ``take`` has returned all output of the bytes before."""
+        """Add compressed bytes. Allowed only after ``take`` has returned all output of the earlier bytes."""
         ...
 
     def take(self) -> bytes:
-        """Up to about a MiB of output; empty if more bytes are needed."""
+        """Up to about 1 MiB of output; empty if more compressed bytes are needed."""
         ...
 
     def finish(self) -> None:
-        """The end of the file. Raises if it is in the middle of the stream."""
+        """Mark the end of the file. Raises if the stream is incomplete."""
         ...
 
 
 class GzipStream:
-    """gzip of any number of members. Zeros after a member are padding, as the gzip command has it."""
+    """gzip with any number of members. Zeros after a member are padding, as for the gzip command."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -88,10 +88,10 @@ class GzipStream:
             member = self._member or self._next_member()
             if member is None:
                 break
-            found = self._inflate(member, room)
-            if found:
-                parts.append(found)
-                room -= len(found)
+            output = self._inflate(member, room)
+            if output:
+                parts.append(output)
+                room -= len(output)
             elif self._at == len(self._data) and not member.eof:
                 break
         return b"".join(parts)
@@ -115,18 +115,18 @@ class GzipStream:
         piece = self._view[self._at : self._at + self._slice_bytes]
         self._slice_bytes = min(2 * self._slice_bytes, _GZIP_SLICE_BYTES_MAX)
         try:
-            found = member.decompress(piece, room)
+            output = member.decompress(piece, room)
         except zlib.error as error:
             what = "this is not gzip" if self._members == 1 else "data after a gzip member is not another member"
             raise corrupt(f"{what}, or it is damaged: {error}", path=self._path, offset=self.position) from error
         self._at += len(piece) - len(member.unused_data if member.eof else member.unconsumed_tail)
         if member.eof:
             self._member = None
-        return found
+        return output
 
 
 class ZstdStream:
-    """zstd of any number of frames. A window above 128 MiB is refused, as by the zstd command."""
+    """zstd with any number of frames. A window above 128 MiB is refused, as by the zstd command."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -159,9 +159,9 @@ class ZstdStream:
                 self._frame = self._module.ZstdDecompressor()
             elif self._frame.needs_input and self._at >= len(self._data):
                 break
-            found = self._decompress(room)
-            parts.append(found)
-            room -= len(found)
+            output = self._decompress(room)
+            parts.append(output)
+            room -= len(output)
         return b"".join(parts)
 
     def finish(self) -> None:
@@ -173,7 +173,7 @@ class ZstdStream:
         piece = self._data[self._at : self._at + self._slice_bytes] if frame.needs_input else b""
         self._slice_bytes = min(2 * self._slice_bytes, _ZSTD_SLICE_BYTES_MAX)
         try:
-            found: bytes = frame.decompress(piece, room)
+            output: bytes = frame.decompress(piece, room)
         except self._module.ZstdError as error:
             what = "this is not zstd" if self._frames == 1 else "data after a zstd frame is not another frame"
             raise corrupt(f"{what}, or it is damaged: {error}", path=self._path, offset=self.position) from error
@@ -181,7 +181,7 @@ class ZstdStream:
         if frame.eof:
             self._at -= len(frame.unused_data)
             self._frame = None
-        return found
+        return output
 
 
 def _zstd(path: str) -> Any:
@@ -210,7 +210,7 @@ class SnappyStream:
         self._used = 0
         self._base = 0
         self._chunks: Iterator[bytes] | None = None
-        self._left = 0  # Of a Hadoop block: how much is still to come out of it.
+        self._block_left = 0  # The output of the current Hadoop block that is still missing.
 
     @property
     def position(self) -> int:
@@ -231,18 +231,18 @@ class SnappyStream:
         parts: list[bytes] = []
         room = OUT_BYTES
         while room > 0:
-            found = next(self._chunks)
-            if not found:
+            output = next(self._chunks)
+            if not output:
                 break
-            parts.append(found)
-            room -= len(found)
+            parts.append(output)
+            room -= len(output)
         return b"".join(parts)
 
     def finish(self) -> None:
-        if self._used < len(self._data) or self._left:
+        if self._used < len(self._data) or self._block_left:
             raise self._corrupt("the snappy stream is cut short")
 
-    # Both give an empty chunk where more input is needed, and go on when there is some.
+    # Both generators yield empty bytes if they need more input.
 
     def _framed(self) -> Iterator[bytes]:
         is_first = True
@@ -258,25 +258,25 @@ class SnappyStream:
                     raise self._corrupt("a snappy frame begins with another identifier than sNaPpY")
             elif is_first or 0x02 <= kind <= 0x7F or (kind <= 0x01 and size < 4):
                 raise self._corrupt(f"a snappy frame has a chunk of the unknown kind {kind:#04x}, or of a wrong size")
-            found = b""
+            output = b""
             if kind == 0x00:
-                found = self._raw(body[4:], _SNAPPY_FRAMED_BYTES_MAX)
+                output = self._raw(body[4:], _SNAPPY_FRAMED_BYTES_MAX)
             elif kind == 0x01:
-                found = body[4:]
+                output = body[4:]
             is_first = False
             self._used += len(chunk)
-            if found:
-                yield found
+            if output:
+                yield output
 
     def _hadoop(self) -> Iterator[bytes]:
         while True:
             while (head := self._peek(4)) is None:
                 yield b""
-            self._left = int.from_bytes(head, "big")
-            if self._left > 16 * _SNAPPY_HADOOP_BYTES_MAX:
+            self._block_left = int.from_bytes(head, "big")
+            if self._block_left > 16 * _SNAPPY_HADOOP_BYTES_MAX:
                 raise self._corrupt(self._no_snappy())
             self._used += 4
-            while self._left:
+            while self._block_left:
                 while (head := self._peek(4)) is None:
                     yield b""
                 size = int.from_bytes(head, "big")
@@ -284,11 +284,11 @@ class SnappyStream:
                     raise self._corrupt(self._no_snappy())
                 while (chunk := self._peek(4 + size)) is None:
                     yield b""
-                found = self._raw(chunk[4:], min(self._left, _SNAPPY_HADOOP_BYTES_MAX))
-                self._left -= len(found)
+                output = self._raw(chunk[4:], min(self._block_left, _SNAPPY_HADOOP_BYTES_MAX))
+                self._block_left -= len(output)
                 self._used += len(chunk)
-                if found:
-                    yield found
+                if output:
+                    yield output
 
     def _no_snappy(self) -> str:
         if self.position > 4:
@@ -299,12 +299,12 @@ class SnappyStream:
         )
 
     def _peek(self, size: int) -> bytes | None:
-        """The next bytes, which are not used yet; ``None`` while they are not all there."""
+        """The next ``size`` bytes, without using them; ``None`` if they have not all been fed."""
         end = self._used + size
         return bytes(self._data[self._used : end]) if end <= len(self._data) else None
 
     def _raw(self, block: bytes, size_max: int) -> bytes:
-        """A raw block: its length in front, seven bits a byte, is checked before memory is taken for it."""
+        """Decompress a raw block. Its stated length is checked before memory is allocated for it."""
         size = shift = 0
         for byte in block[:5]:
             size |= (byte & 0x7F) << shift
@@ -316,10 +316,10 @@ class SnappyStream:
         if size > size_max:
             raise self._corrupt(f"a snappy block claims {size} bytes where at most {size_max} can be")
         try:
-            found: bytes = _SNAPPY_CODEC.decompress(block, decompressed_size=size, asbytes=True) if size else b""
+            content: bytes = _SNAPPY_CODEC.decompress(block, decompressed_size=size, asbytes=True) if size else b""
         except (OSError, ValueError) as error:
             raise self._corrupt(f"a snappy block is damaged: {error}") from error
-        return found
+        return content
 
     def _corrupt(self, message: str) -> Exception:
         return corrupt(message, path=self._path, offset=self.position)
@@ -341,10 +341,10 @@ def decompressor(compression: str, path: str) -> Decompressor:
 async def decompressed(
     pieces: AsyncIterable[bytes], compression: str, path: str, off_loop: OffLoop[bytes]
 ) -> AsyncGenerator[bytes, None]:
-    """The output of a compressed stream, in pieces of about a MiB; ``off_loop`` runs the work in a thread.
+    """The output of a compressed stream, in pieces of about 1 MiB. ``off_loop`` runs the work on a thread.
 
-    A thread cannot be cancelled, so it gets short slices of bytes with little output, such as thousands of empty
-    members.
+    A thread cannot be cancelled, so bytes with little output, such as thousands of empty members, are passed to it in
+    short slices.
     """
     stream = decompressor(compression, path)
     size = _THREAD_SLICE_BYTES_MIN
@@ -354,25 +354,25 @@ async def decompressed(
         while at < len(piece):
             part = piece[at : at + size]
             stream.feed(part)
-            taken = 0
-            while found := stream.take() if is_small else await off_loop(stream.take):
-                taken += len(found)
-                yield found
+            output_bytes = 0
+            while output := stream.take() if is_small else await off_loop(stream.take):
+                output_bytes += len(output)
+                yield output
             at += len(part)
-            size = min(2 * size, _THREAD_SLICE_BYTES_MAX) if taken >= len(part) else _THREAD_SLICE_BYTES_MIN
+            size = min(2 * size, _THREAD_SLICE_BYTES_MAX) if output_bytes >= len(part) else _THREAD_SLICE_BYTES_MIN
     stream.finish()
 
 
 def decompressed_whole(data: bytes, compression: str, path: str, bytes_max: int) -> bytes | None:
-    """The output of a whole file; ``None`` if it is more than ``bytes_max``."""
+    """The output of a whole file; ``None`` if it exceeds ``bytes_max``."""
     stream = decompressor(compression, path)
     stream.feed(data)
     parts: list[bytes] = []
-    left = bytes_max
-    while found := stream.take():
-        left -= len(found)
-        if left < 0:
+    room = bytes_max
+    while output := stream.take():
+        room -= len(output)
+        if room < 0:
             return None
-        parts.append(found)
+        parts.append(output)
     stream.finish()
     return b"".join(parts)

@@ -1,6 +1,6 @@
-"""Single values of JSON or text, converted to a column's type: slow, with an exact error.
+"""Converts single values of JSON or text to the type of a column: slow, but with exact errors.
 
-pyarrow's own conversions are tried first by the callers; both agree where both succeed.
+Callers try pyarrow's conversions first. The results agree if both succeed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _JSON_FLOATS = {
     **dict.fromkeys(("Infinity", "+Infinity", "+INF"), math.inf),
     **dict.fromkeys(("-Infinity", "-INF"), -math.inf),
 }
-# Formats of ``struct`` of the floating numbers that cannot hold all of Python's.
+# Formats in ``struct`` of floating-point numbers with fewer than 64 bits.
 _PACKED = {16: "<e", 32: "<f"}
 _BOOLEANS = {"true": True, "false": False}
 
 
 class NotConvertible(Exception):
-    """A value that its column cannot hold; ``name`` is the column, with the path of fields within it."""
+    """A value that its column cannot hold. ``name`` is the column with the path of fields within it."""
 
     def __init__(self, name: str, value: object, kind: pa.DataType) -> None:
         super().__init__(f"{excerpt(repr(value), 80)} in {name!r} is not a valid {kind}")
@@ -52,34 +52,34 @@ class NotConvertible(Exception):
 
 
 class Number(float):
-    """A number of JSON with a fraction or an exponent, that keeps its text."""
+    """A JSON number with a fraction or an exponent, which keeps its text."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> Number:
         """Parse ``text``, a number of JSON, and keep it."""
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
 
 class Integer(int):
-    """A whole number of JSON that keeps its text, since ``-0`` differs from ``0``."""
+    """A whole JSON number, which keeps its text because ``-0`` differs from ``0``."""
 
     text: str
 
     def __new__(cls, text: str) -> Integer:
         """Parse ``text``, a number of JSON, and keep it."""
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
 
 def from_text(text: str, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> Any:
-    """A field of CSV as a Python value for a column of ``kind``; ``zone`` is that of times without one.
+    """A CSV field as a Python value for a column of ``kind``. ``zone`` applies to times without an offset.
 
-    ``NotConvertible`` for what does not fit.
+    ``NotConvertible`` for a value that does not fit.
     """
     types = pa.types
     if _is_text(kind):
@@ -91,9 +91,9 @@ def from_text(text: str, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> An
         if _INTEGER.fullmatch(stripped):
             return _integer(int(stripped), kind, name)
     elif types.is_floating(kind):
-        found = _float(stripped)
-        if found is not None:
-            return _in_range(found, kind, name)
+        number = _float(stripped)
+        if number is not None:
+            return _in_range(number, kind, name)
     elif types.is_boolean(kind):
         if stripped.lower() in _BOOLEANS:
             return _BOOLEANS[stripped.lower()]
@@ -109,7 +109,7 @@ def from_text(text: str, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> An
 
 
 def from_json(value: Any, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> Any:
-    """A JSON value as a Python value for a column of ``kind``. As ``from_text``."""
+    """A JSON value as a Python value for a column of ``kind``. ``zone`` and errors are those of ``from_text``."""
     types = pa.types
     if value is None:
         return None
@@ -167,16 +167,16 @@ def _from_json_text(value: str, kind: pa.DataType, name: str, zone: tzinfo) -> A
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text, numbers as they were written, nested at most as ``parse_record`` allows.
+    """A JSON value as text, with numbers as they were written. It is nested at most as deep as ``parse_record`` allows.
 
-    NaN and infinities, which JSON lacks, are texts within objects and lists.
+    NaN and infinities, which JSON lacks, become strings within objects and lists.
     """
     if isinstance(value, (Number, Integer)):
         return value.text
     if isinstance(value, dict):
-        return "{" + ",".join([f"{json_text(name)}:{_inner_text(one)}" for name, one in value.items()]) + "}"
+        return "{" + ",".join([f"{json_text(name)}:{_inner_text(item)}" for name, item in value.items()]) + "}"
     if isinstance(value, list):
-        return "[" + ",".join([_inner_text(one) for one in value]) + "]"
+        return "[" + ",".join([_inner_text(item) for item in value]) + "]"
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -186,7 +186,7 @@ def _inner_text(value: Any) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be written as UTF-8: an unpaired surrogate, which JSON can escape, cannot."""
+    """Whether a text can be encoded as UTF-8. JSON can escape unpaired surrogates, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -195,7 +195,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _text(value: Any, kind: pa.DataType, name: str) -> str:
-    """Spark reads any JSON value into a string column."""
+    """A JSON value for a string column. Any value is valid, as in Spark."""
     text = value if isinstance(value, str) else json_text(value)
     if not is_unicode(text):
         raise NotConvertible(name, value, kind)
@@ -203,7 +203,7 @@ def _text(value: Any, kind: pa.DataType, name: str) -> str:
 
 
 def first_unfit(values: Sequence[Any], kind: pa.DataType) -> int | None:
-    """The first value of which Arrow makes no array of ``kind``; ``None`` if each value fits."""
+    """The index of the first value that Arrow cannot put into an array of ``kind``; ``None`` if all values fit."""
     for place, value in enumerate(values):
         try:
             pa.array([value], kind)
@@ -234,12 +234,12 @@ def _float(text: str) -> float | None:
 
 
 def _in_range(value: float, kind: pa.DataType, name: str) -> float:
-    """A number as a float; ``NotConvertible`` if a finite number would become infinite."""
+    """A number as a float. ``NotConvertible`` if a finite number would become infinite."""
     try:
-        found = float(value)
+        number = float(value)
         if kind.bit_width in _PACKED:
-            struct.pack(_PACKED[kind.bit_width], found)
-        return found
+            struct.pack(_PACKED[kind.bit_width], number)
+        return number
     except OverflowError:
         raise NotConvertible(name, value, kind) from None
 
@@ -256,7 +256,7 @@ def _decimal(text: str, kind: pa.DataType, name: str) -> Decimal:
     exponent += len(digits) - significant
     if significant and (-exponent > kind.scale or significant + exponent > kind.precision - kind.scale):
         raise NotConvertible(name, text, kind)
-    # Arrow counts the zeros behind, too.
+    # Trailing zeros count for Arrow.
     return Decimal((value.is_signed(), digits[:significant] or (0,), exponent if significant else 0))
 
 
@@ -271,19 +271,19 @@ def _date(text: str, kind: pa.DataType, name: str) -> date:
 
 
 def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> datetime:
-    """Of a type with a zone: without an offset in the text it is a time in ``zone``. Microseconds are kept."""
+    """A timestamp with microseconds. For a type with a zone, a text without an offset is a time in ``zone``."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None or (match[8] and kind.tz is None):
         raise NotConvertible(name, text, kind)
-    year, month, day, hour, minute, second = (int(one or 0) for one in match.groups()[:6])
+    year, month, day, hour, minute, second = (int(digits or 0) for digits in match.groups()[:6])
     microsecond = int((match[7] or "0").ljust(6, "0")[:6])
     try:
-        found = datetime(year, month, day, hour, minute, second, microsecond)
+        moment = datetime(year, month, day, hour, minute, second, microsecond)
         if kind.tz is not None:
-            found = instant(found, zone) if match[8] is None else (found - _offset(match[8])).replace(tzinfo=UTC)
+            moment = instant(moment, zone) if match[8] is None else (moment - _offset(match[8])).replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise NotConvertible(name, text, kind) from None
-    return found
+    return moment
 
 
 def _offset(text: str) -> timedelta:

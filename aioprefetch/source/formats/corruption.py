@@ -1,4 +1,4 @@
-"""Errors about the bytes of a file, which name the file, the position and the value."""
+"""Errors about the content of a file, with the file, the position and the value."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import pyarrow as pa
 from aioprefetch.errors import Unsupported, UntrustedMetadata, excerpt, printable
 from aioprefetch.runtime.events import logger
 
-# Errors of decoders for unforeseen bytes: they are about the file, so the policy for corrupt files applies.
+# The errors of decoders for invalid bytes. They are about the file, so the policy for corrupt files applies.
 UNDECODABLE = (pa.ArrowException, RecursionError, UnicodeError, OverflowError)
 
-# An error quotes at most this much of a value.
+# The maximum length of a value in an error.
 _SHOWN_CHARACTERS_MAX = 80
 
 
 def corrupt(message: str, *, path: str, offset: int, **facts: object) -> UntrustedMetadata:
-    """The error for a file that contradicts its format, compression or schema at a byte ``offset``."""
+    """The error for a file that contradicts its format, compression or schema at byte ``offset``."""
     return UntrustedMetadata(message, operation="read_items", path=path, context={"offset": offset, **facts})
 
 
 def undecodable(path: str, error: Exception) -> Exception:
-    """The error for a file that a decoder rejects. A ``MemoryError`` stays: it says nothing about the file."""
+    """The error for a file that a decoder rejects.
+
+    A ``MemoryError`` is returned unchanged: it says nothing about the file.
+    """
     if isinstance(error, MemoryError):
         return error
     return UntrustedMetadata(f"the file cannot be decoded: {error}", operation="read_items", path=path)
@@ -39,7 +42,7 @@ def unknown_field(name: str, *, path: str, offset: int) -> Unsupported:
 
 
 def warn_of_unknown(names: Iterable[str], *, path: str) -> None:
-    """Warn which fields of a file are left out, under ``unknown_fields="warn"``."""
+    """Warn about the dropped fields of a file, under ``unknown_fields="warn"``."""
     listed = ", ".join(repr(shown(name)) for name in names)
     logger.warning(
         "%s has fields that the schema does not have, and they are left out: %s. Give a schema that has them, or set "
@@ -50,5 +53,5 @@ def warn_of_unknown(names: Iterable[str], *, path: str) -> None:
 
 
 def shown(value: object) -> str:
-    """A value of a file as an error quotes it: redacted, on one line, of bounded length."""
+    """A value as an error quotes it: redacted, on one line, of bounded length."""
     return excerpt(value if isinstance(value, str) else repr(value), _SHOWN_CHARACTERS_MAX)

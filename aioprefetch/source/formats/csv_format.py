@@ -1,7 +1,7 @@
 """CSV, parsed by pyarrow part by part under the column types of the wanted schema.
 
-Without ``multi_line`` each line that is not blank is a record; then files can be split. A quoted field with a line
-break is an error then, wherever parts end.
+Without ``multi_line`` each line that is not blank is a record, and files can be split. A quoted field with a line break
+is then an error, wherever parts end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.conversion import NotConvertible, from_text
 from aioprefetch.source.formats.corruption import corrupt
-from aioprefetch.source.formats.csv_layout import Layout, check_options, check_unknown, layout_of
+from aioprefetch.source.formats.csv_layout import CsvLayout, check_options, check_unknown, layout_of
 from aioprefetch.source.formats.csv_parts import CsvParts, nulls_in
 from aioprefetch.source.formats.csv_records import Quoting, RecordCutter, first_record, has_blank, without_blank
 from aioprefetch.source.formats.line_stream import (
@@ -35,12 +35,12 @@ from aioprefetch.source.formats.line_stream import (
 )
 from aioprefetch.source.formats.lines import Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import Joined, Parse, parse_joined
+from aioprefetch.source.formats.records import JoinedRecords, ParseLines, parse_joined
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 
 class CsvFormat(LineFormat):
-    """Columns are found by the names in the header, whatever their order."""
+    """CSV files. With a header, columns are matched by name."""
 
     name = "csv"
     options = LineFormat.options | {"header", "delimiter", "quote", "escape", "null_value", "multi_line"}
@@ -71,8 +71,8 @@ class CsvFormat(LineFormat):
             if layout is None:
                 return
         async with aclosing(read_records(operator, item, want, cutter, _parser(want, path, layout))) as batches:
-            async for found in batches:
-                yield found
+            async for batch in batches:
+                yield batch
 
     def cutter(self, item: FetchItem, options: FormatOptions) -> Cutter:
         quoting = _quoting(options)
@@ -80,11 +80,11 @@ class CsvFormat(LineFormat):
             return RecordCutter(quoting, path=item.file.key)
         return line_cutter(item, options)
 
-    def parser(self, want: Wanted, path: str) -> Parse:
+    def parser(self, want: Wanted, path: str) -> ParseLines:
         return _parser(want, path, None)
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        # The key is the header, or without one the number of columns.
+        # The key is the header or, without a header, the number of columns.
         if (
             b"\r" in data
             or b"\n\n" in data
@@ -98,16 +98,16 @@ class CsvFormat(LineFormat):
             return None
         return first if options.header else b"%d" % first.count(options.delimiter.encode())
 
-    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> JoinedRecords | None:
         layout = _layout_in(Lines(texts[0], 0), want.options, want, "")
         if layout is None or (want.options.unknown_fields == "warn" and layout.unknown(want)):
-            return None  # Warnings name the file.
-        parts = _parts(Layout(layout.names, 0), want, "", is_first=False)
+            return None  # Parsed alone, since warnings name the file.
+        parts = _parts(CsvLayout(layout.names, 0), want, "", is_first=False)
         return parse_joined(texts, parts.records, header_bytes=layout.header_stop + 1 if layout.header_stop else 0)
 
 
-async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) -> Layout | None:
-    """The layout from the head of the file, which lies before the item: another, small request."""
+async def _layout_of_head(operator: Operator, file: SourceFile, want: Wanted) -> CsvLayout | None:
+    """The layout from the head of the file, which lies before the item. Costs another small request."""
     head = HEAD_BYTES
     while True:
         lines = await first_lines(operator, file, want.options, want.read, head)
@@ -124,29 +124,29 @@ def _quoting(options: FormatOptions) -> Quoting:
     )
 
 
-def _parts(layout: Layout, want: Wanted, path: str, *, is_first: bool) -> CsvParts:
+def _parts(layout: CsvLayout, want: Wanted, path: str, *, is_first: bool) -> CsvParts:
     check_unknown(layout, want, path=path, is_first=is_first)
     return CsvParts(layout, want, _quoting(want.options), line_ends(want.options), path)
 
 
-def _parser(want: Wanted, path: str, layout: Layout | None) -> Parse:
-    """A parser of the parts of a file; without a ``layout`` the first record gives it."""
+def _parser(want: Wanted, path: str, layout: CsvLayout | None) -> ParseLines:
+    """A parser of the parts of a file. Without ``layout`` the first record defines it."""
     parts = None if layout is None else _parts(layout, want, path, is_first=False)
 
     def parse(lines: Lines) -> FoundBatch | None:
         nonlocal parts
         if parts is None:
-            found = _layout_in(lines, want.options, want, path)
-            if found is None:  # Empty lines alone.
+            file_layout = _layout_in(lines, want.options, want, path)
+            if file_layout is None:  # All lines are empty.
                 return None
-            parts = _parts(found, want, path, is_first=True)
+            parts = _parts(file_layout, want, path, is_first=True)
         return parts.records(lines)
 
     return parse
 
 
-def _layout_in(lines: Lines, options: FormatOptions, want: Wanted | None, path: str) -> Layout | None:
-    """The layout by the first record in the first lines of a file; ``None`` if they are blank."""
+def _layout_in(lines: Lines, options: FormatOptions, want: Wanted | None, path: str) -> CsvLayout | None:
+    """The layout defined by the first record in the first lines of a file; ``None`` if they are blank."""
     lines, quoting = without_blank(lines, options), _quoting(options)
     span = first_record(lines.data, options, quoting)
     if span is None:
@@ -168,17 +168,17 @@ _DECIMAL_DIGITS_MAX = 38
 _CANDIDATES = (pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"))
 
 
-def infer_csv(lines: Lines, layout: Layout, options: FormatOptions, quoting: Quoting, path: str) -> pa.Schema:
+def infer_csv(lines: Lines, layout: CsvLayout, options: FormatOptions, quoting: Quoting, path: str) -> pa.Schema:
     """The schema of whole records: long (decimal if longer), double, boolean, date, timestamp, otherwise string.
 
-    A column without values has the type null, since other files may have values. Raises as reading texts does.
+    A column without values has the type null, since other files may have values. Raises as a read of texts does.
     """
     schema = pa.schema([(name, pa.string()) for name in layout.names])
     parts = CsvParts(layout, Wanted(schema, options, ReadOptions()), quoting, line_ends(options), path)
-    found = parts.records(lines)
-    if found is None:
+    records = parts.records(lines)
+    if records is None:
         return pa.schema([(name, pa.null()) for name in layout.names])
-    columns = zip(layout.names, found.batch.columns, strict=True)
+    columns = zip(layout.names, records.batch.columns, strict=True)
     return pa.schema([(name, _kind(texts, options.null_value)) for name, texts in columns])
 
 
@@ -192,7 +192,7 @@ def _kind(texts: pa.StringArray, null_value: str) -> pa.DataType:
 
 
 def _whole_number(texts: list[str]) -> pa.DataType:
-    # Python refuses integers of thousands of digits, and leading zeros count.
+    # Python refuses integers of thousands of digits, and counts leading zeros.
     numbers = [_ZEROS_IN_FRONT.sub(r"\1", text.strip()) for text in texts]
     digits = max(len(number.lstrip("+-")) for number in numbers)
     if digits > _DECIMAL_DIGITS_MAX:

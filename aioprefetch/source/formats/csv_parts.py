@@ -1,4 +1,4 @@
-"""Whole lines of CSV as record batches: at once by pyarrow, or column by column where that fails."""
+"""Whole lines of CSV as record batches: parsed by pyarrow at once, or column by column if that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioprefetch.source.columns.casts import CannotCast, cast_plain
 from aioprefetch.source.columns.zones import instants, note_local, warn_of_no_zone, zone_of
 from aioprefetch.source.formats.conversion import NotConvertible, first_unfit, from_text, json_text
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt
-from aioprefetch.source.formats.csv_layout import Layout, ragged
+from aioprefetch.source.formats.csv_layout import CsvLayout, ragged
 from aioprefetch.source.formats.csv_records import PIECE_BYTES, Quoting, first_record, record_spans, without_blank
 from aioprefetch.source.formats.json_rows import unfit
 from aioprefetch.source.formats.lines import LineEnds, Lines
@@ -32,14 +32,14 @@ from aioprefetch.source.formats.records import (
 )
 
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
-# pyarrow reads these as integers.
+# pyarrow reads these types as integers.
 _HEX = r"0[xX]"
 
 
 class CsvParts:
     """Parses the parts of one item."""
 
-    def __init__(self, layout: Layout, want: Wanted, quoting: Quoting, ends: LineEnds, path: str) -> None:
+    def __init__(self, layout: CsvLayout, want: Wanted, quoting: Quoting, ends: LineEnds, path: str) -> None:
         self._layout = layout
         self._want = want
         self._options = options = want.options
@@ -50,9 +50,9 @@ class CsvParts:
         self._unknown = layout.unknown(want) if options.unknown_fields == "rescue" else []
         self._zone = zone_of(options)
         self._zoned: set[str] = set()
-        # With these options an empty quoted text is not a null.
-        self._has_text = bool(self._unknown) or any(_keeps_text(one.type) for one in self._fields)
-        self._has_integers = any(pa.types.is_integer(one.type) for one in self._fields)
+        # An empty quoted text is not a null under these options.
+        self._has_text = bool(self._unknown) or any(_keeps_text(field.type) for field in self._fields)
+        self._has_integers = any(pa.types.is_integer(field.type) for field in self._fields)
         self._parse = pv.ParseOptions(
             delimiter=options.delimiter,
             quote_char=options.quote or False,
@@ -64,7 +64,7 @@ class CsvParts:
         self._ragged: tuple[int, int, int] | None = None
 
     def records(self, lines: Lines) -> FoundBatch | None:
-        """The records of whole lines without the header; ``None`` if there are none."""
+        """The records of whole lines without the header; ``None`` without any record."""
         lines = without_blank(lines, self._options)
         if lines.offset < self._layout.header_stop:
             lines = self._without_header(lines)
@@ -75,7 +75,7 @@ class CsvParts:
             data = data.strip(b"\r\n")
             if not data:
                 return None
-        if not data.endswith((b"\n", b"\r")):  # At the very end pyarrow takes an empty field for a quoted one.
+        if not data.endswith((b"\n", b"\r")):  # Without a line end pyarrow takes an empty last field for a quoted one.
             data += b"\n"
         table = self._fast(data)
         if table is None or not self._is_complete(table, data):
@@ -83,12 +83,12 @@ class CsvParts:
         batch = only_batch(table)
         unknown = _rescued(batch.select(self._unknown)) if self._options.unknown_fields == "rescue" else None
         offsets = self._starts(lines) if self._want.offsets else None
-        return FoundBatch(batch.select([one.name for one in self._fields]), offsets, unknown)
+        return FoundBatch(batch.select([field.name for field in self._fields]), offsets, unknown)
 
     # --- at once ------------------------------------------------------------------------------------------------
 
     def _fast(self, data: bytes) -> pa.Table | None:
-        kinds = {one.name: self._read_as(one) for one in self._fields}
+        kinds = {field.name: self._read_as(field) for field in self._fields}
         if self._has_integers and _may_have_hex(data):
             return None
         try:
@@ -98,22 +98,25 @@ class CsvParts:
             return None
 
     def _as_wanted(self, table: pa.Table) -> pa.Table:
-        for one in self._fields:
-            index = table.schema.get_field_index(one.name)
-            if pa.types.is_decimal(one.type):
+        for field in self._fields:
+            index = table.schema.get_field_index(field.name)
+            if pa.types.is_decimal(field.type):
                 texts = nulls_in(only_chunk(table.column(index)), self._options.null_value)
-                table = table.set_column(index, one.name, cast_plain(pc.ascii_trim_whitespace(texts), one.type))
-            elif is_narrow(one.type) and has_infinity(only_chunk(table.column(index))):
-                raise CannotCast(f"{one.name} has an infinity, or what is too large")
-            elif pa.types.is_timestamp(one.type) and table.schema.field(index).type != one.type:
-                found = [instants(chunk, one.type, self._zone) for chunk in table.column(index).chunks]
+                table = table.set_column(index, field.name, cast_plain(pc.ascii_trim_whitespace(texts), field.type))
+            elif is_narrow(field.type) and has_infinity(only_chunk(table.column(index))):
+                raise CannotCast(f"{field.name} has an infinity, or what is too large")
+            elif pa.types.is_timestamp(field.type) and table.schema.field(index).type != field.type:
+                times = [instants(chunk, field.type, self._zone) for chunk in table.column(index).chunks]
                 if self._options.time_zone is None and table.column(index).null_count < table.num_rows:
                     warn_of_no_zone()
-                table = table.set_column(index, one.name, pa.chunked_array(found, one.type))
+                table = table.set_column(index, field.name, pa.chunked_array(times, field.type))
         return table
 
     def _read_as(self, field: pa.Field) -> pa.DataType:
-        """Times are read with offsets or without: pyarrow takes one of both. Decimals are cast as texts."""
+        """The type to read a field as.
+
+        pyarrow reads times either with or without offsets; decimals are read as texts and cast.
+        """
         kind = field.type
         if pa.types.is_nested(kind):
             raise ConfigInvalid(f"the column {field.name!r} cannot be a {kind} in CSV", operation="read_items")
@@ -144,19 +147,22 @@ class CsvParts:
     # --- column by column ---------------------------------------------------------------------------------------
 
     def _slow(self, lines: Lines, data: bytes) -> pa.Table:
-        """All columns as texts, then each by itself: whichever does not fit is raised with its place."""
+        """Read all columns as texts, and convert each by itself.
+
+        The first value that does not fit is raised with its position.
+        """
         self._ragged = None
         try:
-            table = self._read(data, {one.name: pa.string() for one in self._fields}, quoted_nulls=False)
+            table = self._read(data, {field.name: pa.string() for field in self._fields}, quoted_nulls=False)
         except pa.ArrowInvalid as error:
             raise self._unparsable(lines, error) from error
         starts = self._starts(lines)
         if table.num_rows != len(starts):
             raise corrupt("records and lines do not go together", path=self._path, offset=lines.offset)
-        for one in self._fields:
-            index = table.schema.get_field_index(one.name)
-            texts = self._converted(only_chunk(table.column(index)), one, starts)
-            table = table.set_column(index, one.name, texts)
+        for field in self._fields:
+            index = table.schema.get_field_index(field.name)
+            texts = self._converted(only_chunk(table.column(index)), field, starts)
+            table = table.set_column(index, field.name, texts)
         return table
 
     def _converted(self, texts: pa.StringArray, field: pa.Field, starts: pa.Int64Array) -> pa.Array:
@@ -166,9 +172,9 @@ class CsvParts:
         texts = nulls_in(texts, self._options.null_value)
         if pa.types.is_timestamp(kind) and kind.tz is not None:
             note_local(texts, self._options)
-        found = self._column_at_once(texts, field)
-        if found is not None:
-            return found
+        converted = self._column_at_once(texts, field)
+        if converted is not None:
+            return converted
         values: list[Any] = []
         for index, text in enumerate(texts.to_pylist()):
             try:
@@ -192,14 +198,14 @@ class CsvParts:
         if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, _HEX)).as_py():
             return None
         try:
-            found = cast_plain(texts, kind) if pa.types.is_decimal(kind) else texts.cast(kind)
+            column = cast_plain(texts, kind) if pa.types.is_decimal(kind) else texts.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CannotCast):
             return None
-        if is_narrow(kind) and has_infinity(found):
+        if is_narrow(kind) and has_infinity(column):
             return None
         if pa.types.is_timestamp(kind) and kind.tz is not None:
-            self._zoned.add(field.name)  # All have an offset: the next part is read so at once.
-        return found
+            self._zoned.add(field.name)  # All values have an offset, so the next part is read that way at once.
+        return column
 
     def _unparsable(self, lines: Lines, error: Exception) -> Exception:
         if self._ragged is None:
@@ -221,7 +227,7 @@ class CsvParts:
         return Lines(lines.data[span[1] :], lines.place(span[1]), lines.length)
 
     def _plain(self, lines: Lines) -> bytes:
-        """With line ends that pyarrow knows."""
+        """The data with line ends that pyarrow knows."""
         separator, data = self._ends.separator, lines.data
         if separator is None:
             return data
@@ -235,9 +241,9 @@ class CsvParts:
         return data.replace(separator, b"\n")
 
     def _is_complete(self, table: pa.Table, data: bytes) -> bool:
-        """Whether each line that is not empty became a record. Only a quote hides line ends from pyarrow.
+        """Whether each non-empty line became a record. If not, a quoted field hid line ends from pyarrow.
 
-        With ``multi_line`` they may: parts end where records do.
+        With ``multi_line`` this is always true, since parts end where records end.
         """
         if self._options.multi_line or not self._quoting.hides(data):
             return True
@@ -248,13 +254,16 @@ class CsvParts:
         return rows == (pc.sum(pc.greater(pc.binary_length(texts), 0)).as_py() or 0)
 
     def _starts(self, lines: Lines) -> pa.Int64Array:
-        """Where each record starts in the file."""
+        """The position in the file of each record."""
         if self._options.multi_line:
             return starts_of(lines, [start for start, _ in record_spans(lines.data, self._quoting, self._ends)])
         return line_starts(lines, self._ends, with_empty=False)
 
     def _check_quotes(self, lines: Lines, data: bytes) -> None:
-        """Refuse ``data``, the lines with plain ends, for a malformed or ambiguous quote that pyarrow might accept."""
+        """Raise for a malformed or ambiguous quote that pyarrow might accept.
+
+        ``data`` are the lines with plain ends.
+        """
         fault = self._quoting.fault(data)
         if fault is None:
             return
@@ -264,19 +273,19 @@ class CsvParts:
 
 
 def _may_have_hex(data: bytes) -> bool:
-    """Whether there is ``0x`` or ``0X``. numpy finds two bytes many times as fast as ``in``, but not in new memory.
+    """Whether the data have ``0x`` or ``0X``. numpy finds two bytes many times as fast as ``in``, except in new memory.
 
-    So piece by piece, each with the first byte of the next one.
+    The data are searched in pieces, each with the first byte of the next one.
     """
     if b"x" not in data and b"X" not in data:
         return False
-    found = np.frombuffer(data, np.uint8)
-    pieces = (found[start : start + PIECE_BYTES + 1] for start in range(0, len(data), PIECE_BYTES))
+    view = np.frombuffer(data, np.uint8)
+    pieces = (view[start : start + PIECE_BYTES + 1] for start in range(0, len(data), PIECE_BYTES))
     return any(((piece[:-1] == ord("0")) & ((piece[1:] | 0x20) == ord("x"))).any() for piece in pieces)
 
 
 def nulls_in(texts: pa.StringArray, null_value: str) -> pa.StringArray:
-    """Without the texts that stand for a null in a column of values."""
+    """The texts of a column, with nulls in place of ``null_value``."""
     return pc.if_else(pc.is_in(texts, pa.array([null_value, ""])), None, texts)
 
 
@@ -287,7 +296,7 @@ def _keeps_text(kind: pa.DataType) -> bool:
 
 
 def _rescued(batch: pa.RecordBatch) -> pa.StringArray:
-    """The unknown columns of each record as JSON."""
+    """The unknown columns of each record as a JSON text."""
 
     def texts() -> Iterator[str | None]:
         for row in batch.to_pylist():

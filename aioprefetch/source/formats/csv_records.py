@@ -12,17 +12,19 @@ from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.lines import RECORD_BYTES_MAX, LineEnds, Lines
 from aioprefetch.source.options import FormatOptions
 
-# Begin and end.
+# The begin and the end of a part of the data.
 Span = tuple[int, int]
 
-# What numpy looks through at once: the memory for it is not new each time.
+# The size of a piece that numpy searches at once: the memory of small results is reused.
 PIECE_BYTES = 64 << 10
 
 
 class Quoting:
-    """Finds quoted fields: a quote counts where a field begins, and is closed by one that is not doubled or escaped.
+    """Finds quoted fields.
 
-    Within quotes the escape stands for itself but before a quote or another escape; outside them it always does.
+    A field is quoted if it begins with a quote, and ends at a quote that is not doubled or escaped.
+
+    Within quotes the escape is a plain character unless it precedes a quote or an escape; outside it always is.
     """
 
     def __init__(self, *, delimiter: str, quote: str | None, escape: str | None, multi_line: bool = False) -> None:
@@ -32,7 +34,7 @@ class Quoting:
         self._spans_lines = multi_line
         if self.quote is not None:
             self._delimiter = delimiter.encode()
-            # What may be before a quote that opens, and behind one that closes.
+            # The bytes that may precede an opening quote, or follow a closing one.
             self._borders = np.isin(np.arange(256), list(b"\r\n" + self.quote + self._delimiter))
             parts = self._delimiter, self.quote, self._escape
             self._field = _pattern(*parts)
@@ -40,22 +42,22 @@ class Quoting:
             self._escaped = re.compile(re.escape(self._escape or b"") + b"(.)", re.DOTALL)
 
     def hides(self, data: bytes) -> bool:
-        """Whether there is any quote."""
+        """Whether the data have any quote."""
         return self.quote is not None and self.quote in data
 
     def spans(self, data: bytes) -> tuple[list[Span], int]:
-        """Where quotes hide what is in them, and where a quote is that nothing closes, or the length."""
+        """The spans of quoted fields, and the position of a quote that is not closed (or the length of the data)."""
         if not self.hides(data):
             return [], len(data)
-        found: list[Span] = []
+        spans: list[Span] = []
         for match in self._field.finditer(data):
             if match["close"] is None:
-                return found, match.start()
-            found.append(match.span())
-        return found, len(data)
+                return spans, match.start()
+            spans.append(match.span())
+        return spans, len(data)
 
     def fault(self, data: bytes) -> tuple[int, str] | None:
-        """Where whole records have a quote that means nothing, or several things, and what is wrong with it."""
+        """The position and the description of an invalid or ambiguous quote in whole records; ``None`` without one."""
         if not self.hides(data):
             return None
         place = self._backslash(data) if self._is_backslash_free else None
@@ -80,8 +82,8 @@ class Quoting:
         return line, "a quote is open at the end of the line: fields with line breaks in quotes need multi_line"
 
     def _backslash(self, data: bytes) -> int | None:
-        """The positions of backslashes before a quote, within quotes."""
-        if b"\\" not in data:  # A search for one byte is many times as fast as for two.
+        """The position of the first backslash before a quote within a quoted field, or ``None``."""
+        if b"\\" not in data:  # The search for one byte is many times as fast as for two.
             return None
         mark = b"\\" + (self.quote or b"")
         if mark not in data:
@@ -95,71 +97,76 @@ class Quoting:
         return None
 
     def _is_plain(self, data: bytes) -> bool:
-        """Whether each quote opens or closes a field, or is doubled, and escapes are within, decided without a search.
+        """Whether all quotes open a field, close one or are doubled, and escapes are within fields, without a search.
 
-        That holds if each second quote is before the end of a field or before another quote, and each other quote is at
-        the begin of a field or after another quote.
+        That is so if each second quote precedes the end of a field or another quote, and each other quote follows the
+        begin of a field or another quote.
         """
         escape, quote = self._escape or b"", self.quote or b""
         masked = data
         if escape and escape in data:
-            other = next(one for one in (b"x", b"y", b"z", b"w") if one not in (escape, quote, self._delimiter)) * 2
-            masked = data.replace(escape * 2, other).replace(escape + quote, other)
-        found = np.frombuffer(masked, np.uint8)
+            used = (escape, quote, self._delimiter)
+            filler = next(letter for letter in (b"x", b"y", b"z", b"w") if letter not in used) * 2
+            masked = data.replace(escape * 2, filler).replace(escape + quote, filler)
+        view = np.frombuffer(masked, np.uint8)
         ends = b"" if self._spans_lines else b"\n\r" if b"\r" in masked else b"\n"
-        # Of quotes and line ends alone: a line end is hidden where the quotes so far are odd.
-        marks = _places(found, quote + ends)
-        are_quotes = found[marks] == ord(quote)
+        # A line end is within a field if an odd number of quotes precede it.
+        marks = _places(view, quote + ends)
+        are_quotes = view[marks] == ord(quote)
         are_inside = np.cumsum(are_quotes, dtype=np.int32) & 1
         quotes = np.compress(are_quotes, marks)
         if len(quotes) % 2 or np.any(are_inside.astype(bool) & ~are_quotes):
             return False
-        # At the ends of the data a quote counts as its own neighbour, which is a border.
-        before, behind = np.maximum(quotes[::2] - 1, 0), np.minimum(quotes[1::2] + 1, len(found) - 1)
-        if not (self._borders[found[before]].all() and self._borders[found[behind]].all()):
+        # At the ends of the data a quote is its own neighbour, and a quote counts as a border.
+        before, behind = np.maximum(quotes[::2] - 1, 0), np.minimum(quotes[1::2] + 1, len(view) - 1)
+        if not (self._borders[view[before]].all() and self._borders[view[behind]].all()):
             return False
         if masked is data:
             return True
-        hidden = np.flatnonzero(found != np.frombuffer(data, np.uint8))
+        hidden = np.flatnonzero(view != np.frombuffer(data, np.uint8))
         return bool((np.searchsorted(quotes, hidden) % 2).all())
 
     def doubled(self, data: bytes) -> bytes:
-        """The data with doubled quotes in place of escaped ones, and without escapes that escape nothing."""
+        """The data with doubled quotes in place of escaped quotes, and without other escapes."""
         escape, quote = self._escape, self.quote
         if escape is None or quote is None or escape not in data or quote not in data:
             return data
-        if self._is_plain(data):  # Bytes that are never in UTF-8 stand for escapes of themselves.
+        if self._is_plain(data):  # Bytes that never occur in UTF-8 replace escaped escapes.
             return data.replace(escape * 2, b"\xff").replace(escape + quote, quote * 2).replace(b"\xff", escape)
         pairs = {quote: quote * 2, escape: escape}
 
         def within(match: re.Match[bytes]) -> bytes:
             field = match[0]
-            return field if escape not in field else self._escaped.sub(lambda one: pairs.get(one[1], one[0]), field)
+            return (
+                field
+                if escape not in field
+                else self._escaped.sub(lambda escaped: pairs.get(escaped[1], escaped[0]), field)
+            )
 
         return self._field.sub(within, data)
 
 
 def _places(data: npt.NDArray[np.uint8], bytes_wanted: bytes) -> npt.NDArray[np.int64]:
-    """The positions of the bytes. Works piece by piece: fresh memory costs more than the search."""
-    found = [np.zeros(0, np.int64)]
+    """The positions of the bytes. Searches in pieces, since new memory takes longer than the search."""
+    places = [np.zeros(0, np.int64)]
     for start in range(0, len(data), PIECE_BYTES):
         piece = data[start : start + PIECE_BYTES]
         is_there = piece == bytes_wanted[0]
         for byte in bytes_wanted[1:]:
             is_there |= piece == byte
-        found.append(np.flatnonzero(is_there) + start)
-    return np.concatenate(found)
+        places.append(np.flatnonzero(is_there) + start)
+    return np.concatenate(places)
 
 
 def _pattern(delimiter: bytes, quote: bytes, escape: bytes | None) -> re.Pattern[bytes]:
-    """A quoted field, whose ``close`` is missing where nothing closes it."""
+    """The pattern of a quoted field. The group ``close`` is missing if the field is not closed."""
     mark, cut = re.escape(quote), re.escape(delimiter)
     field = _begin(mark, cut) + b"(?:" + _within(mark, escape, b"") + b")*+(?P<close>" + mark + b")?"
     return re.compile(field, re.DOTALL)
 
 
 def _good(delimiter: bytes, quote: bytes, escape: bytes | None, *, spans_lines: bool) -> re.Pattern[bytes]:
-    """All up to a quoted field that is not closed, within its line, where a field ends."""
+    """The pattern of valid data, up to a quoted field that is not closed where a field ends (within its line)."""
     mark, cut = re.escape(quote), re.escape(delimiter)
     within = _within(mark, escape, b"" if spans_lines else b"\\r\\n")
     field = _begin(mark, cut) + b"(?:" + within + b")*+" + mark + b"(?=[" + cut + b"\\r\\n]|\\Z)"
@@ -171,22 +178,22 @@ def _begin(mark: bytes, cut: bytes) -> bytes:
 
 
 def _within(mark: bytes, escape: bytes | None, never: bytes) -> bytes:
-    """What is in a quoted field: others, doubled quotes, and an escape with what it is before."""
+    """The pattern of the content of a quoted field: plain characters, doubled quotes, and escaped characters."""
     sign = b"" if escape is None else re.escape(escape)
-    found = b"[^" + mark + sign + never + b"]++|" + mark * 2
+    content = b"[^" + mark + sign + never + b"]++|" + mark * 2
     return (
-        found + b"|" + sign + b"[^" + (never or b"") + b"]"
+        content + b"|" + sign + b"[^" + (never or b"") + b"]"
         if sign and never
-        else found + (b"|" + sign + b"." if sign else b"")
+        else content + (b"|" + sign + b"." if sign else b"")
     )
 
 
-# The characters that Java's ``trim`` removes.
+# The characters that ``trim`` of Java removes.
 _SPACES = bytes(range(ord(" ") + 1))
 
 
 class RecordCutter:
-    """A cutter for whole files whose records may span lines."""
+    """A ``Cutter`` of whole files whose records may span lines."""
 
     def __init__(self, quoting: Quoting, *, path: str) -> None:
         self._quoting = quoting
@@ -194,7 +201,7 @@ class RecordCutter:
         self._data = b""
         self._parts: list[bytes] = []
         self._size = 0
-        self._look_at = 0  # A long record is looked at again when twice as much of it has come.
+        self._look_at = 0  # An incomplete record is searched again when its size has doubled.
         self._position = 0
         self.begin = 0
         self.is_done = False
@@ -228,15 +235,15 @@ class RecordCutter:
 
 
 def record_end(data: bytes, quoting: Quoting) -> int:
-    """The position after the last line end that surely ends a record; 0 if there is none."""
+    """The position after the last line end that certainly ends a record; 0 without one."""
     spans, stop = quoting.spans(data)
-    if spans and spans[-1][1] == len(data):  # The closing quote may be the first half of a doubled one.
+    if spans and spans[-1][1] == len(data):  # The closing quote may be the first half of a doubled quote.
         stop = spans.pop()[0]
     for begin, end in reversed([(0, 0), *spans]):
         newline = data.rfind(b"\n", end, stop)
-        found = max(newline, data.rfind(b"\r", end, stop - (stop == len(data)))) + 1
-        if found:
-            return found
+        position = max(newline, data.rfind(b"\r", end, stop - (stop == len(data)))) + 1
+        if position:
+            return position
         stop = begin
     return 0
 
@@ -245,11 +252,11 @@ def record_spans(data: bytes, quoting: Quoting, ends: LineEnds) -> list[Span]:
     """The begin and end of each record, without its line end and without empty lines."""
     hidden, _ = quoting.spans(data)
     if not hidden:
-        return [one for one in ends.spans(data) if one[0] < one[1]]
+        return [span for span in ends.spans(data) if span[0] < span[1]]
     covered = bytearray(data)
     for begin, end in hidden:
         covered[begin:end] = b"x" * (end - begin)
-    return [one for one in ends.spans(bytes(covered)) if one[0] < one[1]]
+    return [span for span in ends.spans(bytes(covered)) if span[0] < span[1]]
 
 
 def first_record(data: bytes, options: FormatOptions, quoting: Quoting) -> Span | None:
@@ -267,7 +274,7 @@ def first_record(data: bytes, options: FormatOptions, quoting: Quoting) -> Span 
 
 
 def without_blank(lines: Lines, options: FormatOptions) -> Lines:
-    """The lines with each blank line (spaces, and control characters as in Spark) made empty: it is not a record."""
+    """The lines with blank lines (of spaces, and control characters as in Spark) made empty: they are not records."""
     end = b"\n" if options.line_separator is None else options.line_separator.encode()
     if options.multi_line or len(end) > 1 or not has_blank(lines.data, end):
         return lines
@@ -280,12 +287,12 @@ def without_blank(lines: Lines, options: FormatOptions) -> Lines:
 
 
 def has_blank(data: bytes, end: bytes = b"\n") -> bool:
-    """Whether a line may be of spaces: one begins with some."""
+    """Whether a line may be blank, since it begins with a space."""
     if not data:
         return False
-    found = np.frombuffer(data, np.uint8)
-    is_end = found == ord(end)
+    view = np.frombuffer(data, np.uint8)
+    is_end = view == ord(end)
     if end == b"\n" and b"\r" in data:
-        is_end |= found == ord("\r")
+        is_end |= view == ord("\r")
     begins = np.concatenate([[0], np.flatnonzero(is_end[:-1]) + 1])
-    return bool(((found[begins] <= ord(" ")) & ~is_end[begins]).any())
+    return bool(((view[begins] <= ord(" ")) & ~is_end[begins]).any())

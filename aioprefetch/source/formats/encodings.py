@@ -1,4 +1,4 @@
-"""Text encodings: which can be cut at line ends before they are decoded, and how they become UTF-8."""
+"""Text encodings: those whose bytes can be cut at line ends before decoding, and the conversion to UTF-8."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.lines import RECORD_BYTES_MAX
 from aioprefetch.source.options import FormatOptions
 
-# Escape sequences switch what the bytes after them mean, so a piece alone says nothing.
+# Escape sequences change the meaning of later bytes, so a piece cannot be decoded by itself.
 _STATEFUL = ("utf-7", "iso2022", "hz")
-# Ways to write names and literals, that Python takes for encodings.
+# Codecs of Python for names and literals, not for files.
 _NO_FILES = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
 _LINE_ENDS = (None, "\n", "\r\n", "\r")
 _EVERY_BYTE = bytes(range(256))
@@ -24,24 +24,24 @@ UTF8_MARK = b"\xef\xbb\xbf"
 
 
 def codec_name(encoding: str) -> str:
-    """Python's name of an encoding. ``ConfigInvalid`` when there is none."""
+    """Python's name of an encoding. ``ConfigInvalid`` for an unknown encoding."""
     try:
-        found = codecs.lookup(encoding)
+        codec = codecs.lookup(encoding)
     except LookupError:
         raise ConfigInvalid(
             f"encoding={encoding!r} is unknown: give one that Python has, such as utf-8, latin-1, cp1252 or utf-16",
             operation="read_items",
         ) from None
-    if not getattr(found, "_is_text_encoding", True) or found.name in _NO_FILES:
+    if not getattr(codec, "_is_text_encoding", True) or codec.name in _NO_FILES:
         raise ConfigInvalid(f"encoding={encoding!r} is not a known encoding of text files", operation="read_items")
-    return "utf-8" if found.name == "utf-8-sig" else found.name
+    return "utf-8" if codec.name == "utf-8-sig" else codec.name
 
 
 def is_line_safe(options: FormatOptions) -> bool:
-    """Whether a file can be cut where lines end before it is decoded: no byte of what is looked for is in other text.
+    """Whether a file can be cut at line ends before it is decoded: the searched bytes occur in no other text.
 
-    Of line ends that holds wherever they have the bytes of ASCII. A separator or a quote may be half of a character
-    (``|`` in Shift-JIS) unless each has a byte of its own, as UTF-8 has them for what is ASCII and for all others.
+    For line ends that is so in every encoding that has them as in ASCII. A separator or a quote may be half of another
+    character (``|`` in Shift-JIS), except in encodings like UTF-8, where no byte of ASCII is part of another character.
     """
     name = codec_name(options.encoding)
     if "\r\n".encode(name) != b"\r\n" or name.startswith(_STATEFUL):
@@ -56,14 +56,14 @@ def _has_single_bytes(name: str) -> bool:
 
 
 def to_utf8(data: bytes, encoding: str, *, path: str, offset: int) -> bytes:
-    """Whole lines of a line-safe encoding as UTF-8, checked; ``offset`` is where they lie in the file."""
+    """Whole lines of a line-safe encoding as valid UTF-8. ``offset`` is their position in the file."""
     if data.isascii() and encoding in ("utf-8", "ascii", "iso8859-1"):
         return data
     try:
         if encoding != "utf-8":
             return data.decode(encoding).encode()
         if not _is_utf8(data):
-            data.decode()  # Says where.
+            data.decode()  # The error has the position.
     except UnicodeDecodeError as error:
         raise undecodable(data, error, encoding, path=path, offset=offset + error.start) from error
     except UnicodeEncodeError as error:
@@ -72,7 +72,7 @@ def to_utf8(data: bytes, encoding: str, *, path: str, offset: int) -> bytes:
 
 
 def undecodable(data: bytes, error: UnicodeDecodeError, encoding: str, *, path: str, offset: int) -> Exception:
-    """Bytes that are not in the encoding."""
+    """The error for bytes that are invalid in the encoding."""
     byte = error.object[error.start]
     return corrupt(
         f"the byte {byte:#04x} is not {encoding}: set the option encoding to that of the file (latin-1, cp1252, …)",
@@ -93,7 +93,7 @@ def _half_pair(encoding: str, *, path: str, offset: int) -> Exception:
 
 
 def _is_utf8(data: bytes) -> bool:
-    """Raise the error of ``bytes.decode``, if any, without creating the text."""
+    """Raise the error of ``bytes.decode``, if any, without creating a text."""
     ends = pa.py_buffer(len(data).to_bytes(8, "little").rjust(16, b"\0"))
     array = pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data))
     try:
@@ -104,7 +104,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 class Transcoder:
-    """Makes UTF-8 of a stream whose encoding is not line-safe, and tells how long its parts were in the file."""
+    """Converts a stream whose encoding is not line-safe to UTF-8, and finds the length of parts of it in the file."""
 
     def __init__(self, encoding: str, path: str) -> None:
         self.encoding = encoding
@@ -114,7 +114,7 @@ class Transcoder:
         self._pending = b""
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        # Encoded again without a byte order mark, each text has the length that it had.
+        # Encoded without a byte order mark, each text has its length in the file.
         family = encoding[:6]
         self._plain = f"{family}-le" if family in _BYTE_ORDER_MARKS else encoding
         self._marks = _BYTE_ORDER_MARKS.get(family, ())
@@ -122,9 +122,9 @@ class Transcoder:
         self.mark_bytes = 0
 
     def push(self, piece: bytes, *, is_last: bool = False) -> bytes:
-        """What is decoded with this piece, as UTF-8."""
+        """The text that this piece completes, as UTF-8."""
         if not self._begun:
-            # A mark may be cut; decoders hold back what is too short as well.
+            # The byte order mark may be incomplete. Decoders hold back incomplete characters too.
             self._pending += piece
             if len(self._pending) < 4 and not is_last:
                 return b""
@@ -141,7 +141,7 @@ class Transcoder:
                 encoding=self.encoding,
             )
         if self._waiting_bytes < held and not is_last:
-            return b""  # The decoder decodes all held bytes again at each call; UTF-7 holds whole base64 sections.
+            return b""  # A decoder decodes all held bytes again at each call, and UTF-7 holds whole base64 sections.
         piece = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         try:
@@ -167,5 +167,5 @@ class Transcoder:
             raise _half_pair(self.encoding, path=self._path, offset=begin) from error
 
     def length(self, data: bytes) -> int:
-        """The number of bytes in the file that decoded to this UTF-8."""
+        """The number of bytes in the file that were decoded to this UTF-8."""
         return len(data.decode().encode(self._plain))

@@ -1,6 +1,6 @@
-"""The bytes of one item, of the version that it names: small files by one plain GET, others by a reader, in pieces.
+"""The bytes of an item, at its version. Small files are one GET, larger ones are read in pieces by a reader.
 
-Opening a reader costs ten times a GET, and pays from the second request on.
+A reader costs ten times a GET, and pays from the second request on.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from aioprefetch.reader.options import CHUNK_BYTES
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.values import ReadRequest
 
-# Larger files come in pieces, the next of which is read while one is decoded.
+# Larger files are read in pieces. The next piece is read while one is decoded.
 WHOLE_BYTES_MAX = 1 << 20
 
-# The record that crosses the end of an item is looked for in steps, the first as long as this.
+# The end of the record that crosses the end of an item is searched in steps. This is the first one.
 BEYOND_BYTES = 64 << 10
 BEYOND_BYTES_MAX = 8 << 20
 
-# The message of an ``ObjectChanged`` for a file of another version than the listed one.
+# The message of ``ObjectChanged`` for a file that was replaced since it was listed.
 OVERWRITTEN = "the file was overwritten after it was listed"
 
-# The bytes of a part that are requested ahead.
+# The number of bytes of a part that are requested ahead.
 AHEAD_BYTES = 16 << 20
 
 
 def check_open_file(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> None:
-    """Check the settings of ``openFile`` for a file that is read without a reader.
+    """Check the ``openFile`` settings of a file that is read without a reader.
 
-    ``ConfigInvalid`` and ``Unsupported`` as ``OpenFileBuilder.build`` raises them. The known length, ETag and version
-    of the file win over settings; settings of a reader have no effect.
+    Raises ``ConfigInvalid`` and ``Unsupported`` as ``OpenFileBuilder.build`` does. The listed length, ETag and version
+    of the file override settings. Settings of a reader have no effect.
     """
     if settings:
         operator.open_file(file.key).propagate(settings).with_status(file).build()
 
 
 def comes_whole(file: SourceFile) -> bool:
-    """Whether ``read_whole`` suits a file: it is small, and has no weak ETag, which a store cannot check."""
+    """Whether to read a file by ``read_whole``: it is small and has no weak ETag, which a store cannot check."""
     return 0 < file.size <= WHOLE_BYTES_MAX and not (file.etag and is_weak(file.etag))
 
 
 async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:
-    """All bytes of this version of a file by one GET. ``ObjectChanged`` if the store has another one."""
+    """All bytes of this version of a file, by one GET. ``ObjectChanged`` if the store has another version."""
     check_open_file(operator, file, settings)
     request = ReadRequest(path=file.key, if_match=file.etag, version=file.version)
     pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="read_items")
@@ -59,7 +59,7 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
     except ConditionNotMatch as error:
         raise pin.explain(error, message=OVERWRITTEN) from error
     data = sink.to_bytes()
-    if file.etag and reply.head.etag not in (None, file.etag):  # Some stores ignore the condition.
+    if file.etag and reply.head.etag not in (None, file.etag):  # Some stores ignore conditions.
         raise pin.changed(reply.head.etag, OVERWRITTEN)
     if len(data) != file.size:
         raise pin.changed(None, f"the file has {len(data)} bytes, and had {file.size} when it was listed")
@@ -67,7 +67,7 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
 
 
 async def read_content(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:
-    """All bytes of this version of a file of any size, at once."""
+    """All bytes of this version of a file, of any size."""
     if comes_whole(file):
         return await read_whole(operator, file, settings)
     if file.size == 0:
@@ -84,7 +84,9 @@ async def open_pinned(
     policy: str,
     split: tuple[int, int] | None = None,
 ) -> RangeReader:
-    """A reader of this version of a file; nothing is sent. ``settings`` of ``openFile`` win over ``policy``, ``split``.
+    """A reader of this version of a file, without any request.
+
+    ``settings`` of ``openFile`` override ``policy`` and ``split``.
 
     ``ConfigInvalid`` for an unknown mandatory setting.
     """
@@ -97,9 +99,9 @@ async def open_pinned(
 async def pieces(
     operator: Operator, item: FetchItem, settings: Mapping[str, str], *, begin: int
 ) -> AsyncGenerator[bytes, None]:
-    """The bytes of the file from ``begin`` on, to the end of the item in large pieces, then beyond it in small ones.
+    """The bytes of the file from ``begin`` on: in large pieces to the end of the item, then in small ones beyond it.
 
-    Closed early, it leaves nothing in flight.
+    Closing it early leaves no request in flight.
     """
     if item.file.size == 0:
         return
@@ -119,19 +121,19 @@ async def pieces(
 
 
 async def _part(reader: RangeReader, position: int, stop: int) -> AsyncGenerator[bytes, None]:
-    """The bytes from a position on, with exact requests ahead up to ``stop``, and beyond it.
+    """The bytes from ``position`` on, beyond ``stop`` too. Up to ``stop`` they are requested ahead, in exact ranges.
 
-    Requests by block would fetch a block on each side of the part, which its neighbours fetch again.
+    Whole blocks would exceed the part at both ends, by bytes that the neighbouring parts fetch again.
     """
-    asked = position
+    requested = position
     while position < stop:
         chunk = await reader.read_at(position, min(CHUNK_BYTES, stop - position))
         if not chunk:
             return
         position += len(chunk)
-        if asked < min(stop, position + AHEAD_BYTES // 2):
-            begin, asked = max(asked, position), min(stop, position + AHEAD_BYTES)
-            reader.will_need([(begin, asked)])
+        if requested < min(stop, position + AHEAD_BYTES // 2):
+            begin, requested = max(requested, position), min(stop, position + AHEAD_BYTES)
+            reader.will_need([(begin, requested)])
         yield chunk
     size = BEYOND_BYTES
     while chunk := await reader.read_at(position, size):
@@ -141,7 +143,7 @@ async def _part(reader: RangeReader, position: int, stop: int) -> AsyncGenerator
 
 
 async def beginning(operator: Operator, file: SourceFile, settings: Mapping[str, str], size: int) -> bytes:
-    """The first ``size`` bytes of a file, by one request for exactly these."""
+    """The first ``size`` bytes of a file, by one exact request."""
     if file.size == 0:
         return b""
     if file.size <= size and comes_whole(file):

@@ -1,7 +1,7 @@
-"""JSON lines one by one, by the standard library: slow, with an exact error and its position.
+"""Reads JSON lines one by one, by the standard library: slow, but with exact errors and positions.
 
-This reads what pyarrow refuses: any value into a string column, maps, base64, duplicate keys, NaN; and it collects the
-fields that a schema lacks.
+It reads what pyarrow refuses (any value into a string column, maps, base64, duplicate keys, NaN), and collects the
+fields that the schema lacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aioprefetch.source.formats.records import starts_of
 # Python refuses integers of more digits.
 _INTEGER_CHARS_MAX = 4000
 
-# Recursive functions walk values, a few calls for each level: far below the limit of Python.
+# Recursive functions walk values with a few calls for each level, far below Python's recursion limit.
 DEPTH_MAX = 200
 
 
@@ -42,7 +42,7 @@ def _integer(text: str) -> Integer | Number:
     return Integer(text) if len(text) <= _INTEGER_CHARS_MAX else Number(text)
 
 
-# An open string goes to the end: otherwise each quote in it would start a search.
+# An unclosed string matches to the end, so that its quotes do not start further searches.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uint8)
 
@@ -61,13 +61,13 @@ class _Columns:
 def read_rows(
     lines: Lines, ends: LineEnds, want: Wanted, path: str, unknown_names: set[str] | None = None
 ) -> FoundBatch:
-    """The records of whole lines without blank ones. Raises for the first invalid record.
+    """The records of whole lines. Blank lines are skipped. Raises for the first invalid record.
 
-    With ``unknown_names`` the names of unknown fields are added to it.
+    The names of unknown fields are added to ``unknown_names``, if given.
     """
     policy = want.options.unknown_fields
-    fields = {one.name: one.type for one in want.schema}
-    known = {one.name: one.type for one in want.known_fields}
+    fields = {field.name: field.type for field in want.schema}
+    known_fields = {field.name: field.type for field in want.known_fields}
     columns = _Columns({name: [] for name in fields})
     zone = zone_of(want.options)
     for start, stop in ends.spans(lines.data):
@@ -87,36 +87,36 @@ def read_rows(
             raise unfit(error, path=path, offset=lines.place(start)) from error
         columns.starts.append(start)
         if not want.options.drops_unknown:
-            unknown = unknown_of(record, known)
+            unknown = unknown_of(record, known_fields)
             if unknown and policy == "fail":
-                raise unknown_field(_first_name(unknown, known), path=path, offset=lines.place(start))
+                raise unknown_field(_first_name(unknown, known_fields), path=path, offset=lines.place(start))
             if unknown_names is not None:
-                unknown_names.update(_first_name({name: inner}, known) for name, inner in unknown.items())
+                unknown_names.update(_first_name({name: inner}, known_fields) for name, inner in unknown.items())
             columns.unknown.append(json_text(unknown) if unknown else None)
             if unknown and not is_unicode(columns.unknown[-1] or ""):
                 raise corrupt(_HALF_PAIR, path=path, offset=lines.place(start))
     try:
         return _batch(lines, columns, want)
     except UNDECODABLE as error:
-        found = _first_unfit(columns, want)
-        if found is None:
+        first_unfit_value = _first_unfit(columns, want)
+        if first_unfit_value is None:
             raise
-        start, misfit = found
+        start, misfit = first_unfit_value
         raise unfit(misfit, path=path, offset=lines.place(start)) from error
 
 
 def _first_unfit(columns: _Columns, want: Wanted) -> tuple[int, NotConvertible] | None:
-    """The begin of the first record with a value that Arrow refuses for its column, and that value."""
-    found = [(first_unfit(columns.values[one.name], one.type), one) for one in want.schema]
-    places = [(place, one) for place, one in found if place is not None]
+    """The start of the first record with a value that Arrow refuses for its column, and that value."""
+    candidates = [(first_unfit(columns.values[field.name], field.type), field) for field in want.schema]
+    places = [(place, field) for place, field in candidates if place is not None]
     if not places:
         return None
-    place, one = min(places, key=lambda each: each[0])
-    return columns.starts[place], NotConvertible(one.name, columns.values[one.name][place], one.type)
+    place, field = min(places, key=lambda each: each[0])
+    return columns.starts[place], NotConvertible(field.name, columns.values[field.name][place], field.type)
 
 
 def _batch(lines: Lines, columns: _Columns, want: Wanted) -> FoundBatch:
-    arrays = [pa.array(columns.values[one.name], one.type) for one in want.schema]
+    arrays = [pa.array(columns.values[field.name], field.type) for field in want.schema]
     if arrays:
         batch = pa.RecordBatch.from_arrays(arrays, names=want.schema.names)
     else:
@@ -129,19 +129,19 @@ def _batch(lines: Lines, columns: _Columns, want: Wanted) -> FoundBatch:
 
 
 def parse_record(text: bytes) -> dict[str, Any]:
-    """One line as an object, nested at most ``DEPTH_MAX`` deep. ``ValueError`` says what is wrong with it."""
+    """One line as an object, nested at most ``DEPTH_MAX`` deep. ``ValueError`` describes an invalid line."""
     if text.count(b"{") + text.count(b"[") > DEPTH_MAX and depth_of(text) > DEPTH_MAX:
         raise ValueError(f"it is nested more than {DEPTH_MAX} deep")
-    found = _DECODER.decode(text.decode())
-    if not isinstance(found, dict):
-        raise ValueError(f"a record must be an object, not {shown(found)}")
-    return found
+    record = _DECODER.decode(text.decode())
+    if not isinstance(record, dict):
+        raise ValueError(f"a record must be an object, not {shown(record)}")
+    return record
 
 
 def depth_of(text: bytes) -> int:
-    """The depth of nesting in a JSON text, found without parsing."""
-    found = np.frombuffer(_STRING.sub(b"", text), np.uint8)
-    steps = np.isin(found, _OPENING).astype(np.int8) - np.isin(found, _CLOSING).astype(np.int8)
+    """The depth of nesting of a JSON text, without parsing it."""
+    view = np.frombuffer(_STRING.sub(b"", text), np.uint8)
+    steps = np.isin(view, _OPENING).astype(np.int8) - np.isin(view, _CLOSING).astype(np.int8)
     return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
 
 
@@ -157,7 +157,7 @@ def unfit(error: NotConvertible, *, path: str, offset: int) -> Exception:
 
 
 def unknown_of(record: Mapping[str, Any], fields: Mapping[str, pa.DataType]) -> dict[str, Any]:
-    """The part of an object that the fields lack, also within nested ones."""
+    """The part of an object that the fields lack, nested objects included."""
     unknown: dict[str, Any] = {}
     for name, value in record.items():
         inner = value if name not in fields else _unknown_within(value, fields[name])
@@ -182,5 +182,5 @@ def _first_name(unknown: Mapping[str, Any], fields: Mapping[str, pa.DataType]) -
         return name
     suffix = ""
     while isinstance(inner, list):
-        inner, kind, suffix = next(one for one in inner if one), kind.value_type, suffix + "[]"
-    return f"{name}{suffix}." + _first_name(inner, {one.name: one.type for one in kind})
+        inner, kind, suffix = next(item for item in inner if item), kind.value_type, suffix + "[]"
+    return f"{name}{suffix}." + _first_name(inner, {item.name: item.type for item in kind})

@@ -1,7 +1,7 @@
-"""JSON lines: each line that is not blank is an object, a record.
+"""JSON lines: each line that is not blank is a record, which is a JSON object.
 
-pyarrow parses a part of the file at once under the explicit schema, so types do not depend on where parts are cut. A
-part that it refuses, or would read differently, is read by ``json_rows``, which names the fault.
+pyarrow parses a part of the file at once with an explicit schema, so types do not depend on where parts are cut. A part
+that it refuses, or would read differently, is read by ``json_rows``, whose errors are exact.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from aioprefetch.source.formats.line_stream import Cutter, LineFormat, line_cutt
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import (
-    Joined,
-    Parse,
+    JoinedRecords,
+    ParseLines,
     has_infinity,
     is_narrow,
     line_starts,
@@ -62,17 +62,17 @@ class JsonLinesFormat(LineFormat):
             )
         return line_cutter(item, options)
 
-    def parser(self, want: Wanted, path: str) -> Parse:
+    def parser(self, want: Wanted, path: str) -> ParseLines:
         return JsonParts(want, line_ends(want.options), path).records
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
         return b"" if one_object_a_line(data) else None
 
-    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> JoinedRecords | None:
         return parse_joined(texts, JsonParts(want, line_ends(want.options), "").at_once)
 
 
-# A column that no record has: pyarrow counts no rows without columns.
+# A column that no record has: without columns pyarrow does not count rows.
 _NO_COLUMN = pa.schema([("", pa.bool_())])
 
 
@@ -84,36 +84,38 @@ class JsonParts:
         self._ends = ends
         self._path = path
         self._zone = zone_of(want.options)
-        # Times in another zone than UTC are read as texts.
-        self._local = [one for one in want.schema if self._zone is not UTC and _is_instant(one.type)]
-        # Checked in the first part alone.
+        # Times in a zone other than UTC are read as texts.
+        self._local = [field for field in want.schema if self._zone is not UTC and _is_instant(field.type)]
+        # Only the first part is checked.
         self._local_times = local_times(want.schema) if want.options.time_zone is None else None
         self._drops_unknown = want.options.drops_unknown
         self._warns_of_unknown = want.options.unknown_fields == "warn"
         read = want.schema if self._drops_unknown else want.known_fields
-        for one in self._local:
-            read = read.set(read.get_field_index(one.name), pa.field(one.name, pa.string()))
-        read = pa.schema([one.with_type(in_256_bits(one.type)) for one in read])
-        # Decimals that become what is wanted by a cast that is checked.
-        self._wide = [one for one in want.schema if in_256_bits(one.type) != one.type]
-        self._is_direct = all(_is_direct(one.type, self._zone is UTC) for one in want.schema if one not in self._local)
-        self._narrow = [place for place, one in enumerate(want.schema) if is_narrow(one.type)]
+        for field in self._local:
+            read = read.set(read.get_field_index(field.name), pa.field(field.name, pa.string()))
+        read = pa.schema([field.with_type(in_256_bits(field.type)) for field in read])
+        # Decimals that are read as wider ones and cast with a check.
+        self._wide = [field for field in want.schema if in_256_bits(field.type) != field.type]
+        self._is_direct = all(
+            _is_direct(field.type, self._zone is UTC) for field in want.schema if field not in self._local
+        )
+        self._narrow = [place for place, field in enumerate(want.schema) if is_narrow(field.type)]
         self._read_schema = read if len(read) else _NO_COLUMN
 
     def records(self, lines: Lines) -> FoundBatch:
         """The records of whole lines."""
-        found = self.at_once(lines)
-        if found is not None:
-            return found
+        records = self.at_once(lines)
+        if records is not None:
+            return records
         unknown: set[str] | None = set() if self._warns_of_unknown else None
-        found = read_rows(lines, self._ends, self._want, self._path, unknown)
+        records = read_rows(lines, self._ends, self._want, self._path, unknown)
         if unknown:
             warn_of_unknown(sorted(unknown), path=self._path)
-            self._warns_of_unknown, self._drops_unknown = False, True  # The rest of the file is read at once.
-        return found
+            self._warns_of_unknown, self._drops_unknown = False, True  # The other parts of the file are read at once.
+        return records
 
     def at_once(self, lines: Lines) -> FoundBatch | None:
-        """The records as pyarrow reads them; ``None`` if they have to be read one by one."""
+        """The records as read by pyarrow; ``None`` if they must be read one by one."""
         if self._local_times is not None:
             if self._local_times.search(lines.data):
                 warn_of_no_zone()
@@ -125,7 +127,7 @@ class JsonParts:
         if not count:
             texts = _trimmed(split_lines(data, LineEnds(None)))
             if not _are_objects(texts):
-                return None  # pyarrow crashes on a null at the beginning, and joins objects that span lines.
+                return None  # pyarrow crashes on a null at the start, and joins objects that span lines.
             count = _count(texts)
         if count == 0:
             return None
@@ -150,19 +152,19 @@ class JsonParts:
 
     def _as_wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         try:
-            for one in self._wide:
-                place = batch.schema.get_field_index(one.name)
-                batch = batch.set_column(place, one.name, batch.column(place).cast(one.type))
-            for one in self._local:
-                place = batch.schema.get_field_index(one.name)
-                times = parsed_instants(batch.column(place), one.type, self._zone)
-                batch = batch.set_column(place, one.name, times)
+            for field in self._wide:
+                place = batch.schema.get_field_index(field.name)
+                batch = batch.set_column(place, field.name, batch.column(place).cast(field.type))
+            for field in self._local:
+                place = batch.schema.get_field_index(field.name)
+                times = parsed_instants(batch.column(place), field.type, self._zone)
+                batch = batch.set_column(place, field.name, times)
         except pa.ArrowInvalid:
             return None
         return batch
 
     def _plain(self, data: bytes) -> bytes | None:
-        """With line ends that pyarrow knows; ``None`` where these are in the records as well."""
+        """The data with line ends that pyarrow knows; ``None`` if these occur within records."""
         separator = self._ends.separator
         if separator is None or separator == b"\n":
             return None if separator is not None and b"\r" in data.replace(b"\r\n", b"") else data
@@ -187,7 +189,7 @@ def _is_direct(kind: pa.DataType, is_utc: bool) -> bool:
     """Whether pyarrow reads the type from JSON as ``json_rows`` does."""
     types = pa.types
     if types.is_struct(kind):
-        return all(_is_direct(one.type, is_utc) for one in kind)
+        return all(_is_direct(field.type, is_utc) for field in kind)
     if types.is_list(kind):
         return _is_direct(kind.value_type, is_utc)
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal128(kind)
@@ -196,15 +198,15 @@ def _is_direct(kind: pa.DataType, is_utc: bool) -> bool:
 
 
 def one_object_a_line(data: bytes) -> int:
-    """The number of lines if each is surely one object, otherwise 0.
+    """The number of lines if each is certainly one object, otherwise 0.
 
-    Decided by the bytes around line ends: no object has a ``}`` before a line end and a ``{`` after it within itself.
+    Decided by the bytes around line ends: within an object a line end never has ``}`` before it and ``{`` after it.
     """
     if not (data.startswith(b"{") and data.endswith((b"}\n", b"}"))) or b"\r" in data:
         return 0
-    found = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(found[:-1] == ord("\n"))
-    is_usual = bool((found[ends - 1] == ord("}")).all() and (found[ends + 1] == ord("{")).all())
+    view = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(view[:-1] == ord("\n"))
+    is_usual = bool((view[ends - 1] == ord("}")).all() and (view[ends + 1] == ord("{")).all())
     return len(ends) + 1 if is_usual else 0
 
 
@@ -219,8 +221,8 @@ def _are_objects(texts: pa.StringArray) -> bool:
 
 
 def _count(texts: pa.StringArray) -> int:
-    found: int = pc.sum(pc.greater(pc.binary_length(texts), 0)).as_py() or 0
-    return found
+    count: int = pc.sum(pc.greater(pc.binary_length(texts), 0)).as_py() or 0
+    return count
 
 
 _LONG_MAX = (1 << 63) - 1
@@ -234,7 +236,7 @@ _SIMPLE = {
     "string": pa.string(),
 }
 
-# A kind: the name of a simple one, ``dict`` of fields, or a list of one kind.
+# An inferred type: the name of a simple type, a ``dict`` of fields, or a list of one type.
 _Kind = Any
 
 
@@ -256,11 +258,11 @@ def _kind(value: Any) -> _Kind:
         wrong = next((name for name in value if not is_unicode(name)), None)
         if wrong is not None:
             raise ValueError(f"the name {wrong!r} contains an unpaired surrogate")
-        return {name: _kind(one) for name, one in value.items()}
+        return {name: _kind(item) for name, item in value.items()}
     if isinstance(value, list):
         inner: _Kind = "null"
-        for one in value:
-            inner = _merge(inner, _kind(one))
+        for item in value:
+            inner = _merge(inner, _kind(item))
         return [inner]
     if value is None:
         return "null"
@@ -274,18 +276,18 @@ def _kind(value: Any) -> _Kind:
     return "double" if isinstance(value, float) else "string"
 
 
-def _merge(one: _Kind, other: _Kind) -> _Kind:
-    if one == other or other == "null":
-        return one
-    if one == "null":
-        return other
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name, kind in other.items():  # In place: a copy for each record would make many names cost their square.
-            one[name] = _merge(one.get(name, "null"), kind)
-        return one
-    if isinstance(one, list) and isinstance(other, list):
-        return [_merge(one[0], other[0])]
-    numbers = [kind for kind in (one, other) if kind in ("long", "double") or isinstance(kind, int)]
+def _merge(first: _Kind, second: _Kind) -> _Kind:
+    if first == second or second == "null":
+        return first
+    if first == "null":
+        return second
+    if isinstance(first, dict) and isinstance(second, dict):
+        for name, kind in second.items():  # In place: a copy for each record would take quadratic time for many names.
+            first[name] = _merge(first.get(name, "null"), kind)
+        return first
+    if isinstance(first, list) and isinstance(second, list):
+        return [_merge(first[0], second[0])]
+    numbers = [kind for kind in (first, second) if kind in ("long", "double") or isinstance(kind, int)]
     if len(numbers) < 2:
         return "string"
     if "double" in numbers:
@@ -295,7 +297,7 @@ def _merge(one: _Kind, other: _Kind) -> _Kind:
 
 def _arrow(kind: _Kind) -> pa.DataType:
     if isinstance(kind, dict):
-        return pa.struct([(name, _arrow(one)) for name, one in kind.items()])
+        return pa.struct([(name, _arrow(inner)) for name, inner in kind.items()])
     if isinstance(kind, list):
         return pa.list_(_arrow(kind[0]))
     if isinstance(kind, int):

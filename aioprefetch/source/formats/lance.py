@@ -1,9 +1,9 @@
-"""Lance: a file, or in batches the directory of a dataset at one version.
+"""Lance: files and, in batch queries, directories of datasets at one version.
 
-A file may be read in ranges: a range has the share of the rows that it has of the bytes, so that ranges that cover the
-file cover its rows, each once. A dataset is an item whose key is that of its directory, with a ``/`` at the end (or
-empty: the root), and whose version is the dataset's; it comes with its deletions. Streams find files and no datasets:
-point them at directories of files.
+A file may be read in ranges: the share of a range in the rows is its share in the bytes, so that ranges that cover the
+file cover each row once. The item of a dataset has the directory as its key, which ends with ``/`` (or is empty for the
+root), and the version of the dataset; deleted rows are not read. Streams list files and not datasets: point them at
+directories of files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
+from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, budget_bytes
 from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted, is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
@@ -43,12 +43,12 @@ class LanceFormat(RecordFormat):
         return not is_dataset(file)
 
     def dataset_of(self, key: str) -> str | None:
-        found = _MANIFEST.fullmatch(key)
-        return None if found is None else found[1]
+        match = _MANIFEST.fullmatch(key)
+        return None if match is None else match[1]
 
     def dataset_version(self, entry: Entry, directory: str) -> int:
-        found = version_of(entry, directory)
-        return 0 if found is None else found[0].version
+        listed = version_of(entry, directory)
+        return 0 if listed is None else listed[0].version
 
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
@@ -68,32 +68,32 @@ class LanceFormat(RecordFormat):
         if rows[0] == rows[1]:
             return
         request = scan_request(file.key, columns=columns.read, rows=rows, budget_bytes=budget_bytes(want))
-        numbers = RowNumbers([rows]) if want.offsets else None
+        numbers = RowCounter([rows]) if want.offsets else None
         async with _scan(operator, table, request, want) as batches:
             async for batch in batches:
                 yield columns.found(batch, None if numbers is None else numbers.take(batch.num_rows))
 
 
 async def _opened(operator: Operator, file: SourceFile, read: ReadOptions) -> LanceFile | LanceDataset:
-    """This version of a file or dataset. ``ObjectChanged`` if the store has another one of the file."""
+    """This version of a file or dataset. ``ObjectChanged`` if the store has another version of the file."""
     if is_dataset(file):
         return await open_dataset(operator, file.key, None if file.version is None else int(file.version))
     check_open_file(operator, file, read.open_file)
     pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="open")
     try:
-        found = await open_file(operator, file.key, version=file.version, if_match=file.etag)
+        lance_file = await open_file(operator, file.key, version=file.version, if_match=file.etag)
     except ConditionNotMatch as error:
         raise pin.explain(error, message=OVERWRITTEN) from error
-    if found.size != file.size:
-        raise pin.changed(found.pinned.etag, OVERWRITTEN)
-    return found
+    if lance_file.size != file.size:
+        raise pin.changed(lance_file.pinned.etag, OVERWRITTEN)
+    return lance_file
 
 
 def _scan(operator: Operator, table: LanceFile | LanceDataset, request: ScanRequest, want: Wanted) -> BatchScan:
     options: Any = batch_options(want.read.batch_rows, None, READAHEAD_BATCHES, path=table.path)
 
     async def prepare() -> PreparedScan:
-        found: TableScan = file_scan(table, request) if isinstance(table, LanceFile) else table.table(request)
-        return await prepared_scan(found, request.service(operator, found))
+        scan: TableScan = file_scan(table, request) if isinstance(table, LanceFile) else table.table(request)
+        return await prepared_scan(scan, request.service(operator, scan))
 
     return BatchScan(operator, prepare, path=table.path, options=options)

@@ -1,4 +1,4 @@
-"""The lines of an item, in parts of about a MiB: read, decompressed, decoded and cut."""
+"""Reads the lines of an item in parts of about 1 MiB: reads, decompresses, decodes and cuts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioprefetch.source.formats.encodings import UTF8_MARK, Transcoder, codec_na
 from aioprefetch.source.formats.file_bytes import beginning, pieces
 from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines, overlaps_itself
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
-from aioprefetch.source.formats.records import Joined, Parse, in_batches
+from aioprefetch.source.formats.records import JoinedRecords, ParseLines, in_batches
 from aioprefetch.source.formats.registry import can_split, compression_of
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
@@ -30,11 +30,11 @@ class Cutter(Protocol):
     is_done: bool
 
     def push(self, piece: bytes) -> Lines | None:
-        """The records that are whole with this piece."""
+        """The records that this piece completes."""
         ...
 
     def finish(self) -> Lines | None:
-        """The rest, once the file has ended."""
+        """The rest, at the end of the file."""
         ...
 
 
@@ -50,7 +50,7 @@ class LineFormat(RecordFormat):
         """Whether lines can be found from any position of the file on."""
         if compression_of(file.key, options) != "none" or not is_line_safe(options):
             return False
-        # The first separator in a run of ``"--"`` depends on all bytes before it.
+        # In a run of dashes, the position of the first separator ``"--"`` depends on all bytes before it.
         return options.line_separator is None or not overlaps_itself(options.line_separator)
 
     def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
@@ -62,24 +62,24 @@ class LineFormat(RecordFormat):
         return line_cutter(item, options)
 
     @abstractmethod
-    def parser(self, want: Wanted, path: str) -> Parse:
+    def parser(self, want: Wanted, path: str) -> ParseLines:
         """A function that parses one file, part by part from its beginning."""
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
-        r"""A key of the structure of a small file: files with equal keys can be parsed as one text by ``joined``.
+        r"""A key for the structure of a small file. Files with equal keys can be parsed as one text by ``joined``.
 
-        ``None`` if the file has to be parsed alone, as where a line, which ends with ``\n``, is not a record. A header
-        in the first line is part of the key.
+        ``None`` if the file must be parsed alone, such as one with a line that is not a record. Lines end with ``\n``.
+        A header is part of the key.
         """
         return None
 
-    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
-        """The records of files of one ``likeness``; ``None``, or an error, if each has to be parsed alone."""
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> JoinedRecords | None:
+        """The records of files of one ``likeness``; ``None`` or an error if each must be parsed alone."""
         return None
 
 
 def line_ends(options: FormatOptions, *, raw: bool = False) -> LineEnds:
-    """The line ends of decoded text, or (``raw``) of the bytes in a file that is cut before it is decoded."""
+    """The line ends of decoded text, or with ``raw`` those of a file that is cut before it is decoded."""
     separator = options.line_separator
     if separator == "":
         raise InvalidArgument("line_separator must not be empty", operation="read_items")
@@ -98,20 +98,20 @@ async def read_records(
     item: FetchItem,
     want: Wanted,
     cutter: Cutter,
-    parse: Parse,
+    parse: ParseLines,
     whole: bytes | None = None,
 ) -> AsyncGenerator[FoundBatch, None]:
-    """The records of an item. Raises as ``RecordFormat`` says; closed early it leaves nothing in flight.
+    """The records of an item. Raises as ``RecordFormat.read`` does. Closing it early leaves no request in flight.
 
-    ``whole`` has all bytes of the file, if they were fetched already.
+    ``whole`` are all bytes of the file, if they are already fetched.
     """
     check_splits(item, want.options)
     raw = pieces(operator, item, want.read.open_file, begin=cutter.begin) if whole is None else _once(whole)
     async with aclosing(raw), aclosing(_lines(operator, item.file, want.options, cutter, raw)) as parts:
         async for lines in parts:
-            found = await on_thread(operator, len(lines.data), partial(parse, lines))
-            if found is not None:
-                for batch in in_batches(found, want.read.batch_rows):
+            records = await on_thread(operator, len(lines.data), partial(parse, lines))
+            if records is not None:
+                for batch in in_batches(records, want.read.batch_rows):
                     yield batch
 
 
@@ -122,26 +122,26 @@ async def _once(data: bytes) -> AsyncGenerator[bytes, None]:
 async def _lines(
     operator: Operator, file: SourceFile, options: FormatOptions, cutter: Cutter, raw: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[Lines, None]:
-    """Parts of whole records, as UTF-8."""
+    """The whole records of a file in parts, as UTF-8."""
     compression = compression_of(file.key, options)
     decoding = Decoding(file, options)
     runtime = operator.runtime()
     stream = raw if compression == "none" else decompressed(raw, compression, file.key, runtime.run_blocking)
     async with aclosing(stream):
         async for piece in stream:
-            found = cutter.push(decoding.before(piece))
-            if found is not None:
-                yield decoding.after(found)
+            lines = cutter.push(decoding.before(piece))
+            if lines is not None:
+                yield decoding.after(lines)
             if cutter.is_done:
                 return
     rest = decoding.before(b"", is_last=True)
-    for found in (cutter.push(rest) if rest else None, cutter.finish()):
-        if found is not None:
-            yield decoding.after(found)
+    for lines in (cutter.push(rest) if rest else None, cutter.finish()):
+        if lines is not None:
+            yield decoding.after(lines)
 
 
 class Decoding:
-    """Makes UTF-8 of one file: of whole lines if these can be cut before, otherwise of the stream."""
+    """Converts one file to UTF-8: its whole lines if the encoding is line-safe, otherwise the stream before the cut."""
 
     def __init__(self, file: SourceFile, options: FormatOptions) -> None:
         self._path = file.key
@@ -151,17 +151,17 @@ class Decoding:
         self._position = 0
 
     def before(self, piece: bytes, *, is_last: bool = False) -> bytes:
-        """The bytes to cut."""
+        """The data to cut, converted if the encoding is not line-safe."""
         return piece if self._transcoder is None else self._transcoder.push(piece, is_last=is_last)
 
-    def after(self, found: Lines) -> Lines:
-        """The lines after the cut, as UTF-8, with their position in the file."""
+    def after(self, lines: Lines) -> Lines:
+        """The cut lines as UTF-8, with their position in the file."""
         if self._transcoder is not None:
             self._position = self._position or self._transcoder.mark_bytes
-            placed = Lines(found.data, self._position, self._transcoder.length)
-            self._position += self._transcoder.length(found.data)
+            placed = Lines(lines.data, self._position, self._transcoder.length)
+            self._position += self._transcoder.length(lines.data)
             return placed
-        offset, data = found.offset, found.data
+        offset, data = lines.offset, lines.data
         if offset == 0 and self._encoding == "utf-8" and data.startswith(UTF8_MARK):
             offset, data = len(UTF8_MARK), data[len(UTF8_MARK) :]
         utf8 = to_utf8(data, self._encoding, path=self._path, offset=offset)
@@ -175,7 +175,7 @@ class Decoding:
 
 
 def check_splits(item: FetchItem, options: FormatOptions) -> None:
-    """``InvalidArgument`` for a part of a file that cannot be read in parts."""
+    """Raise ``InvalidArgument`` for a part of a file that cannot be split."""
     if not item.is_whole and not can_split(item.file, options):
         raise InvalidArgument(
             f"[{item.start}, {item.stop}) is a part of a file that can only be read whole, for its format, compression "
@@ -186,29 +186,29 @@ def check_splits(item: FetchItem, options: FormatOptions) -> None:
 
 
 async def on_thread(operator: Operator, size: int, call: Callable[[], T]) -> T:
-    """Run work on ``size`` bytes: in a thread if that pays."""
+    """Run work on ``size`` bytes, on a thread if it is large."""
     return call() if size < THREAD_BYTES else await operator.runtime().run_blocking(call)
 
 
-# The first request for the names of a CSV file has this size.
+# The size of the first request for the header of a CSV file.
 HEAD_BYTES = 16 << 10
 
 
 async def sample_lines(
     operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions, cutter: Cutter
 ) -> Lines:
-    """The whole records in the first ``sample_bytes`` of a file, compressed or not; no data if it has none.
+    """The whole records in the first ``sample_bytes`` of a file, compressed or not. Empty for an empty file.
 
-    ``InvalidArgument`` if the first record is longer than that.
+    ``InvalidArgument`` if the first record is longer.
     """
     raw = await beginning(operator, file, read.open_file, options.sample_bytes)
     data, is_whole = _plain(raw, file, options)
     decoding = Decoding(file, options)
     data = decoding.before(data, is_last=is_whole)
-    found = [cutter.push(data)]
+    cut = [cutter.push(data)]
     if is_whole:
-        found.append(cutter.finish())
-    parts = [decoding.after(one) for one in found if one is not None]
+        cut.append(cutter.finish())
+    parts = [decoding.after(lines) for lines in cut if lines is not None]
     if not parts and not is_whole:
         raise InvalidArgument(
             f"the first record is longer than sample_bytes={options.sample_bytes}: make it larger, or give the schema",
@@ -217,7 +217,7 @@ async def sample_lines(
         )
     if not parts:
         return Lines(b"", 0)
-    return Lines(b"".join(one.data for one in parts), parts[0].offset, parts[0].length)
+    return Lines(b"".join(lines.data for lines in parts), parts[0].offset, parts[0].length)
 
 
 async def first_lines(
@@ -226,14 +226,14 @@ async def first_lines(
     """The whole lines in the first ``size`` bytes of a file that can be split."""
     raw = await beginning(operator, file, read.open_file, size)
     cutter = line_cutter(FetchItem(file), options)
-    found = [cutter.push(raw), cutter.finish() if len(raw) >= file.size else None]
+    cut = [cutter.push(raw), cutter.finish() if len(raw) >= file.size else None]
     decoding = Decoding(file, options)
-    parts = [decoding.after(one) for one in found if one is not None]
-    return Lines(b"".join(one.data for one in parts), parts[0].offset, parts[0].length) if parts else Lines(b"", 0)
+    parts = [decoding.after(lines) for lines in cut if lines is not None]
+    return Lines(b"".join(lines.data for lines in parts), parts[0].offset, parts[0].length) if parts else Lines(b"", 0)
 
 
 def _plain(raw: bytes, file: SourceFile, options: FormatOptions) -> tuple[bytes, bool]:
-    """The decompressed beginning of a file, and whether that is all of the file."""
+    """The decompressed beginning of a file, and whether it is the whole file."""
     compression = compression_of(file.key, options)
     if compression == "none":
         return raw, len(raw) >= file.size
@@ -242,12 +242,12 @@ def _plain(raw: bytes, file: SourceFile, options: FormatOptions) -> tuple[bytes,
     parts: list[bytes] = []
     size = 0
     while size < options.sample_bytes:
-        found = stream.take()
-        if not found:
+        output = stream.take()
+        if not output:
             if len(raw) >= file.size:
                 stream.finish()
                 return b"".join(parts), True
             break
-        parts.append(found)
-        size += len(found)
+        parts.append(output)
+        size += len(output)
     return b"".join(parts)[: options.sample_bytes], False

@@ -1,7 +1,7 @@
-"""Where lines end, and which belong to a range of a file. Pure, no I/O.
+"""Line ends, and the lines of a range of a file. Pure.
 
-A line belongs to the range in which it starts, so a range is ``[L(start), L(end))``, where ``L(x)`` is where the first
-line at or after ``x`` starts: ranges that meet share no line and miss none, wherever they were cut.
+A line belongs to the range in which it starts. The lines of a range are ``[L(start), L(end))``, where ``L(x)`` is the
+start of the first line at or after ``x``. Adjacent ranges then share no line and miss none, wherever they are cut.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import AnyStr
 
 from aioprefetch.source.formats.corruption import corrupt
 
-# A record is held in memory as a whole, and Arrow's text has offsets of 32 bits.
+# The maximum size of a record, which is held in memory as a whole. Texts in Arrow have 32-bit offsets.
 RECORD_BYTES_MAX = 256 << 20
 
 _END = re.compile(rb"\r\n?|\n")
@@ -21,9 +21,9 @@ _END = re.compile(rb"\r\n?|\n")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole lines with their ends (the last one of a file may lack it); ``offset`` is their position in the file.
+    """Whole lines with their ends, which the last line of a file may lack. ``offset`` is their position in the file.
 
-    ``length`` gives the number of bytes in the file for a part of ``data``, where that differs.
+    ``length`` returns the number of bytes in the file of a part of ``data``, if that differs.
     """
 
     data: bytes
@@ -36,26 +36,26 @@ class Lines:
 
 
 class LineEnds:
-    r"""Finds line ends: ``\n``, ``\r\n`` and ``\r``, or one separator in place of these."""
+    r"""Finds line ends: ``\n``, ``\r\n`` and ``\r``, or a separator instead of these."""
 
     def __init__(self, separator: bytes | None) -> None:
         self.separator = separator
-        # The number of bytes before a position that decide whether a line starts there.
+        # Whether a line starts at a position depends on this number of bytes before it.
         self.reach = 1 if separator is None else len(separator)
         self._overlaps = separator is not None and overlaps_itself(separator)
 
     def first(self, data: bytes, at: int, *, is_last: bool) -> int | None:
-        """The position after the first line end in ``data`` that begins at or after ``at``; ``None`` if unknown yet."""
+        """The position after the first line end in ``data`` that begins at or after ``at``; ``None`` if not known yet."""
         if self.separator is not None:
-            found = data.find(self.separator, max(0, at))
-            return None if found < 0 else found + self.reach
+            position = data.find(self.separator, max(0, at))
+            return None if position < 0 else position + self.reach
         match = _END.search(data, max(0, at))
         if match is None or (match.end() == len(data) and match[0] == b"\r" and not is_last):
             return None
         return match.end()
 
     def last(self, data: bytes) -> int:
-        """The position after the last complete line end in ``data``; 0 if there is none."""
+        """The position after the last complete line end in ``data``; 0 without one."""
         separator = self.separator
         if separator is None:
             newline = data.rfind(b"\n")
@@ -63,33 +63,33 @@ class LineEnds:
         if not self._overlaps:
             return data.rfind(separator) + self.reach if separator in data else 0
         end = 0
-        while (found := data.find(separator, end)) >= 0:
-            end = found + self.reach
+        while (position := data.find(separator, end)) >= 0:
+            end = position + self.reach
         return end
 
     def last_of(self, tail: bytes, piece: bytes) -> int:
-        """``last`` for ``piece`` with ``tail`` before it: 0 or less if the end lies in the tail."""
-        found = 0 if self._overlaps else self.last(piece)
-        return found or self.last(tail + piece) - len(tail)
+        """``last`` of ``tail + piece``, counted from the start of ``piece``: 0 or less for a line end in the tail."""
+        position = 0 if self._overlaps else self.last(piece)
+        return position or self.last(tail + piece) - len(tail)
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
-        """The begin and end of each line of ``data``, without its end."""
-        found: list[tuple[int, int]] = []
+        """The begin and the end of each line of ``data``, without line ends."""
+        spans: list[tuple[int, int]] = []
         begin, separator = 0, self.separator
         if separator is None:
             for match in _END.finditer(data):
-                found.append((begin, match.start()))
+                spans.append((begin, match.start()))
                 begin = match.end()
         else:
             while (stop := data.find(separator, begin)) >= 0:
-                found.append((begin, stop))
+                spans.append((begin, stop))
                 begin = stop + self.reach
         if begin < len(data):
-            found.append((begin, len(data)))
-        return found
+            spans.append((begin, len(data)))
+        return spans
 
     def plain_end(self, data: bytes) -> bytes | None:
-        """The common end of all lines of ``data``; ``None`` if they differ."""
+        """The common line end of all lines of ``data``; ``None`` if they differ."""
         if self.separator is not None:
             return None if self._overlaps else self.separator
         returns = data.count(b"\r") if b"\r" in data else 0
@@ -99,15 +99,15 @@ class LineEnds:
 
 
 def overlaps_itself(separator: AnyStr) -> bool:
-    """Whether a separator begins as it ends, as ``"--"`` does."""
+    """Whether occurrences of a separator can overlap, as those of ``"--"`` can."""
     return any(separator.startswith(separator[cut:]) for cut in range(1, len(separator)))
 
 
 class LineCutter:
-    """Collects pieces of a file from ``begin`` on, and gives the whole lines that start in ``[start, end)``.
+    """Collects pieces of a file from ``begin`` on, and returns the whole lines that start in ``[start, end)``.
 
-    Without ``end`` all lines from ``start`` on. Once ``is_done`` no further piece is needed. A line of more than
-    ``record_bytes_max`` bytes is ``UntrustedMetadata``.
+    Without ``end`` these are all lines from ``start`` on. If ``is_done``, no further piece is needed. A line of more
+    than ``record_bytes_max`` bytes is ``UntrustedMetadata``.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class LineCutter:
             return None
         tail = self._tail
         if not self._skipping and self._parts and self._reaches_end(0):
-            # No line starts at or after the end in the bytes so far: only the new ones are searched.
+            # The bytes so far have no line that starts at or after the end, so only the new bytes are searched.
             if self._ends.first(tail + piece, 0, is_last=False) is None:
                 self._keep(piece)
                 return None
@@ -155,7 +155,7 @@ class LineCutter:
         return Lines(block, offset) if block else None
 
     def finish(self) -> Lines | None:
-        """The last lines at the end of the file, the very last perhaps without its end."""
+        """The last lines, at the end of the file. The very last may lack its line end."""
         if self.is_done:
             return None
         return self._push_edge(b"", is_last=True)
@@ -164,7 +164,7 @@ class LineCutter:
         return self._end is not None and self._position + self._size + more >= self._end
 
     def _push_edge(self, piece: bytes, *, is_last: bool) -> Lines | None:
-        """Lines at the begin or end of the range, found in all held bytes: these are few but for long lines."""
+        """Lines at the begin or the end of the range, searched in all held bytes: these are few unless lines are long."""
         data = b"".join((*self._parts, piece))
         if self._skipping:
             first = self._line_start(data, self._start, is_last=is_last)
@@ -180,9 +180,9 @@ class LineCutter:
                 return None
         stop = len(data) if is_last else self._ends.last(data)
         if self._end is not None and self._position + len(data) >= self._end:
-            found = self._line_start(data, self._end, is_last=is_last)
-            if found is not None:
-                self.is_done, stop = True, found
+            next_line = self._line_start(data, self._end, is_last=is_last)
+            if next_line is not None:
+                self.is_done, stop = True, next_line
         offset = self._position
         self._hold(data[stop:], offset + stop)
         return Lines(data[:stop], offset) if stop else None

@@ -28,7 +28,7 @@ from aioprefetch.source.columns.names import match_names
 from aioprefetch.source.columns.plain_types import INSTANT, is_any_list, plain_type
 from aioprefetch.source.columns.row_filter import is_nan, normalized
 from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowNumbers, WantedColumns, budget_bytes
+from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, budget_bytes
 from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FooterPlanning, FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.formats.spark_parquet import calendar_of, check_types
@@ -38,7 +38,7 @@ _INT96 = 3
 
 
 class ParquetFormat(RecordFormat):
-    """A footer is one request; a file of up to 1 MiB comes whole with it."""
+    """Parquet files. A footer costs one request, which brings a file of up to 1 MiB as a whole."""
 
     name = "parquet"
     compresses_within = True
@@ -68,7 +68,7 @@ class ParquetFormat(RecordFormat):
         rows = await _wanted_rows(footer, groups, columns.read, want)
         if not rows:
             return
-        numbers = RowNumbers(rows) if want.offsets else None
+        numbers = RowCounter(rows) if want.offsets else None
         if _INT96 in footer.shape.physical_types:
             footer = footer.with_int96_unit("us")
         if rows == _all_rows(footer, groups) and is_small(footer, columns.read, groups):
@@ -102,27 +102,27 @@ class ParquetFormat(RecordFormat):
 
 
 async def pinned_footer(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> Footer:
-    """The footer of this version of a file. ``ObjectChanged`` if the store has another one.
+    """The footer of this version of a file. ``ObjectChanged`` if the store has another version.
 
-    ``settings`` of ``openFile`` are checked, and have no other effect: plans decide how pages are read.
+    ``settings`` of ``openFile`` are checked and have no other effect, since pages are read by plan.
     """
     check_open_file(operator, file, settings)
     # A larger tail costs less than a second request.
     tail_bytes = file.size if file.size <= TAIL_BYTES_EVERYTHING else None
     pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="footer")
     try:
-        found = await read_footer(operator, file.key, version=file.version, if_match=file.etag, tail_bytes=tail_bytes)
+        footer = await read_footer(operator, file.key, version=file.version, if_match=file.etag, tail_bytes=tail_bytes)
     except ConditionNotMatch as error:
         raise pin.explain(error, message=OVERWRITTEN) from error
-    if found.size != file.size:
-        raise pin.changed(found.etag, f"the file has {found.size} bytes, and had {file.size} when it was listed")
-    return found
+    if footer.size != file.size:
+        raise pin.changed(footer.etag, f"the file has {footer.size} bytes, and had {file.size} when it was listed")
+    return footer
 
 
 def wanted_row_groups(footer: Footer, item: FetchItem) -> list[int]:
-    """The row groups of an item: those it names, otherwise those that start in its bytes.
+    """The row groups of an item: those that it names, otherwise those that start in its bytes.
 
-    ``UntrustedMetadata`` if it names a row group that the file lacks.
+    ``UntrustedMetadata`` for a named row group that the file lacks.
     """
     if item.row_groups is None:
         return [
@@ -141,7 +141,7 @@ def wanted_row_groups(footer: Footer, item: FetchItem) -> list[int]:
 
 
 def row_group_starts(footer: Footer) -> list[int]:
-    """The start of each row group: the first page of its first column. Not checked against the file."""
+    """The start of each row group, which is the first page of its first column. Not checked against the file."""
     starts: list[int] = []
     for group in footer.chunks:
         first = group[0] if group else None
@@ -174,7 +174,7 @@ def row_group_items(file: SourceFile, footer: Footer, groups: Sequence[int], tar
 
 
 async def _wanted_rows(footer: Footer, groups: Sequence[int], columns: Sequence[str], want: Wanted) -> Sequence[Range]:
-    """The rows that may match the filters, by statistics of row groups and pages."""
+    """The rows that may match the filters by the statistics of row groups and pages."""
     filters = prunable(footer, want.read.filters, want.schema, time_zone=want.options.time_zone)
     if filters is None or not groups:
         return _all_rows(footer, groups)
@@ -187,10 +187,10 @@ def _all_rows(footer: Footer, groups: Sequence[int]) -> Sequence[Range]:
 
 
 def prunable(footer: Footer, filters: Any, schema: pa.Schema, *, time_zone: str | None = None) -> Any:
-    """The part of filters on ``schema`` that the statistics of a file can decide; ``None`` if there is none.
+    """The part of filters on ``schema`` that the statistics of a file can decide; ``None`` if they decide nothing.
 
-    Clauses on columns that the file lacks, or has with another kind of type, are dropped: then more rows are read, and
-    none is lost, since filters decide on each row in the end.
+    Clauses on columns that the file lacks, or has with another kind of type, are dropped. This reads more rows and
+    loses none, since filters are applied to each row in the end.
     """
     if filters is None or isinstance(filters, pc.Expression):
         return None
@@ -211,18 +211,18 @@ def prunable(footer: Footer, filters: Any, schema: pa.Schema, *, time_zone: str 
     return alternatives
 
 
-def _is_decidable(operator: str, value: Any, found: pa.DataType) -> bool:
-    """Whether statistics, which exclude NaN, suffice: NaN is above all numbers and equal to itself here."""
+def _is_decidable(operator: str, value: Any, file_type: pa.DataType) -> bool:
+    """Whether statistics, which exclude NaN, can decide: NaN is larger than all numbers and equals itself here."""
     if operator in ("in", "not in"):
         return not any(map(is_nan, value))
-    return not is_nan(value) and not (operator in (">", ">=") and pa.types.is_floating(found))
+    return not is_nan(value) and not (operator in (">", ">=") and pa.types.is_floating(file_type))
 
 
-def _compares_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _compares_alike(file_type: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values compare the same before and after ``conform``."""
-    if pa.types.is_nested(found) or (pa.types.is_timestamp(found) and found.unit == "ns"):
-        return False  # Nanoseconds are cut off.
-    plain = plain_type(found)
+    if pa.types.is_nested(file_type) or (pa.types.is_timestamp(file_type) and file_type.unit == "ns"):
+        return False  # The conversion drops nanoseconds.
+    plain = plain_type(file_type)
     return plain == wanted or (is_number(plain) and is_number(wanted) and not pa.types.is_floating(wanted))
 
 
@@ -230,18 +230,18 @@ def _compares_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def file_schema(footer: Footer) -> pa.Schema:
-    """The schema of a file as pyarrow reads it, but with INT96 as an instant, as its writers mean it."""
+    """The schema of a file as read by pyarrow, but with INT96 as an instant, which is what its writers mean."""
     if _INT96 not in footer.shape.physical_types:
         return footer.schema.remove_metadata()
     physical = iter(footer.shape.physical_types)
-    return pa.schema([pa.field(one.name, _marked(one.type, physical), one.nullable) for one in footer.schema])
+    return pa.schema([pa.field(field.name, _marked(field.type, physical), field.nullable) for field in footer.schema])
 
 
 def _marked(kind: pa.DataType, physical: Any) -> pa.DataType:
-    """A type whose leaves, in order, have the ``physical`` types of Parquet."""
+    """A type with INT96 as an instant. Its leaves, in order, have the ``physical`` types of Parquet."""
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        return pa.struct([pa.field(one.name, _marked(one.type, physical), one.nullable) for one in fields])
+        return pa.struct([pa.field(field.name, _marked(field.type, physical), field.nullable) for field in fields])
     if pa.types.is_map(kind):
         return pa.map_(_marked(kind.key_type, physical), _marked(kind.item_type, physical))
     if is_any_list(kind):
@@ -249,23 +249,23 @@ def _marked(kind: pa.DataType, physical: Any) -> pa.DataType:
     return INSTANT if next(physical, None) == _INT96 else kind
 
 
-# The number of values that take about a millisecond to decode, and no thread.
+# This number of values is decoded in about a millisecond, which is not worth a thread.
 _VALUES_MAX = 32 << 10
-# The bytes, by the footer, that take no longer to decompress.
+# This number of bytes, by the footer, is decompressed in that time too.
 _UNCOMPRESSED_BYTES_MAX = 1 << 20
 
 
 def is_small(footer: Footer, columns: Sequence[str], groups: Sequence[int]) -> bool:
-    """Whether ``small_batches`` suits these columns of these row groups.
+    """Whether to read these columns of these row groups by ``small_batches``.
 
-    A scan has requests, memory and threads to manage, and takes a millisecond to begin. A small file came whole with
-    its footer, and is decoded in place, with the same checks and decoders.
+    A scan manages requests, memory and threads, which takes a millisecond to start. A small file is already in memory
+    with its footer, and is decoded in place, with the same checks and decoders.
     """
     names = footer.schema.names
     if footer.pinned.tail_start > 0 or not columns or len(set(names)) < len(names):
         return False
     if any("." in name for name in columns):
-        return False  # May mean a field of a struct.
+        return False  # A dotted name may be a field of a struct.
     chunks = [chunk for number in groups for chunk in footer.chunks[number]]
     rows = sum(footer.first_rows[number + 1] - footer.first_rows[number] for number in groups)
     return (
@@ -286,8 +286,8 @@ def small_batches(
     groups = [number for number in groups if footer.first_rows[number] < footer.first_rows[number + 1]]
     parts: list[list[GroupRead]] = []
     rows = 0
-    for _, found in groupby(column_chunks(footer, groups, leaves), key=lambda chunk: chunk.row_group):
-        chunks = list(found)
+    for _, group in groupby(column_chunks(footer, groups, leaves), key=lambda chunk: chunk.row_group):
+        chunks = list(group)
         all_of_it = WantedRows.all(chunks[0].rows)
         parts.append([GroupRead(chunks, memory, wanted=all_of_it, first=rows, is_resident=True, path=footer.path)])
         rows += chunks[0].rows

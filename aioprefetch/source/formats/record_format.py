@@ -1,4 +1,4 @@
-"""The interface between the formats of files and the rooms that plan and read items."""
+"""The interface between file formats and the packages that plan and read items."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from aioprefetch.values import Entry
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The records that one task reads of its items.
+    """The records that a task reads from its items.
 
-    ``schema`` has the fields to return, by name and with the types that they are to have, without metadata columns and
-    without the column of rescued fields. With ``offsets`` each record comes with its position in the file. ``known``
-    has all fields of the files, in their order, where ``schema`` has only some of them: a field of ``known`` is not an
-    unknown field.
+    ``schema`` has the names and types of the fields to return, without metadata columns and the column of rescued
+    fields. With ``offsets`` each record has its position in the file. ``known`` has all fields of the files in order,
+    if ``schema`` has only some of them: a field of ``known`` is not an unknown field.
     """
 
     schema: pa.Schema
@@ -33,7 +32,7 @@ class Wanted:
 
     @property
     def known_fields(self) -> pa.Schema:
-        """The fields that are not unknown: those of ``known``, then those of ``schema`` that it lacks."""
+        """The known fields: those of ``known``, then those of ``schema`` that it lacks."""
         if self.known is None:
             return self.schema
         names = set(self.known.names)
@@ -44,11 +43,11 @@ class Wanted:
 class FoundBatch:
     """Records of one item, in the order of the file.
 
-    ``batch`` has those wanted fields that the file has, under its own names, and may have more; types that a file
-    declares (Parquet, Lance) are the file's. The caller fills in the wanted fields that are missing. ``offsets`` is,
-    for each record, the byte at which it starts (after decompression), for Parquet and Lance the number of the row, for
-    binary 0; ``None`` unless ``Wanted.offsets``. ``unknown`` is JSON text of a record's unknown fields, null where
-    there are none; ``None`` unless ``unknown_fields`` is ``rescue``.
+    ``batch`` has the wanted fields of the file under the file's names, and may have more; types that a file declares
+    (Parquet, Lance) are kept. The caller adds missing fields. ``offsets`` has the position of each record: the byte at
+    which it starts (after decompression), the number of the row for Parquet and Lance, 0 for binary; it is ``None``
+    unless ``Wanted.offsets``. ``unknown`` has the unknown fields of each record as JSON text, or null; it is ``None``
+    unless ``unknown_fields`` is ``rescue``.
     """
 
     batch: pa.RecordBatch
@@ -58,9 +57,9 @@ class FoundBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FooterPlanning:
-    """How a file is divided by its footer: into items of about ``target_bytes``, of the parts that may match.
+    """The division of a file by its footer: into items of about ``target_bytes``, without parts that cannot match.
 
-    ``filters`` are on ``schema``, both as in ``plan_batch``; without ``filters`` every part counts.
+    ``filters`` on ``schema`` are those of ``plan_batch``; without ``filters`` all parts match.
     """
 
     target_bytes: int
@@ -71,10 +70,10 @@ class FooterPlanning:
 
 
 class RecordFormat(ABC):
-    """How the bytes of a file become records. A format has no state: one object serves every file at once.
+    """A file format, which converts the bytes of a file to records. Stateless: one object serves all files at once.
 
-    A subclass gives ``name``, ``sample`` and ``read``, and changes those traits that differ for it. ``LineFormat`` is
-    the base of formats whose records are lines.
+    A subclass defines ``name``, ``sample`` and ``read``, and overrides the traits that differ. ``LineFormat`` is the
+    base class of formats whose records are lines.
 
     A file that does not follow the format raises ``UntrustedMetadata`` with path and position. An unknown field raises
     ``Unsupported`` under ``unknown_fields="fail"``. A file of another version than the item's raises ``ObjectChanged``,
@@ -83,18 +82,18 @@ class RecordFormat(ABC):
 
     # The value of the option ``format``.
     name: ClassVar[str]
-    # Fields of ``FormatOptions`` that matter to this format, beside those that matter to all (``COMMON_OPTIONS``).
-    # Only with ``compression`` among them may files be compressed as a whole.
+    # The fields of ``FormatOptions`` that this format uses, in addition to ``COMMON_OPTIONS``.
+    # Files may be compressed as a whole only if ``compression`` is among them.
     options: ClassVar[frozenset[str]] = frozenset()
-    # Values are text in the file, so that a column of mixed types can be read as strings.
+    # Whether values are text in the file, so that a column of mixed types can be read as strings.
     is_textual: ClassVar[bool] = False
-    # The format compresses its own parts: ``.snappy.parquet`` is not a stream of snappy.
+    # Whether the format compresses its own parts: ``.snappy.parquet`` is not a snappy stream.
     compresses_within: ClassVar[bool] = False
-    # A footer tells the parts of a file and their statistics: ``plan`` divides a file by it.
+    # Whether files have a footer with their parts and statistics, by which ``plan`` divides a file.
     plans_by_footer: ClassVar[bool] = False
 
     def has_column_names(self, options: FormatOptions) -> bool:
-        """Whether files name their columns. Otherwise columns are known by their positions."""
+        """Whether files have names of columns. Otherwise columns are matched by position."""
         return True
 
     def can_split(self, file: SourceFile, options: FormatOptions) -> bool:
@@ -105,7 +104,7 @@ class RecordFormat(ABC):
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """The schema of a file, from at most ``options.sample_bytes`` of it; without fields for an empty file.
+        """The schema of a file, inferred from at most ``options.sample_bytes``. Without fields for an empty file.
 
         A field without any value in the sample has the type null.
         """
@@ -114,27 +113,27 @@ class RecordFormat(ABC):
     def read(self, operator: Operator, item: FetchItem, want: Wanted) -> AsyncGenerator[FoundBatch, None]:
         """The records that start in the item, in batches of at most ``want.read.batch_rows``.
 
-        An asynchronous generator: ``aclose`` closes the file and leaves nothing in flight.
+        An asynchronous generator. ``aclose`` closes the file and leaves no request in flight.
         """
 
     async def plan(self, operator: Operator, item: FetchItem, planning: FooterPlanning) -> list[FetchItem]:
-        """The parts of a whole file that may have matching records, as items. Called if ``plans_by_footer``."""
+        """The parts of a whole file that may have matching records, as items. Called only if ``plans_by_footer``."""
         return [item]
 
     def dataset_of(self, key: str) -> str | None:
-        """The directory, with a slash at its end, of the dataset that an object of this key proves; otherwise ``None``.
+        """The directory, with a slash at its end, of the dataset that an object with this key belongs to, or ``None``.
 
-        Called for formats that are registered with ``has_datasets``. In the order of keys, the proof has to come
-        before the other objects of the dataset, or beside them.
+        Called for formats that are registered with ``has_datasets``. In the order of keys, such an object must come
+        before or among the other objects of the dataset.
         """
         return None
 
     def dataset_version(self, entry: Entry, directory: str) -> int:
-        """The version of the dataset that an object below its directory proves, 0 if it proves none."""
+        """The version of the dataset that an object in its directory belongs to, 0 for other objects."""
         return 0
 
 
-# Fields of ``FormatOptions`` that matter to every format.
+# The fields of ``FormatOptions`` that every format uses.
 COMMON_OPTIONS = frozenset({"format", "time_zone", "sample_files", "sample_bytes", "unknown_fields"})
 
 

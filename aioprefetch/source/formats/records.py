@@ -13,32 +13,37 @@ import pyarrow.compute as pc
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch
 
-# Makes records of whole lines, of one file part by part; ``None`` where they have none.
-Parse = Callable[[Lines], FoundBatch | None]
+# Parses the records of whole lines, of one file part by part. Returns ``None`` without any record.
+ParseLines = Callable[[Lines], FoundBatch | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """The records of several files, with offsets in their own; ``rows`` is how many each has, in their order."""
+class JoinedRecords:
+    """The records of several files in order.
+
+    Offsets count from the start of each file; ``rows`` are the numbers of records.
+    """
 
     found: FoundBatch
     rows: Sequence[int]
 
 
-def parse_joined(texts: Sequence[bytes], parse: Parse, *, header_bytes: int = 0) -> Joined | None:
-    r"""Whole files as one, each line of which is a record: lines end with ``\n``, the last one may have none.
+def parse_joined(texts: Sequence[bytes], parse: ParseLines, *, header_bytes: int = 0) -> JoinedRecords | None:
+    r"""Parse whole files as one. Each line is a record; lines end with ``\n``, which the last line may lack.
 
-    Each begins with ``header_bytes`` that are no record. ``None`` where ``parse`` finds another number of records.
+    Each file begins with a header of ``header_bytes``. ``None`` if ``parse`` finds another number of records.
     """
     bodies = [text[header_bytes:] if text.endswith(b"\n") else text[header_bytes:] + b"\n" for text in texts]
     rows = [body.count(b"\n") for body in bodies]
-    found = parse(Lines(b"".join(bodies), 0))
-    if found is None or found.batch.num_rows != sum(rows):
+    records = parse(Lines(b"".join(bodies), 0))
+    if records is None or records.batch.num_rows != sum(rows):
         return None
-    if found.offsets is not None:
+    if records.offsets is not None:
         begins = np.repeat([0, *accumulate(map(len, bodies))][:-1], rows) - header_bytes
-        found = replace(found, offsets=pa.array(found.offsets.to_numpy(zero_copy_only=False) - begins, pa.int64()))
-    return Joined(found, rows)
+        records = replace(
+            records, offsets=pa.array(records.offsets.to_numpy(zero_copy_only=False) - begins, pa.int64())
+        )
+    return JoinedRecords(records, rows)
 
 
 def split_lines(data: bytes, ends: LineEnds) -> pa.StringArray:
@@ -54,7 +59,7 @@ def split_lines(data: bytes, ends: LineEnds) -> pa.StringArray:
 
 
 def line_starts(lines: Lines, ends: LineEnds, *, with_empty: bool = True) -> pa.Int64Array:
-    """Where each line starts in the file; without empty ones where they do not count."""
+    """The position in the file of each line; of empty lines only if ``with_empty``."""
     data = lines.data
     end = ends.plain_end(data)
     is_newline = end == b"\n" or (end == b"\r\n" and ends.separator is None)
@@ -69,7 +74,7 @@ def line_starts(lines: Lines, ends: LineEnds, *, with_empty: bool = True) -> pa.
 
 
 def newlines(data: bytes) -> np.typing.NDArray[np.intp]:
-    r"""Where each ``\n`` is."""
+    r"""The position of each ``\n``."""
     return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
 
 
@@ -79,7 +84,7 @@ def count_lines(data: bytes) -> int:
 
 
 def starts_of(lines: Lines, starts: list[int]) -> pa.Int64Array:
-    """Places in the data as places in the file."""
+    """Positions in the data as positions in the file."""
     if lines.length is len:
         return pa.array([lines.offset + start for start in starts], pa.int64())
     if not starts:
@@ -91,16 +96,16 @@ def starts_of(lines: Lines, starts: list[int]) -> pa.Int64Array:
 
 
 def is_narrow(kind: pa.DataType) -> bool:
-    """Whether it has floating numbers of less than 64 bits, or has them within."""
+    """Whether a type is, or contains, floating-point numbers with fewer than 64 bits."""
     if pa.types.is_nested(kind):
         return any(is_narrow(kind.field(place).type) for place in range(kind.num_fields))
     return bool(pa.types.is_floating(kind) and kind.bit_width < 64)
 
 
 def has_infinity(array: pa.Array) -> bool:
-    """Whether any number in it is infinite: pyarrow makes that of one that is too large for its type."""
+    """Whether an array contains an infinity, which pyarrow makes of a number that is too large for its type."""
     if pa.types.is_struct(array.type):
-        return any(has_infinity(one) for one in array.flatten())
+        return any(has_infinity(child) for child in array.flatten())
     if pa.types.is_nested(array.type):
         return has_infinity(array.flatten())
     return pa.types.is_floating(array.type) and pc.any(pc.is_inf(array)).as_py() is True
@@ -114,20 +119,20 @@ def only_batch(table: pa.Table) -> pa.RecordBatch:
 
 def only_chunk(column: pa.ChunkedArray) -> pa.Array:
     """A column of a table as one array."""
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else found.chunk(0)
+    array = column.combine_chunks()
+    return array if isinstance(array, pa.Array) else array.chunk(0)
 
 
-def in_batches(found: FoundBatch, rows: int) -> Iterator[FoundBatch]:
-    """The same records in batches of at most ``rows``."""
-    count = found.batch.num_rows
+def in_batches(records: FoundBatch, rows: int) -> Iterator[FoundBatch]:
+    """Records divided into batches of at most ``rows``."""
+    count = records.batch.num_rows
     if count <= rows:
         if count:
-            yield found
+            yield records
         return
     for start in range(0, count, rows):
         yield FoundBatch(
-            found.batch.slice(start, rows),
-            None if found.offsets is None else found.offsets.slice(start, rows),
-            None if found.unknown is None else found.unknown.slice(start, rows),
+            records.batch.slice(start, rows),
+            None if records.offsets is None else records.offsets.slice(start, rows),
+            None if records.unknown is None else records.unknown.slice(start, rows),
         )

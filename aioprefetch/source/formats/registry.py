@@ -1,9 +1,9 @@
 """The formats by name and by suffix, and the compression of a file.
 
-A format of this package is a line of ``_BUILT_IN``: what chooses it (name, suffixes of keys) and its class, which is
-imported when a file of it is met. A format of another package calls ``register_format`` when it is imported, and names
-its module as an entry point of the group ``aioprefetch.formats``: an unknown name or suffix imports the modules of that
-group, also in the processes of Spark. docs/guides/format.md shows one.
+A format of this package is a line of ``_BUILT_IN``: its name, the suffixes of keys that select it, and its class, which
+is imported at first use. A module of another package calls ``register_format`` when it is imported, and is named by an
+entry point of the group ``aioprefetch.formats``: an unknown name or suffix imports the modules of that group, also in
+Spark's processes. docs/guides/format.md has an example.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ COMPRESSION_SUFFIXES = {
     ".snappy": "snappy",
     ".sz": "snappy",
 }
-# Suffixes of compressions that cannot be read.
+# The suffixes of unsupported compressions.
 _OTHER_COMPRESSIONS = (".bz2", ".deflate", ".lz4", ".br", ".xz")
 
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
-    """``format`` is the format, or ``module:class`` below this folder. ``has_datasets``: see ``dataset_of``."""
+    """``format`` is the format, or ``module:class`` in this package. ``has_datasets`` enables ``dataset_of``."""
 
     format: RecordFormat | str
     suffixes: tuple[str, ...] = ()
     has_datasets: bool = False
 
 
-# Each format in one line, in the order in which messages name them.
+# One line for each format, in the order of error messages.
 _BUILT_IN = {
     "parquet": _Registration("parquet:ParquetFormat", (".parquet", ".pq")),
     "jsonl": _Registration("jsonl:JsonLinesFormat", (".jsonl", ".ndjson", ".json")),
@@ -55,10 +55,10 @@ _formats: dict[str, _Registration] = dict(_BUILT_IN)
 
 
 def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: bool = False) -> Callable[[], None]:
-    """Make a format known in this process under its name, and for keys that end with one of ``suffixes``.
+    """Register a format in this process under its name, and for keys that end with one of ``suffixes``.
 
-    ``suffixes`` are in lower case and begin with a dot. With ``has_datasets`` the format is asked for the directories
-    that stand for one file (``RecordFormat.dataset_of``). Returns a function that removes the format again.
+    ``suffixes`` are in lower case and begin with a dot. With ``has_datasets`` a directory can be one file of the format
+    (``RecordFormat.dataset_of``). Returns a function that removes the format again.
     ``ConfigInvalid`` for a name or suffix of another format.
     """
     name = record_format.name
@@ -81,12 +81,12 @@ def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: b
 
 
 def format_names() -> tuple[str, ...]:
-    """The names of all formats that this process knows."""
+    """The names of all registered formats."""
     return tuple(_formats)
 
 
 def format_named(name: str) -> RecordFormat:
-    """The format of a name. ``ConfigInvalid`` if there is none."""
+    """The format with this name. ``ConfigInvalid`` for an unknown name."""
     if name not in _formats:
         _load_entry_points()
     registration = _formats.get(name)
@@ -105,20 +105,20 @@ def format_of(key: str, options: FormatOptions) -> RecordFormat:
 
 
 def formats_with_datasets(options: FormatOptions) -> list[RecordFormat]:
-    """The formats, among those that files may have, for which a directory can be one file."""
+    """The formats, among those allowed by the options, for which a directory can be one file."""
     names = format_names() if options.format is None else (options.format,)
     return [format_named(name) for name in names if name in _formats and _formats[name].has_datasets]
 
 
 def formats_that_take(option: str) -> tuple[str, ...]:
-    """The names of the formats to which a field of ``FormatOptions`` matters. Imports all formats."""
+    """The names of the formats that use a field of ``FormatOptions``. Imports all formats."""
     return tuple(name for name in _formats if option in COMMON_OPTIONS or option in format_named(name).options)
 
 
 def compression_of(key: str, options: FormatOptions) -> str:
     """The compression of a file as a whole: ``none``, ``gzip``, ``zstd`` or ``snappy``.
 
-    An explicit option wins over the suffix of the key. ``Unsupported`` for a suffix of another compression.
+    An explicit option overrides the suffix of the key. ``Unsupported`` for the suffix of another compression.
     """
     if options.compression not in COMPRESSIONS:
         raise ConfigInvalid(
@@ -192,6 +192,6 @@ def _imported(place: str) -> RecordFormat:
 
 @cache
 def _load_entry_points() -> None:
-    """Import the modules of the entry point group, which register their formats; once in a process."""
+    """Import the modules of the entry point group, which register their formats. Done once in a process."""
     for entry_point in entry_points(group=ENTRY_POINTS):
         entry_point.load()

@@ -1,7 +1,7 @@
-"""Small files of lines: read by one GET each, parsed many at a time.
+"""Small files of lines, each read by one GET and parsed together.
 
-pyarrow takes as long to begin as to parse a thousand lines. So the lines of neighbouring files of one likeness are
-parsed as one text, by the same rules as large files; a file that differs in any way is parsed alone.
+pyarrow takes as long to start as to parse a thousand lines. Adjacent files of one likeness are therefore parsed as one
+text, by the same rules as large files. A file that differs is parsed alone.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from aioprefetch.source.formats.file_bytes import WHOLE_BYTES_MAX, comes_whole, 
 from aioprefetch.source.formats.line_stream import Decoding, LineFormat, on_thread, read_records
 from aioprefetch.source.formats.lines import Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import Joined, in_batches
+from aioprefetch.source.formats.records import JoinedRecords, in_batches
 from aioprefetch.source.formats.registry import compression_of, format_of
 
-# Larger files take longer to be parsed than to be begun.
+# Larger files take longer to parse than pyarrow takes to start.
 SMALL_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class SmallText:
-    """All of a small file as UTF-8, each line a record. Those of one ``likeness`` can be parsed together."""
+    """A small file as UTF-8, whose lines are records. Files of one ``likeness`` can be parsed together."""
 
     data: bytes
     likeness: tuple[str, bytes]
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the text in memory; its parsed rows take about as many."""
+        """The size of the text in memory. Its parsed rows take about as much."""
         return len(self.data)
 
 
@@ -49,7 +49,7 @@ class SmallFiles:
         self._want = want
 
     def suits(self, item: FetchItem) -> bool:
-        """Whether an item is one: the whole of a small file of lines."""
+        """Whether an item is the whole of a small file of lines."""
         options, file = self._want.options, item.file
         return (
             file.size <= SMALL_BYTES_MAX
@@ -61,14 +61,14 @@ class SmallFiles:
         )
 
     async def read(self, item: FetchItem) -> AsyncGenerator[SmallText | FoundBatch, None]:
-        """What is in a file: all of it to be parsed together with others, or its records if it is odd."""
+        """The text of a file, to be parsed together with others, or its records if it must be parsed alone."""
         file, want = item.file, self._want
-        found = self._format(file)
+        line_format = self._format(file)
         raw = await read_whole(self._operator, file, want.read.open_file)
         compression = compression_of(file.key, want.options)
         data = raw if compression == "none" else decompressed_whole(raw, compression, file.key, WHOLE_BYTES_MAX)
         if data is None:
-            cutter, parse = found.cutter(item, want.options), found.parser(want, file.key)
+            cutter, parse = line_format.cutter(item, want.options), line_format.parser(want, file.key)
             async with aclosing(read_records(self._operator, item, want, cutter, parse, raw)) as batches:
                 async for batch in batches:
                     yield batch
@@ -77,17 +77,17 @@ class SmallFiles:
         if not lines.data:
             return
         if len(lines.data) <= SMALL_BYTES_MAX and not lines.offset and lines.length is len:
-            likeness = found.likeness(lines.data, want.options)
+            likeness = line_format.likeness(lines.data, want.options)
             if likeness is not None:
-                yield SmallText(lines.data, (found.name, likeness))
+                yield SmallText(lines.data, (line_format.name, likeness))
                 return
         parsed = await on_thread(self._operator, len(lines.data), partial(self._alone, file, lines))
         if parsed is not None:
             for batch in in_batches(parsed, want.read.batch_rows):
                 yield batch
 
-    def together(self, files: Sequence[SourceFile], texts: Sequence[SmallText]) -> Joined | None:
-        """The records of files that are alike; ``None`` where each has to be parsed alone."""
+    def together(self, files: Sequence[SourceFile], texts: Sequence[SmallText]) -> JoinedRecords | None:
+        """The records of files of one likeness; ``None`` if each must be parsed alone."""
         if len(texts) < 2:
             return None
         try:

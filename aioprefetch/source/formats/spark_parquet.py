@@ -1,8 +1,8 @@
-"""What Spark writes into Parquet that plain Parquet does not tell: its own types, and days of the old calendar.
+"""Parquet files of Spark: types of its own, and dates of the old calendar.
 
-Spark before 3.0, and later ones in their ``LEGACY`` mode, count days by the Julian calendar before October 1582, and
-times by the writer's clock before 1900. These would come out days or minutes away from what was meant, so they are
-refused where they occur; Spark itself reads them.
+Before October 1582, Spark below 3.0 (and later versions in ``LEGACY`` mode) count days by the Julian calendar; before
+1900 they use the writer's local clock. Such values would be read days or minutes off, so they are refused. Spark itself
+reads them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _VERSION = b"org.apache.spark.version"
 _LEGACY_DATE_TIME = b"org.apache.spark.legacyDateTime"
 _LEGACY_INT96 = b"org.apache.spark.legacyINT96"
 _INT96 = 3
-# From here on both calendars, and all clocks that Spark knows, agree.
+# From these times on, both calendars and all local clocks agree.
 _FIRST_DATE = dt.date(1582, 10, 15)
 _FIRST_TIME = dt.datetime(1900, 1, 1)
 
 
 def check_types(footer: Footer, columns: Iterable[str] | None = None) -> None:
-    """``Unsupported`` names a column (of ``columns``, or any) that is a VARIANT or an interval to Spark."""
-    found = _spark_types(_key_values(footer))
+    """Raise ``Unsupported`` for a column (of ``columns``, or any) that is a VARIANT or an interval in Spark."""
+    spark_types = _spark_types(_key_values(footer))
     for name in footer.schema.names if columns is None else columns:
-        kind = found.get(name)
+        kind = spark_types.get(name)
         if kind is not None:
             raise Unsupported(
                 f"column {name!r} is {kind} as Spark wrote it, which is read by Spark alone: give a schema without it",
@@ -46,14 +46,14 @@ def check_types(footer: Footer, columns: Iterable[str] | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Which values of a file may be of the old calendar: dates and instants, or instants of 96 bits."""
+    """The values of a file that may be of the old calendar: dates and instants, or instants of 96 bits."""
 
     path: str
     is_legacy: bool
     is_legacy_int96: bool
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """``Unsupported`` names a column of the file that has values of the old calendar."""
+        """Raise ``Unsupported`` for a column with values of the old calendar."""
         if not self.is_legacy and not self.is_legacy_int96:
             return
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -72,7 +72,7 @@ class Calendar:
         if pa.types.is_date(kind):
             return self.is_legacy and _is_below(array, pa.scalar(_FIRST_DATE, kind))
         if pa.types.is_timestamp(kind):
-            # Without a zone it is one of 96 bits, or a time of the wall clock, which never was of the old calendar.
+            # A time without a zone has 96 bits, or is local and never of the old calendar.
             is_legacy = self.is_legacy_int96 if kind.tz is None else self.is_legacy
             first = _FIRST_TIME if kind.tz is None else _FIRST_TIME.replace(tzinfo=dt.UTC)
             return is_legacy and _is_below(array, pa.scalar(first, kind))
@@ -85,11 +85,11 @@ class Calendar:
 
 def calendar_of(footer: Footer) -> Calendar:
     """The calendar of a file."""
-    found = _key_values(footer)
-    version = re.match(rb"(\d+)\.(\d+)", found.get(_VERSION, b""))
+    metadata = _key_values(footer)
+    version = re.match(rb"(\d+)\.(\d+)", metadata.get(_VERSION, b""))
     numbers = None if version is None else (int(version[1]), int(version[2]))
-    is_legacy = numbers is not None and (numbers < (3, 0) or _LEGACY_DATE_TIME in found)
-    is_legacy_int96 = numbers is not None and (numbers < (3, 1) or _LEGACY_INT96 in found)
+    is_legacy = numbers is not None and (numbers < (3, 0) or _LEGACY_DATE_TIME in metadata)
+    is_legacy_int96 = numbers is not None and (numbers < (3, 1) or _LEGACY_INT96 in metadata)
     return Calendar(footer.path, is_legacy, is_legacy_int96 and _INT96 in footer.shape.physical_types)
 
 
@@ -102,9 +102,9 @@ def _key_values(footer: Footer) -> dict[bytes, bytes]:
     return footer.metadata.metadata or {}
 
 
-def _spark_types(found: dict[bytes, bytes]) -> dict[str, str]:
-    """The top-level columns that are, or have in them, what only Spark reads."""
-    text = found.get(_SCHEMA, b"")
+def _spark_types(metadata: dict[bytes, bytes]) -> dict[str, str]:
+    """The top-level columns that are, or contain, a type that only Spark reads."""
+    text = metadata.get(_SCHEMA, b"")
     if b"variant" not in text and b"interval" not in text:
         return {}
     try:
@@ -116,11 +116,11 @@ def _spark_types(found: dict[bytes, bytes]) -> dict[str, str]:
 
 
 def _special_in(kind: Any) -> str | None:
-    """The first type of that kind in one of Spark's, as its JSON has it."""
+    """The first such type within a Spark type in JSON form."""
     if isinstance(kind, str):
         return kind.upper() if kind == "variant" or "interval" in kind else None
     if kind["type"] == "struct":
         parts = [field["type"] for field in kind["fields"]]
     else:
         parts = [kind[part] for part in ("elementType", "keyType", "valueType", "sqlType") if part in kind]
-    return next((found for part in parts if (found := _special_in(part)) is not None), None)
+    return next((special for part in parts if (special := _special_in(part)) is not None), None)

@@ -1,4 +1,4 @@
-"""Text: each line is a record with one column, ``value``, or as the schema calls it."""
+"""Text: each line is a record with one column, called ``value`` unless the schema has another name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats.line_stream import LineFormat, line_ends
 from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import Joined, Parse, line_starts, parse_joined, split_lines
+from aioprefetch.source.formats.records import JoinedRecords, ParseLines, line_starts, parse_joined, split_lines
 from aioprefetch.source.options import FormatOptions, ReadOptions
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
 
 
 class TextFormat(LineFormat):
-    r"""Lines end as in Spark: ``\n``, ``\r\n``, ``\r``, or ``line_separator`` alone."""
+    r"""Lines of text. They end as in Spark, with ``\n``, ``\r\n`` or ``\r``, or only with ``line_separator``."""
 
     name = "text"
 
@@ -30,28 +30,28 @@ class TextFormat(LineFormat):
     async def sample(
         self, operator: Operator, file: SourceFile, options: FormatOptions, read: ReadOptions
     ) -> pa.Schema:
-        """See ``RecordFormat``. Nothing is opened."""
+        """The schema of one string column, without I/O."""
         return TEXT_SCHEMA
 
-    def parser(self, want: Wanted, path: str) -> Parse:
+    def parser(self, want: Wanted, path: str) -> ParseLines:
         return partial(_records, want, line_ends(want.options))
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
         return None if b"\r" in data else b""
 
-    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> JoinedRecords | None:
         return parse_joined(texts, self.parser(want, ""))
 
 
 def _column(want: Wanted) -> str:
-    """What the schema calls the lines: it has a column for them, or none. ``ConfigInvalid``."""
+    """The name of the column in the schema, if it has one. ``ConfigInvalid`` for another schema."""
     fields = want.known_fields
     if not len(fields):
         return str(TEXT_SCHEMA.names[0])
     if len(fields) == 1 and (pa.types.is_string(fields[0].type) or pa.types.is_large_string(fields[0].type)):
         return str(fields[0].name)
-    found = ", ".join(f"{one.name} {one.type}" for one in fields)
-    raise ConfigInvalid(f"a text file has one column, a string, not {found}", operation="read_items")
+    description = ", ".join(f"{field.name} {field.type}" for field in fields)
+    raise ConfigInvalid(f"a text file has one column, a string, not {description}", operation="read_items")
 
 
 def _records(want: Wanted, ends: LineEnds, lines: Lines) -> FoundBatch:

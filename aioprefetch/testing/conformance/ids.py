@@ -47,14 +47,14 @@ CHECKED: dict[str, set[str]] = {}
 
 def checks(*ids: str) -> Callable[[F], F]:
     """Mark a test as the check of these lines. `ValueError` for a line that does not exist or does not apply."""
-    unknown = [one for one in ids if one not in ALL_IDS]
-    excused = [one for one in ids if one in NOT_APPLICABLE]
+    unknown = [line_id for line_id in ids if line_id not in ALL_IDS]
+    excused = [line_id for line_id in ids if line_id in NOT_APPLICABLE]
     if unknown or excused:
         raise ValueError(f"unknown ids {unknown}, ids that do not apply {excused}")
 
     def mark(test: F) -> F:
-        for one in ids:
-            CHECKED.setdefault(one, set()).add(f"{test.__module__}.{test.__qualname__}")
+        for line_id in ids:
+            CHECKED.setdefault(line_id, set()).add(f"{test.__module__}.{test.__qualname__}")
         return test
 
     return mark

@@ -20,21 +20,21 @@ class ListChecks(ConformanceSuite):
 
     async def _list(self, operator: Operator, path: str, **options: object) -> dict[str, Entry]:
         entries = [entry async for entry in operator.list(path, **options)]  # type: ignore[arg-type]
-        found = {entry.path: entry for entry in entries}
-        assert len(found) == len(entries), "an entry was given twice"
-        return found
+        by_path = {entry.path: entry for entry in entries}
+        assert len(by_path) == len(entries), "an entry was given twice"
+        return by_path
 
     @checks("opendal:L1", "opendal:L12")
     @needs("list")
     async def test_list_entries_have_kind_and_size(self, operator: Operator) -> None:
         """Each file with its size, each directory with a slash."""
         await self._plant()
-        found = await self._list(operator, "dir/")
-        assert {path: (entry.kind, entry.size) for path, entry in found.items() if not entry.is_directory} == {
+        listed = await self._list(operator, "dir/")
+        assert {path: (entry.kind, entry.size) for path, entry in listed.items() if not entry.is_directory} == {
             "dir/a": ("file", 1),
             "dir/b": ("file", 2),
         }
-        assert found["dir/sub/"].is_directory
+        assert listed["dir/sub/"].is_directory
 
     @checks("opendal:L2", "opendal:L8")
     @needs("list")
@@ -56,8 +56,8 @@ class ListChecks(ConformanceSuite):
     async def test_list_prefix_that_is_a_file(self, operator: Operator) -> None:
         """It is found itself."""
         await self._plant()
-        found = await self._list(operator, "dir/a")
-        assert {path: entry.size for path, entry in found.items()} == {"dir/a": 1}
+        listed = await self._list(operator, "dir/a")
+        assert {path: entry.size for path, entry in listed.items()} == {"dir/a": 1}
 
     @checks("opendal:L5")
     @needs("list")
@@ -67,16 +67,16 @@ class ListChecks(ConformanceSuite):
         names = [f"many/{number:02}" for number in range(10)]
         for name in names:
             await self.put_directly(name, b"x")
-        accessor, found, token = operator.accessor(), [], None
+        accessor, paths, token = operator.accessor(), [], None
         for _ in range(20):
             page = await accessor.list_page(
                 ListRequest(path="many/", page_entries_max=3, page_token=token, recursive=recursive)
             )
-            found += [entry.path for entry in page.entries]
+            paths += [entry.path for entry in page.entries]
             token = page.next_token
             if token is None:
                 break
-        assert sorted(found) == names
+        assert sorted(paths) == names
 
     @checks("opendal:L6")
     @needs("list")
@@ -99,8 +99,8 @@ class ListChecks(ConformanceSuite):
     async def test_list_recursive(self, operator: Operator) -> None:
         """Every file below, with its size."""
         await self._plant()
-        found = await self._list(operator, "dir/", recursive=True)
-        files = {path: entry.size for path, entry in found.items() if not entry.is_directory}
+        listed = await self._list(operator, "dir/", recursive=True)
+        files = {path: entry.size for path, entry in listed.items() if not entry.is_directory}
         assert files == {path: size for path, size in TREE.items() if path.startswith("dir/")}
 
     @checks("opendal:L9", "opendal:L12")
@@ -108,8 +108,8 @@ class ListChecks(ConformanceSuite):
     async def test_list_root_recursive(self, operator: Operator) -> None:
         """The root may be written as nothing; paths are relative to it."""
         await self._plant()
-        found = await self._list(operator, "", recursive=True)
-        assert {path: entry.size for path, entry in found.items() if not entry.is_directory} == TREE
+        listed = await self._list(operator, "", recursive=True)
+        assert {path: entry.size for path, entry in listed.items() if not entry.is_directory} == TREE
 
     @checks("opendal:L8")
     @needs("list")
@@ -147,8 +147,8 @@ class ListChecks(ConformanceSuite):
     async def test_list_glob(self, operator: Operator) -> None:
         """A pattern chooses among the paths."""
         await self._plant()
-        found = await self._list(operator, "dir/", recursive=True, glob="dir/**/[cd]")
-        assert sorted(path for path, entry in found.items() if not entry.is_directory) == [
+        listed = await self._list(operator, "dir/", recursive=True, glob="dir/**/[cd]")
+        assert sorted(path for path, entry in listed.items() if not entry.is_directory) == [
             "dir/sub/c",
             "dir/sub/deep/d",
         ]

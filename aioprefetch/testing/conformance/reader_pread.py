@@ -46,10 +46,10 @@ class PositionedReadChecks(ConformanceSuite):
                 assert_same_bytes(data, content(SIZE)[start : start + size], offset=start, what=f"task {seed}")
 
         async def read_through() -> None:
-            found = b""
+            received = b""
             while chunk := await reader.read(3000):
-                found += chunk
-            assert_same_bytes(found, content(SIZE), what="sequential task")
+                received += chunk
+            assert_same_bytes(received, content(SIZE), what="sequential task")
 
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             await asyncio.gather(read_through(), *map(read_somewhere, range(20)))

@@ -104,8 +104,8 @@ class SeekChecks(ConformanceSuite):
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             reader.seek(SIZE - 2)
-            found = [await reader.read(1) for _ in range(4)]
-            assert found == [content(SIZE)[-2:-1], content(SIZE)[-1:], b"", b""]
+            chunks = [await reader.read(1) for _ in range(4)]
+            assert chunks == [content(SIZE)[-2:-1], content(SIZE)[-1:], b"", b""]
             assert reader.tell() == SIZE
 
     @checks("s3a:S13")
@@ -155,7 +155,7 @@ class SeekChecks(ConformanceSuite):
         """`read(n)` and `readinto` give all `n` bytes unless the object ends; together the object once."""
         await self.put_directly("k", content(SIZE))
         for into in (False, True):
-            found = b""
+            received = b""
             async with operator.reader("k", block_bytes=BLOCK) as reader:
                 while True:
                     buffer = bytearray(5000)
@@ -163,11 +163,11 @@ class SeekChecks(ConformanceSuite):
                         chunk = bytes(buffer[: await reader.readinto(buffer)])
                     else:
                         chunk = await reader.read(5000)
-                    assert len(chunk) == min(5000, SIZE - len(found))
+                    assert len(chunk) == min(5000, SIZE - len(received))
                     if not chunk:
                         break
-                    found += chunk
-            assert_same_bytes(found, content(SIZE))
+                    received += chunk
+            assert_same_bytes(received, content(SIZE))
 
     @checks("s3a:S18")
     async def test_seek_is_lazy(self, operator: Operator) -> None:

@@ -18,9 +18,9 @@ class StatChecks(ConformanceSuite):
     async def test_stat_of_a_file_tells_its_exact_size(self, operator: Operator) -> None:
         """A file has kind, path, size and an ETag or a time."""
         await self.put_directly("a/file", content(1234))
-        found = await operator.stat("a/file")
-        assert (found.path, found.kind, found.size) == ("a/file", "file", 1234)
-        assert found.etag or found.last_modified
+        metadata = await operator.stat("a/file")
+        assert (metadata.path, metadata.kind, metadata.size) == ("a/file", "file", 1234)
+        assert metadata.etag or metadata.last_modified
 
     @checks("opendal:S1")
     @needs("stat")
@@ -43,8 +43,8 @@ class StatChecks(ConformanceSuite):
         """Every parent of an object is a directory, whether or not it was created."""
         await self.put_directly("one/two/file", b"x")
         for path in ("one/", "one/two/"):
-            found = await operator.stat(path)
-            assert (found.path, found.kind) == (path, "directory")
+            metadata = await operator.stat(path)
+            assert (metadata.path, metadata.kind) == (path, "directory")
 
     @checks("opendal:S3")
     @needs("stat", "stat_directory", "create_dir", "empty_directories")
@@ -59,10 +59,10 @@ class StatChecks(ConformanceSuite):
         """It is a directory, or nothing: never a file."""
         await self.put_directly("folder/file", b"x")
         try:
-            found = await operator.stat("folder")
+            metadata = await operator.stat("folder")
         except NotFound:
             return
-        assert found.is_directory
+        assert metadata.is_directory
 
     @checks("opendal:S6")
     @needs("stat", "double_slash_keys")
@@ -101,8 +101,8 @@ class StatChecks(ConformanceSuite):
         """Keys with spaces, percent signs, umlauts reach the store as they are."""
         for key in SPECIAL_KEYS:
             await self.put_directly(key, content(7))
-            found = await operator.stat(key)
-            assert (found.path, found.size) == (key, 7)
+            metadata = await operator.stat(key)
+            assert (metadata.path, metadata.size) == (key, 7)
 
     @checks("opendal:S7")
     @needs("stat")

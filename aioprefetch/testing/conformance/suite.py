@@ -65,8 +65,8 @@ def needs(*names: str, without: Iterable[str] = ()) -> Callable[[F], F]:
     A name is a field of `Capability` or a key of `TRAITS`; anything else is a `ValueError`.
     """
     absent = tuple(without)
-    known = set(Capability.__dataclass_fields__) | set(TRAITS)
-    if unknown := (set(names) | set(absent)) - known:
+    known_names = set(Capability.__dataclass_fields__) | set(TRAITS)
+    if unknown := (set(names) | set(absent)) - known_names:
         raise ValueError(f"neither a capability nor a trait: {sorted(unknown)}")
 
     def mark(test: F) -> F:
@@ -111,7 +111,7 @@ class ConformanceSuite:
         owners: dict[str, type] = {}
         for base in cls.__bases__:
             for name in (name for name in dir(base) if name.startswith("test_")):
-                owner = next(one for one in base.__mro__ if name in vars(one))
+                owner = next(ancestor for ancestor in base.__mro__ if name in vars(ancestor))
                 if owners.setdefault(name, owner) is not owner:
                     raise TypeError(f"{name} is a test of {owner.__name__} and of {owners[name].__name__}")
 

@@ -51,9 +51,9 @@ class WriteChecks(ConformanceSuite):
         written = await operator.write("w/k", content(1000))
         assert_same_bytes(await self._stored("w/k"), content(1000))
         assert (written.path, written.size) == ("w/k", 1000)
-        found = await operator.stat("w/k")
-        assert found.size == 1000
-        assert written.etag in (None, found.etag)
+        metadata = await operator.stat("w/k")
+        assert metadata.size == 1000
+        assert written.etag in (None, metadata.etag)
 
     @checks("opendal:W2")
     @needs("write")
@@ -92,19 +92,19 @@ class WriteChecks(ConformanceSuite):
             cache_control="max-age=60",
         )
         await operator.accessor().write(request, b"x")
-        found = await operator.stat("typed")
-        assert found.content_type == "text/x-test"
-        assert found.content_disposition == 'attachment; filename="a.txt"'
-        assert found.content_encoding == "identity"
-        assert found.cache_control == "max-age=60"
+        metadata = await operator.stat("typed")
+        assert metadata.content_type == "text/x-test"
+        assert metadata.content_disposition == 'attachment; filename="a.txt"'
+        assert metadata.content_encoding == "identity"
+        assert metadata.cache_control == "max-age=60"
 
     @checks("opendal:W5")
     @needs("write", "write_user_metadata", "stat")
     async def test_write_user_metadata(self, operator: Operator) -> None:
         """Names of the user's own."""
         await operator.accessor().write(WriteRequest(path="meta", user_metadata={"origin": "here"}), b"x")
-        found = await operator.stat("meta")
-        assert {name.lower(): value for name, value in found.user_metadata.items()} == {"origin": "here"}
+        metadata = await operator.stat("meta")
+        assert {name.lower(): value for name, value in metadata.user_metadata.items()} == {"origin": "here"}
 
     @checks("opendal:W5")
     @needs("write", without=("write_user_metadata",))

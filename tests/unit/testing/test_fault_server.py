@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.faults import NO_HEAD
-from aioprefetch.testing.replies import etag_of
+from aioprefetch.testing.planned_response import etag_of
 
 DATA = bytes(range(256)) * 4
 OBJECTS = {"bucket/key": DATA, "bucket/empty": b"", "bucket/ü %?/x": b"odd"}

@@ -22,7 +22,7 @@ from aioprefetch.source.formats import (
 )
 from aioprefetch.source.formats.line_stream import line_ends
 from aioprefetch.source.formats.lines import LineEnds, Lines
-from aioprefetch.source.formats.records import Joined, Parse, line_starts, parse_joined
+from aioprefetch.source.formats.records import JoinedRecords, ParseLines, line_starts, parse_joined
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, infer_schema, list_files, plan_batch, read_items
 from aioprefetch.spark.options import OPTIONS, check_format
@@ -42,13 +42,13 @@ class PairsFormat(LineFormat):
     ) -> pa.Schema:
         return SCHEMA
 
-    def parser(self, want: Wanted, path: str) -> Parse:
+    def parser(self, want: Wanted, path: str) -> ParseLines:
         return partial(self._records, want, line_ends(want.options))
 
     def likeness(self, data: bytes, options: FormatOptions) -> bytes | None:
         return None if b"\r" in data else b""
 
-    def joined(self, texts: Sequence[bytes], want: Wanted) -> Joined | None:
+    def joined(self, texts: Sequence[bytes], want: Wanted) -> JoinedRecords | None:
         return parse_joined(texts, self.parser(want, ""))
 
     def _records(self, want: Wanted, ends: LineEnds, lines: Lines) -> FoundBatch:

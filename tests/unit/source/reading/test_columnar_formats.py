@@ -19,7 +19,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split, format_of
-from aioprefetch.source.formats.columnar import RowNumbers
+from aioprefetch.source.formats.columnar import RowCounter
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, read_items
 from aioprefetch.testing.conformance.ids import checks
@@ -234,7 +234,7 @@ def test_row_numbers_come_in_turn(pairs: list[tuple[int, int]], takes: list[int]
         ranges.append((position + gap, position + gap + length))
         position += gap + length
     wanted = [row for start, end in ranges for row in range(start, end)]
-    numbers = RowNumbers(ranges)
+    numbers = RowCounter(ranges)
     found = [row for count in takes for row in numbers.take(count).to_pylist()]
     assert found == wanted[: len(found)]
     assert len(found) == min(sum(takes), len(wanted))

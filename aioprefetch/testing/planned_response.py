@@ -20,7 +20,7 @@ RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class PlannedResponse:
     """A reply ready to be sent. `body` is what goes over the wire, before chunking; empty for HEAD.
 
     `lines` follow the headers as they stand.
@@ -43,7 +43,7 @@ def etag_of(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
-def plan_reply(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> Reply:
+def plan_response(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> PlannedResponse:
     """Answer a request from `objects`, with the head and body bent as `fault` says."""
     status, headers, body = _response(request, objects, fault)
     if fault.body is not None:
@@ -56,7 +56,7 @@ def plan_reply(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fa
     headers |= _framing(status, len(body), fault)
     _bend(headers, fault)
     bodiless = request.method == "HEAD" or status in {204, 304}
-    return Reply(status=status, headers=headers, body=b"" if bodiless else body, lines=fault.header_lines)
+    return PlannedResponse(status=status, headers=headers, body=b"" if bodiless else body, lines=fault.header_lines)
 
 
 def _response(
@@ -83,7 +83,7 @@ def _response(
     if_none_match = request.headers.get("if-none-match")
     if if_none_match is not None and _matches(if_none_match, etag):
         return 304, headers, b""
-    wanted = None if fault.ignore_range else _wanted(request, etag)
+    wanted = None if fault.ignore_range else _range_bounds(request, etag)
     if wanted is None:
         return 200, headers, data
     return _part(request, headers, data, wanted, fault)
@@ -104,7 +104,7 @@ def _part(
     return 206, headers, data[start:stop]
 
 
-def _wanted(request: ReceivedRequest, etag: str) -> tuple[str, str] | None:
+def _range_bounds(request: ReceivedRequest, etag: str) -> tuple[str, str] | None:
     """The two numbers of a single valid range, as text; None when everything is to be sent."""
     match = RANGE.fullmatch(request.range or "")
     if match is None or match[0] == "bytes=-":
