@@ -14,14 +14,14 @@ from aioprefetch.cli.demo import run_demo
 from aioprefetch.errors import Error
 
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # as shells report a process that SIGINT ended
-EXIT_BROKEN_PIPE = 141  # and SIGPIPE
+EXIT_INTERRUPTED = 130  # as shells report a process that was ended by SIGINT
+EXIT_BROKEN_PIPE = 141  # as shells report SIGPIPE
 
 ROW_GROUPS_MAX = 50
 
 Command = Callable[[argparse.Namespace, dict[str, Any]], int]
 
-# Options of `Operator.from_uri` that the command line has. Secrets are not among them: a command line is public.
+# The options of `Operator.from_uri` on the command line. Secrets are not among them: command lines are public.
 _STORE_OPTIONS = ("endpoint_url", "region", "profile", "anonymous", "addressing_style", "ca_bundle")
 
 
@@ -31,8 +31,7 @@ _URLS = {"ls": "such as s3://bucket/prefix/ or, with * ? [a-z] and **, 's3://buc
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: done; 1: the demo did not keep its promise, or there is nothing to list; 2: an error, with a message on standard
-    error.
+    0: success; 1: the demo failed, or the listing is empty; 2: an error, with a message on standard error.
     """
     arguments = _parser().parse_args(argv)
     values = {name: getattr(arguments, name, None) for name in _STORE_OPTIONS}
@@ -44,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"aioprefetch: {error}", file=sys.stderr)
         return EXIT_ERROR
     except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain when it flushes at exit.
+        # The reader of our output has closed it (`| head`). Python would fail when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
@@ -92,7 +91,7 @@ def _positive(text: str) -> int:
 def _version() -> str:
     try:
         return f"aioprefetch {version('aioprefetch')}"
-    except PackageNotFoundError:  # run from a source tree that was not installed
+    except PackageNotFoundError:  # run from a source tree that is not installed
         return "aioprefetch (not installed)"
 
 

@@ -37,7 +37,7 @@ def cat(url: str, options: Mapping[str, Any]) -> int:
 
 
 def ls(url: str, options: Mapping[str, Any], *, recursive: bool) -> int:
-    """Print a line for each entry: size, time, path. 1 where there is none. The path may be a pattern."""
+    """Print a line for each entry: size, time, path. The exit code is 1 without entries. The path may be a pattern."""
     root, path = _listed_place(url)
     prefix = path[: wildcard_at(path)]
     pattern = _pattern(path, recursive=recursive) if prefix != path else None
@@ -60,11 +60,11 @@ def ls(url: str, options: Mapping[str, Any], *, recursive: bool) -> int:
 
 
 def _listed_place(url: str) -> tuple[str, str]:
-    """The store to list, and the path or pattern in it."""
+    """The store to list, and the path and the pattern in it."""
     root, path = split_url(url, path_required=False)
     if not root.startswith("file://") or not has_wildcard(root):
         return root, path
-    # A pattern for directories, too: the last one before it is the root.
+    # Directories may be patterns too: the root is the last directory before the first pattern.
     root = root[: wildcard_at(root)].rpartition("/")[0]
     return (root if len(root) > len("file://") else "file:///"), url[len(root) + 1 :]
 

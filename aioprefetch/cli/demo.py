@@ -1,7 +1,7 @@
-"""``aioprefetch demo``: one Parquet file, read by pyarrow through a naive reader and through ours, and counted.
+"""``aioprefetch demo``: pyarrow reads a Parquet file through a naive reader and through ours, with request counts.
 
-Without a URL the file lies in an embedded S3 server, and the server does the counting. With a URL the file is the
-user's own, and the two clients count for themselves.
+Without a URL the file is in an embedded S3 server, which counts the requests. With a URL the file is the user's own,
+and the two clients count their requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KEY = "sample.parquet"
 NAIVE = "drops its buffer on seek"
 OURS = "aioprefetch"
 
-# The sample: doubles from noise do not compress, so each of the 600 column chunks has the same, known size.
+# The sample: random doubles do not compress, so each of the 600 column chunks has the same, known size.
 ROW_GROUPS = 50
 COLUMNS = 12
 ROWS_PER_GROUP = 148
@@ -41,7 +41,7 @@ ROWS_PER_GROUP = 148
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCount:
-    """The requests that a server received, and the bytes of bodies that it sent."""
+    """The number of requests to a server, and the bytes of its response bodies."""
 
     gets: int = 0
     heads: int = 0
@@ -51,7 +51,7 @@ class RequestCount:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of the file: what it cost, and the table it gave."""
+    """One reading of the file: its cost and its table."""
 
     count: RequestCount
     seconds: float
@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """The number of GETs of the naive reader for each of ours."""
+        """The number of GETs of the naive reader for each GET of ours."""
         return self.naive.count.gets / max(1, self.ours.count.gets)
 
 
@@ -109,7 +109,7 @@ def run_demo(url: str | None, options: Mapping[str, Any], *, row_groups_max: int
 
 @contextlib.contextmanager
 def demo_server(bucket: str) -> Iterator[CountingS3Server]:
-    """An S3 with one empty bucket on a free loopback port, for the time of the block."""
+    """An S3 server with one empty bucket on a free loopback port, which stops at the end of the block."""
     try:
         from aioprefetch.testing.s3_server import CountingS3Server
     except ImportError as error:
@@ -131,7 +131,7 @@ def take_count(server: CountingS3Server) -> RequestCount:
 
 
 def sample_parquet() -> bytes:
-    """A Parquet file of 50 row groups of 12 columns in about 800 KiB, the same bytes at every run."""
+    """A Parquet file of about 800 KiB with 50 row groups of 12 columns, identical in every run."""
     pa, pq = _pyarrow()
     noise = random.Random(12)
     rows = ROW_GROUPS * ROWS_PER_GROUP
@@ -172,7 +172,7 @@ def compare_embedded(display: Display) -> Comparison:
 
 
 def embedded_operator(server: CountingS3Server) -> Operator:
-    """An operator on the demo's server alone: it ignores variables, profiles and proxies of the environment."""
+    """An operator for the demo's server. It ignores the variables, profiles and proxies of the environment."""
     service = S3(
         bucket=BUCKET,
         endpoint_url=server.endpoint_url,
@@ -186,7 +186,7 @@ def embedded_operator(server: CountingS3Server) -> Operator:
 
 
 def compare_own(url: str, options: Mapping[str, Any], display: Display, row_groups_max: int) -> Comparison:
-    """Read an object of the user's own twice; each client counts its requests."""
+    """Read an object of the user twice. Each client counts its requests."""
     root, path = split_url(url)
     with BlockingOperator(Operator.from_uri(root, **options)) as operator:
         size = operator.stat(path).size or 0
@@ -205,7 +205,7 @@ def compare_own(url: str, options: Mapping[str, Any], display: Display, row_grou
 def read_naively(
     fetch: Callable[[int, int], bytes], size: int, display: Display, count: Callable[[], RequestCount], groups: int
 ) -> Reading:
-    """Read through the reader that drops its buffer."""
+    """Read through the reader that drops its buffer on seek."""
     with DropOnSeekReader(fetch, size) as file:
         return read_table(file, NAIVE, display, count, groups)
 
@@ -213,7 +213,7 @@ def read_naively(
 def read_table(
     file: DropOnSeekReader | SyncFile, title: str, display: Display, count: Callable[[], RequestCount], groups: int
 ) -> Reading:
-    """Let pyarrow read the first row groups, without the coalescing of its own."""
+    """Let pyarrow read the first row groups, without its own coalescing."""
     pa, pq = _pyarrow()
     began = time.perf_counter()
     try:
@@ -242,7 +242,7 @@ def client_count(operator: BlockingOperator, before: RequestCount | None = None)
 
 
 def describe(comparison: Comparison) -> dict[str, Any]:
-    """The result as JSON has it."""
+    """The result as a JSON object."""
     return {
         "url": comparison.url,
         "size": comparison.size,
@@ -255,7 +255,7 @@ def describe(comparison: Comparison) -> dict[str, Any]:
 
 
 def show(comparison: Comparison, display: Display) -> None:
-    """The result for people."""
+    """Print the result."""
     rows = [
         (
             title,

@@ -1,16 +1,16 @@
-"""What the project uses to test itself, shipped so that you can test what you build on it.
+"""The tools with which the project tests itself, for tests of what you build on it.
 
-* :class:`AccessorSuite`, :class:`ReaderSuite`: what every store must do, as test classes to subclass.
+* :class:`AccessorSuite`, :class:`ReaderSuite`: the contract of every store and reader, as test classes to subclass.
 * :func:`content`, :func:`assert_same_bytes`, :class:`ReaderModel`: an oracle that shares no code with the library.
-* :class:`FaultLayer`, :class:`Injection`: a layer that misbehaves on script.
+* :class:`FaultLayer`, :class:`Injection`: a layer that injects faults by plan.
 * :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
 * :class:`LoopLag`: finds callbacks that hold an event loop, by CPU time of its thread.
 * :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
 * :class:`RcloneS3Server`: `rclone serve s3` as a child process.
-* :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that misbehaves to the byte, on script.
+* :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that injects faults by script, to the byte.
 
-Nothing in aioprefetch imports this package. Names load on first use: moto alone takes a second to import. Everything
-is in the extra `testing`.
+No other package of aioprefetch imports this one. Names load on first use: moto alone takes a second to import. The
+extra `testing` installs the dependencies.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""`AccessorSuite`: does a store, with its layers, do what aioprefetch promises of every store?
+"""`AccessorSuite`: the checks that every store passes, with its layers.
 
     class TestMyStore(AccessorSuite):
         @pytest.fixture
@@ -10,8 +10,8 @@
         async def put_directly(self, path, data): ...
         async def get_directly(self, path): ...
 
-Tests are chosen by `operator.capability`; pin what is skipped with `skipped_tests`, so that a capability that gets
-lost fails and is not skipped silently.
+Tests run by `operator.capability`. Pin the skipped ones with `skipped_tests`, so that the loss of a capability fails a
+test instead of skipping it silently.
 """
 
 from aioprefetch.testing.conformance.conditions import ConditionChecks

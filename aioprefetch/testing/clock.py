@@ -1,7 +1,7 @@
 """A virtual clock for asyncio: hours of timeouts and back-off run in milliseconds, in a repeatable order.
 
-The loop here never sleeps. When nothing is ready it moves its clock to the next timer; when there is no next
-timer either, no task can ever wake up, and it raises :class:`Deadlock` instead of hanging the test run.
+The loop never sleeps. If nothing is ready it moves its clock to the next timer. Without a timer no task can ever wake
+up, and it raises :class:`Deadlock` instead of hanging the test run.
 
 With a seed, the order in which ready tasks take their next step is drawn from that seed, so races can be searched
 and replayed. Plain callbacks keep their order: ``call_soon`` is documented as first in, first out, and protocols
@@ -11,7 +11,7 @@ Limits. Threads live in real time, so virtual time would run away from them: the
 inline, and ``anyio.to_thread`` (own threads) ends in `Deadlock`. Real sockets are polled but not waited for. Use the
 memory service here, and the ordinary loop for the network and for files.
 
-Imports the standard library only.
+It imports only the standard library.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ SECONDS_MAX_DEFAULT = 7 * 24 * 3600.0
 
 
 class Deadlock(RuntimeError):
-    """No task can make progress: nothing is ready and no timer is armed, or virtual time ran past its limit."""
+    """No task can make progress: nothing is ready and no timer is armed, or virtual time exceeded its limit."""
 
 
 class VirtualSelector(selectors.BaseSelector):
-    """A selector that polls real file descriptors but spends waiting time on a callable.
+    """A selector that polls real file descriptors, and passes waiting time to a callable.
 
-    `idle` receives the timeout in seconds that the loop wanted to sleep, or None for "for ever".
+    `idle` receives the timeout in seconds that the loop wanted to sleep, or None for no limit.
     """
 
     def __init__(self, idle: Callable[[float | None], None]) -> None:
@@ -41,7 +41,7 @@ class VirtualSelector(selectors.BaseSelector):
         self._real = selectors.DefaultSelector()
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        """Watch a file object, as `selectors.BaseSelector` has it."""
+        """Watch a file object, as in `selectors.BaseSelector`."""
         return self._real.register(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
@@ -53,7 +53,7 @@ class VirtualSelector(selectors.BaseSelector):
         return self._real.modify(fileobj, events, data)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready now; if nothing is, let virtual time pass and return an empty list."""
+        """Return the ready events; if none is ready, let virtual time pass and return an empty list."""
         ready = self._real.select(0)
         if not ready and (timeout is None or timeout > 0):
             self._idle(timeout)
@@ -69,7 +69,7 @@ class VirtualSelector(selectors.BaseSelector):
 
 
 class VirtualClockLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock moves only when everything is waiting.
+    """An event loop whose clock moves only while all tasks wait.
 
     `seed` shuffles the order of ready task steps; None keeps asyncio's order. `seconds_max` bounds virtual time.
     """
@@ -85,7 +85,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return self._now_seconds
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """Run `func` inline, as an event of its own, so that results do not depend on threads."""
+        """Run `func` inline, as a separate event, so that results do not depend on threads."""
         future: asyncio.Future[T] = self.create_future()
         self.call_soon(_settle, future, func, args)
         return future
@@ -95,7 +95,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
             raise Deadlock(f"nothing is ready and no timer is armed at {self._now_seconds:g} s{self._waiting()}")
         self._now_seconds += timeout_seconds
         if self._now_seconds > self._seconds_max:
-            # Start over, so that the cancellation that follows still has a loop to run on.
+            # Reset the limit, so that the cancellation of tasks can still run on this loop.
             self._now_seconds, self._seconds_max = self._seconds_max, float("inf")
             raise Deadlock(f"virtual time passed its limit of {self._now_seconds:g} s{self._waiting()}")
 
@@ -104,7 +104,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return "".join(f"\n  {_where(task)}" for task in tasks)
 
     def _run_once(self) -> None:
-        # Private names of asyncio; tests/unit/testing/test_clock.py probes that they still do what we think.
+        # Private names of asyncio; tests/unit/testing/test_clock.py checks that they still behave this way.
         if self._random is not None:
             ready: Any = self._ready  # type: ignore[attr-defined]
             slots = [index for index, handle in enumerate(ready) if _is_task_step(handle)]
@@ -123,8 +123,8 @@ def run_virtual(
 ) -> T:
     """Run `coro_fn()` to its end on a fresh virtual loop and return its result.
 
-    The module-level random generator is seeded for the run and put back afterwards, so code that draws from it
-    repeats as well. Tasks that are still alive at the end are cancelled, as `asyncio.run` does.
+    The module-level random generator is seeded for the run and restored afterwards, so code that draws from it
+    repeats as well. Remaining tasks are cancelled, as by `asyncio.run`.
 
     Raises:
         Deadlock: no task can make progress, or `seconds_max` of virtual time went by.

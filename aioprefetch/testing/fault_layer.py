@@ -1,13 +1,13 @@
-"""A layer that misbehaves by plan, for tests of the layers around it and of readers.
+"""A layer that injects faults by plan, for tests of readers and of the layers around it.
 
-A plan is data: a tuple of :class:`Injection`, each with the calls that it concerns, the point within a call, and the
-fault at that point. It prints, compares and pickles, and a property test can draw and shrink it::
+A plan is a tuple of :class:`Injection`: each has the calls that it applies to, the point within a call, and the fault.
+A plan prints, compares and pickles, and a property test can draw and shrink it::
 
     plan = (Injection(operation="read", occurrence=0, at=65536, error=Unavailable),)
     op = ap.Operator.bare(ap.services.Memory("m")).layer(FaultLayer(plan)).layer(RetryLayer())
 
-Put it next to the service, inside of the layers that are tested. Unlike the memory service alone, every call lets other
-tasks run, and a body comes in small chunks, so that cancellations and races find points to hit.
+Put it next to the service, inside of the tested layers. Unlike the memory service alone, every call lets other tasks
+run, and a body arrives in small chunks, so that cancellations and races can occur at many points.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Point = Literal["call", "head", "reply"] | int
 class Injection:
     """One fault.
 
-    Which calls: ``operation`` and ``path`` (``None``: any); of the calls that fit, the one numbered ``occurrence`` from
-    0 (``None``: from the first on), and ``times`` of them (``None``: all later ones).
+    Calls: those of ``operation`` and ``path`` (``None``: any), from number ``occurrence`` on, counted from 0 (``None``:
+    from the first), and ``times`` of them (``None``: all later ones).
 
-    When: ``at="call"`` before anything was sent, ``"head"`` after the response's head (of a read), ``"reply"`` after a
-    control operation has taken effect, or an integer: after that number of bytes of the body.
+    Point: ``at="call"`` before the request is sent, ``"head"`` after the response's head (of a read), ``"reply"`` after
+    a control operation has taken effect, or an integer, after that number of bytes of the body.
 
-    What: a pause of ``delay_seconds``; then, with ``hang``, an endless wait; or ``error`` is raised, with
-    ``retry_after_seconds``; or, if ``truncate``, the body ends there as if it were whole.
+    Fault: a pause of ``delay_seconds``; then, with ``hang``, an endless wait; or ``error`` is raised, with
+    ``retry_after_seconds``; or, with ``truncate``, the body ends there as if it were complete.
 
-    The head of a read can be wrong by itself: ``etag``, ``total`` and ``last_modified`` replace what it says (``etag``
-    ``""`` removes it), ``size_delta_bytes`` and ``start_delta_bytes`` falsify what range it claims to hold.
+    The head of a read can be falsified: ``etag``, ``total`` and ``last_modified`` replace its values (an empty ``etag``
+    removes it), ``size_delta_bytes`` and ``start_delta_bytes`` change the stated range.
     """
 
     operation: str | None = None
@@ -65,7 +65,7 @@ class Injection:
     start_delta_bytes: int = 0
 
     def fits(self, request: Request) -> bool:
-        """Whether the injection counts the call."""
+        """Whether the injection applies to the call."""
         return self.operation in (None, request.operation) and self.path in (None, request.path)
 
     def falsify(self, head: ReadHead) -> ReadHead:
@@ -82,7 +82,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class FaultLayer(Layer):
-    """The recipe: a plan, and the size of the chunks of bodies. Each live layer counts its own calls."""
+    """The recipe of the layer: a plan, and the size of the chunks of bodies. Each live layer counts its own calls."""
 
     plan: tuple[Injection, ...] = ()
     chunk_bytes: int = 64 << 10
@@ -106,7 +106,7 @@ class FaultAccessor(WrappedAccessor):
         self._seen = [0] * len(layer.plan)
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        """A control operation."""
+        """Forward a control operation by the plan."""
         chosen = self._choose(request)
         self._count_in()
         try:
@@ -138,7 +138,7 @@ class FaultAccessor(WrappedAccessor):
             self.in_flight -= 1
 
     async def _deliver(self, body: memoryview, sink: Sink, request: ReadRequest, chosen: tuple[Injection, ...]) -> None:
-        """The body in small chunks, none of which goes beyond the next point of the plan."""
+        """Deliver the body in small chunks. No chunk crosses the next point of the plan."""
         points = sorted({injection.at for injection in chosen if isinstance(injection.at, int)}, reverse=True)
         position, is_truncated = 0, False
         while not sink.complete:
@@ -153,7 +153,7 @@ class FaultAccessor(WrappedAccessor):
             position += len(chunk)
 
     async def strike(self, chosen: tuple[Injection, ...], at: Point, request: Request) -> bool:
-        """Carry out the plan for this point of a call; ``True`` if the body is truncated here."""
+        """Inject the faults of this point of a call; ``True`` if the body is truncated here."""
         truncate = False
         for injection in chosen:
             if injection.at != at:
@@ -173,7 +173,7 @@ class FaultAccessor(WrappedAccessor):
         return truncate
 
     def _choose(self, request: Request) -> tuple[Injection, ...]:
-        """Count the call; returns its injections."""
+        """Count the call, and return its injections."""
         self.requests.append(request)
         chosen = []
         for index, injection in enumerate(self._layer.plan):

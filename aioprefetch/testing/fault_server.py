@@ -1,15 +1,15 @@
-"""An HTTP/1.1 server on loopback that misbehaves on script, to the byte.
+"""An HTTP/1.1 server on loopback that injects faults by script, to the byte.
 
-It serves objects from a dict with ETag, ranges, conditions and 416, and plays enough of S3 (path style, XML errors)
-for a real client's GET and HEAD. What SDK mocks cannot produce is its purpose: a body cut by FIN or RST after n
-bytes, a head that never comes, a Content-Range that lies.
+It serves objects from a dict with ETag, ranges, conditions and 416, and enough of S3 (path style, XML errors) for the
+GET and HEAD of a real client. It produces faults that SDK mocks cannot: a body cut by FIN or RST after n bytes, a
+head that never arrives, a wrong Content-Range.
 
     objects = {"bucket/key": b"..."}
     async with FaultServer(objects, [Rule(fault=Fault(reset_after_bytes=100), index=0)]) as server:
         ...  # a client against server.url
         server.assert_requests("GET", "GET")
 
-It belongs to the event loop it was entered in. Imports the standard library only.
+It belongs to the event loop that it was entered in, and imports only the standard library.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from aioprefetch.testing.planned_response import PlannedResponse, plan_response
 
 HEAD_BYTES_MAX = 64 << 10
 PIECE_BYTES = 64 << 10
-LINGER_RESET = struct.pack("ii", 1, 0)  # on, for 0 seconds: close() throws away what is unsent and sends RST
+LINGER_RESET = struct.pack("ii", 1, 0)  # on, for 0 seconds: close() drops unsent bytes and sends RST
 
 
 class _Cut(Exception):
-    """The reply ended before its end; the connection is of no more use."""
+    """The response was cut, and the connection cannot be reused."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Connection:
     is_replying: bool = False
 
     async def send(self, data: bytes) -> None:
-        """Hand bytes to the kernel; returns when none are left in this process (64 KiB may be, over TLS)."""
+        """Pass bytes to the kernel. Returns when none are left in this process (up to 64 KiB may be, over TLS)."""
         for start in range(0, len(data), PIECE_BYTES):
             self.writer.write(data[start : start + PIECE_BYTES])
             await self.writer.drain()
@@ -56,11 +56,11 @@ class _Connection:
 
 
 class FaultServer:
-    """Serves `objects` and gives each request the fault of the first rule in `script` that applies.
+    """Serves `objects`, and applies to each request the fault of the first matching rule in `script`.
 
-    `objects` maps the path without its first slash to the content; it may be changed while the server runs, which
-    changes the ETag too. `requests` is the log, oldest first; a request is in it before anything is sent. With
-    `tls`, a server's context, it speaks https.
+    `objects` maps paths without their first slash to contents. It may be changed while the server runs, which changes
+    ETags too. `requests` is the log, oldest first; a request is logged before its response is sent. `tls` is the
+    context of a server of https.
     """
 
     region = "us-east-1"
@@ -113,24 +113,24 @@ class FaultServer:
 
     @property
     def url(self) -> str:
-        """The address, without a slash at the end; also the endpoint for an S3 client (path style)."""
+        """The address, without a slash at the end. It is also the endpoint for an S3 client (path style)."""
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self.port}"
 
     endpoint_url = url
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of all bodies handed to the kernel."""
+        """The number of bytes of all bodies that were passed to the kernel."""
         return sum(self.body_bytes_sent.values())
 
     @property
     def connections(self) -> int:
-        """Connections that clients have opened so far. Over TLS one counts when its handshake has ended."""
+        """The number of connections that clients have opened. Over TLS a connection counts after its handshake."""
         return self._connections
 
     @property
     def connections_open(self) -> int:
-        """Connections that neither side has finished with."""
+        """The number of connections that are still open on either side."""
         return len(self._tasks)
 
     def add(self, *rules: Rule) -> None:
@@ -138,15 +138,15 @@ class FaultServer:
         self._rules += [(rule, [0]) for rule in rules]
 
     def behave(self) -> None:
-        """Forget the script: from now on nothing goes wrong."""
+        """Clear the script: later requests have no faults."""
         self._rules.clear()
 
     def release(self) -> None:
-        """Let the replies that hang go on, now and from now on."""
+        """Let hanging responses continue, current and later ones."""
         self._released.set()
 
     def count(self, method: str | None = None) -> int:
-        """Number of requests, of one method or of all."""
+        """The number of requests, of one method or of all methods."""
         return sum(method is None or request.method == method for request in self.requests)
 
     def assert_requests(self, *methods: str) -> None:
@@ -163,7 +163,7 @@ class FaultServer:
         """Wait until ``number`` requests have arrived in total.
 
         Raises:
-            TimeoutError: fewer came within `timeout_seconds`.
+            TimeoutError: fewer arrived within `timeout_seconds`.
         """
         async with asyncio.timeout(timeout_seconds), self._arrival:
             await self._arrival.wait_for(lambda: len(self.requests) >= number)
@@ -172,7 +172,7 @@ class FaultServer:
         """Wait until at most ``connections_max`` connections are open.
 
         Raises:
-            TimeoutError: a client still holds more after `timeout_seconds`.
+            TimeoutError: more are still open after `timeout_seconds`.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -182,10 +182,10 @@ class FaultServer:
             raise TimeoutError(f"{len(self._tasks)} connections are still open") from None
 
     async def wait_until_quiet(self, *, timeout_seconds: float = 5.0) -> None:
-        """Wait until no reply is on its way: every connection still open is one that is kept for a next request.
+        """Wait until no response is in flight: all open connections are idle.
 
         Raises:
-            TimeoutError: a client neither reads nor gives up a reply within `timeout_seconds`.
+            TimeoutError: a client neither reads nor drops a response within `timeout_seconds`.
         """
         async with asyncio.timeout(timeout_seconds):
             while any(connection.is_replying for connection in self._tasks.values()):
@@ -196,13 +196,13 @@ class FaultServer:
         task = asyncio.current_task()
         assert task is not None
         if self._server is None:
-            writer.transport.abort()  # accepted just before the server stopped
+            writer.transport.abort()  # it was accepted just before the server stopped
             return
         connection = _Connection(self._connections, reader, writer)
         self._connections += 1
         self._tasks[task] = connection
-        # drain() then means: the kernel has it. Under TLS a limit of 0 would pause the writing of what is all written,
-        # and stay paused; and it means that all is encrypted, of which the transport below keeps up to 64 KiB.
+        # With this limit drain() waits until the kernel has all bytes. Under TLS a limit of 0 would stay paused after
+        # all bytes are written; there drain() waits for encryption, and the transport below keeps up to 64 KiB.
         writer.transport.set_write_buffer_limits(*((0,) if self._tls is None else (1, 0)))
         try:
             while await self._serve_one(connection):
@@ -211,11 +211,11 @@ class FaultServer:
         except (_Cut, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         except asyncio.CancelledError:
-            writer.transport.abort()  # the server stops without a graceful end
+            writer.transport.abort()  # the server stops without a graceful close
         finally:
             writer.close()
-            # Cancelled here means that the server stops while this connection is ending by itself: all is done. A
-            # cancelled task would be reported by asyncio.streams (Python 3.11) as a failed callback.
+            # A cancellation here means that the server stops while this connection is closing anyway. asyncio.streams
+            # (Python 3.11) would report a cancelled task as a failed callback.
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
             del self._tasks[task]
@@ -280,7 +280,7 @@ class FaultServer:
         cut = fault.cut_after_bytes
         body = response.body if cut is None else response.body[:cut]
         piece_bytes = fault.drip_bytes or PIECE_BYTES
-        # The head travels with the first piece, as a real server would have it.
+        # The head is sent with the first piece, as by a real server.
         waiting = response.head()
         for start in range(0, len(body), piece_bytes):
             piece = body[start : start + piece_bytes]
@@ -293,7 +293,7 @@ class FaultServer:
         if cut is not None:
             await connection.send(waiting)
             await self._cut(connection, fault)
-            # A hang that was released goes on where it stopped.
+            # A released hang continues where it stopped.
             waiting, rest = b"", response.body[cut:]
             self.body_bytes_sent[request.index] += len(rest)
             await connection.send(b"%x\r\n%b\r\n" % (len(rest), rest) if fault.chunked and rest else rest)
@@ -308,7 +308,7 @@ class FaultServer:
         await self._hang(connection)
 
     async def _hang(self, connection: _Connection) -> None:
-        """Say nothing until `release`, or until the client hangs up."""
+        """Send nothing until `release`, or until the client hangs up."""
         released = asyncio.ensure_future(self._released.wait())
         gone = asyncio.ensure_future(connection.reader.read(1))
         try:

@@ -1,9 +1,9 @@
-"""What a :class:`FaultServer` is asked, and the ways in which it can misbehave, as data.
+"""The requests to a :class:`FaultServer`, and its faults, as data.
 
-A script is a sequence of rules; a rule says which requests it applies to, how often, and which fault they get.
-Everything is frozen, so a script prints, compares and can be drawn by a property test.
+A script is a sequence of rules. A rule has the requests that it applies to, how often it applies, and a fault. All
+classes are frozen, so a script prints, compares and can be drawn by a property test.
 
-Pure: no I/O, imports the standard library only.
+Pure: it does no I/O, and imports only the standard library.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 class ReceivedRequest:
     """One request as it arrived. Header names are lower case.
 
-    `index` counts from 0 over all connections, `connection_index` from 0 over the requests of its own.
+    `index` counts from 0 over all connections, `connection_index` over the requests of its connection.
     """
 
     index: int
@@ -27,7 +27,7 @@ class ReceivedRequest:
 
     @property
     def key(self) -> str:
-        """The decoded path without its first slash: the name of the object that is asked for."""
+        """The decoded path without its first slash, which is the key of the requested object."""
         return self.path[1:]
 
     @property
@@ -38,27 +38,27 @@ class ReceivedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One way to misbehave. Fields combine; the default is to behave.
+    """A fault of a response. Fields can be combined; the default is no fault.
 
     The head:
-        status: replaces the status; without `body` the reply then has an S3 error body of code `code` for >= 400.
-        headers: set on the reply; a value of None removes the header.
-        header_lines: added at the end as they stand, so that a header may come twice, or be none.
+        status: replaces the status; without `body` the response then has an S3 error body of code `code` for >= 400.
+        headers: set on the response; a value of None removes the header.
+        header_lines: added unchanged at the end, so that a header may be repeated or malformed.
         etag: sent instead of the right one. location: the target of a redirect (with a 3xx `status`).
         content_range: sent instead of the right one; `omit_content_range` sends none; `content_range_shift_bytes`
             moves the announced range while the body stays.
-        omit_content_length: the body ends where the connection does. chunked: the body has no announced length.
-        ignore_range: 200 with everything. ignore_if_match: answer although the ETag differs.
-        connection_close: say so, and close after the reply.
+        omit_content_length: the body ends with the connection. chunked: the body has no announced length.
+        ignore_range: 200 with the whole object. ignore_if_match: respond although the ETag differs.
+        connection_close: send this header, and close after the response.
     The body:
         body: replaces it. short_by_bytes: cut at the end, with a Content-Length that agrees with the cut.
         extra_body: bytes sent after the announced end. flip_byte_at: offset in the body of a byte to invert.
-        raw_body: sent as it stands after the head, however the head frames it. raw: instead of head and body.
+        raw_body: sent unchanged after the head, in any framing. raw: sent instead of head and body.
     The wire, where counts are bytes of the body:
         delay_head_seconds: pause before the head. hang_before_head: never send it (until `release`).
         hang_after_bytes, close_after_bytes (FIN), reset_after_bytes (RST): the fault after that many bytes.
         drop: close the connection before the head (FIN). reset_before_head: the same with RST.
-        close_after_reply: close it after the whole reply, without having said so.
+        close_after_reply: close it after the whole response, without announcing it.
         drip_bytes, drip_delay_seconds: send the body in pieces of ``drip_bytes`` with a pause after each.
     """
 
@@ -97,7 +97,7 @@ class Fault:
 
     @property
     def cut_after_bytes(self) -> int | None:
-        """After how many bytes of the body the reply stops, or None when it runs to its end."""
+        """The number of bytes of the body after which the response stops, or None if it is complete."""
         cuts = (self.hang_after_bytes, self.close_after_bytes, self.reset_after_bytes)
         return min((cut for cut in cuts if cut is not None), default=None)
 
@@ -108,7 +108,7 @@ NO_HEAD = Fault(status=405, code="MethodNotAllowed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Gives `fault` to the requests that satisfy every condition that is set, at most `times` times (None: always).
+    """Applies `fault` to requests that satisfy all conditions that are set, at most `times` times (None: always).
 
     `index` is the number of the request, from 0 over all connections; `matches` is any predicate.
     """
@@ -121,7 +121,7 @@ class Rule:
     times: int | None = 1
 
     def applies(self, request: ReceivedRequest) -> bool:
-        """Whether the conditions hold; `times` is the server's to count."""
+        """Whether the conditions hold. The server counts `times`."""
         return (
             self.index in (None, request.index)
             and self.method in (None, request.method)

@@ -1,9 +1,9 @@
-"""A WSGI server that keeps connections alive, answers without Nagle delays and stops without leaving anything behind.
+"""A WSGI server that keeps connections alive, responds without Nagle delays, and leaves no thread behind when it stops.
 
-werkzeug's own handler closes the connection after each reply and first waits 10 ms for stray input, and its threads
-outlive `shutdown()`; both would drown what the tests and benchmarks want to see.
+werkzeug's own handler waits 10 ms for stray input after each response and closes the connection, and its threads
+outlive `shutdown()`. Both would disturb tests and benchmarks.
 
-May import werkzeug and moto (extra `demo`).
+It may import werkzeug and moto (extra `demo`).
 """
 
 import contextlib
@@ -23,26 +23,26 @@ WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class KeepAliveHandler(MotoRequestHandler):
-    """Serves many requests on one connection; request and reply bodies are held in memory."""
+    """Serves many requests on one connection. Bodies of requests and responses are held in memory."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body leave at once; with Nagle a reply can cost 41 ms
-    wbufsize = -1  # head and body in one segment where they fit
+    disable_nagle_algorithm = True  # head and body are sent at once; with Nagle a response can take 41 ms
+    wbufsize = -1  # head and body in one segment if they fit
 
     def run_wsgi(self) -> None:
-        """Answer one request."""
+        """Serve one request."""
         if self.headers.get("Expect", "").strip().lower() == "100-continue":
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.wfile.flush()
         environ = self.make_environ()
-        # The body is read to its end before the application runs, so the next request line is where we look for it.
+        # The whole body is read before the application runs, so that the next request line follows.
         environ["wsgi.input"] = io.BytesIO(self._read_body())
         environ.pop("wsgi.input_terminated", None)
         status, headers, body = self._call(environ)
         self._reply(status, headers, body)
 
-    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - the name is werkzeug's
-        """Say nothing."""
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - a name of werkzeug
+        """Log nothing."""
 
     def _read_body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
@@ -61,7 +61,7 @@ class KeepAliveHandler(MotoRequestHandler):
                 body = b"".join(parts)
             finally:
                 getattr(parts, "close", lambda: None)()
-        except Exception as error:  # the thread must survive what the application raises
+        except Exception as error:  # the thread must survive errors of the application
             return "500 Internal Server Error", [("Content-Type", "text/plain")], repr(error).encode()
         status, headers = started[0]
         return status, headers, body
@@ -84,10 +84,10 @@ class KeepAliveHandler(MotoRequestHandler):
 class KeepAliveServer(ThreadedWSGIServer):
     """Serves a WSGI application on a free loopback port, one thread per connection, until `stop`.
 
-    `on_connection` is called for each connection, before anything is read from it.
+    `on_connection` is called for each connection before its first request is read.
     """
 
-    daemon_threads = True  # a test run that is killed must not hang on an idle connection
+    daemon_threads = True  # an interrupted test run must not hang on an idle connection
 
     def __init__(self, app: WSGIApp, *, name: str, on_connection: Callable[[], None] = lambda: None) -> None:
         super().__init__("127.0.0.1", 0, cast(Any, app), handler=KeepAliveHandler)
@@ -131,10 +131,10 @@ class KeepAliveServer(ThreadedWSGIServer):
         thread.start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is part of the game."""
+        """Ignore errors: clients of tests hang up."""
 
     def _accept(self) -> None:
-        # The poll interval is how long `shutdown` may take. The listening socket is closed on the way out.
+        # `shutdown` may take up to the poll interval. The listening socket is closed at the end.
         self.serve_forever(poll_interval=0.02)
 
     def _serve_connection(self, request: Any, client_address: Any) -> None:
@@ -146,5 +146,5 @@ class KeepAliveServer(ThreadedWSGIServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # its thread may have closed it in the meantime
+    with contextlib.suppress(OSError):  # its thread may have closed it
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,9 @@
-"""How long callbacks hold an event loop, in CPU time of the loop's thread, and whose code it was.
+"""Measures how long callbacks hold an event loop, in CPU time of the loop's thread, and finds the code that did.
 
-A loop that decodes, parses or imports runs nothing else: no timeout fires, no other task runs. Tools that look
-for blocking calls do not see this, since the thread is busy. CPU time is measured, not wall time, so that a busy
-machine does not change the result. Left out are collections of garbage, which belong to the process, and time in the
-kernel, which grows with the load of the machine where memory is given out or taken back.
+While a loop decodes, parses or imports, no timeout fires and no other task runs. Tools that look for blocking calls do
+not see this, since the thread is busy. CPU time is measured instead of wall time, so that a busy machine does not
+change the result. Garbage collections, which belong to the process, do not count, nor does time in the kernel, which
+grows with the load of the machine when memory is allocated or freed.
 """
 
 import asyncio
@@ -26,30 +26,30 @@ from weakref import WeakValueDictionary
 SAMPLE_SECONDS = 0.005
 STACK_FRAMES_MAX = 25
 OWN_PACKAGE = Path(__file__).resolve().parents[1]
-# Frames of these files say nothing about who asked for the work: the interpreter, the standard library, dependencies.
+# Frames of these files do not identify the caller: the interpreter, the standard library, dependencies.
 _PASSED_OVER = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-# What serves tests or a command has a loop, or a process, of its own; loading a room on first use is the caller's.
+# Code for tests or commands has its own loop or process; loading a package at first use belongs to the caller.
 _NOT_OURS = tuple(str(OWN_PACKAGE / name) for name in ("testing", "cli", "__init__.py"))
 
-# File, line and function of frames, outermost first.
+# The file, line and function of frames, outermost first.
 Stack = tuple[tuple[str, int, str], ...]
 _AWAITED = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLoop:
-    """One callback that held its loop for too long.
+    """A callback that held its loop for too long.
 
     Attributes:
-        cpu_seconds: CPU time of the thread in one call of the watched package, and in what that called.
-        stack: File, line and function of where the thread was when most of that time had gone, outermost first.
+        cpu_seconds: CPU time of the thread in one call of the watched package, nested calls included.
+        stack: The frames of the thread when most of that time had passed, outermost first.
     """
 
     cpu_seconds: float
     stack: Stack
 
     def __str__(self) -> str:
-        """The figures on one line and the stack below it."""
+        """The figures on one line, and the stack below it."""
         frames = (traceback.FrameSummary(*frame) for frame in self.stack)
         stack = "".join(traceback.StackSummary.from_list(list(frames)).format())
         return f"{self.cpu_seconds * 1000:.0f} ms of CPU without a turn of the loop\n{stack}"
@@ -101,9 +101,9 @@ class _Running:
             return HeldLoop(self._worst.cpu_seconds - left_out, self._worst.stack)
 
     def look(self, package: str, quiet_seconds: float) -> None:
-        """See what runs, once the callback has used ``quiet_seconds``.
+        """Look at the running code, once the callback has used ``quiet_seconds``.
 
-        Not before: a frame that is looked at lives longer, with all that its variables hold.
+        Not earlier, since a frame that is looked at lives longer, with all its variables.
         """
         with self._lock:
             if not self.is_running:
@@ -129,7 +129,7 @@ class _Running:
         self._longest_seconds = max(self._longest_seconds, spent)
 
     def collect(self, phase: str) -> None:
-        """The thread collects garbage, or has done so."""
+        """Record the start or the end of a garbage collection."""
         now = time.clock_gettime(self._clock)
         if phase == "start":
             self._collecting_since = now
@@ -138,12 +138,15 @@ class _Running:
 
 
 def kernel_seconds() -> float:
-    """CPU time that the kernel has used for this thread."""
+    """The CPU time of this thread in the kernel, in seconds."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_stime if sys.platform == "linux" else 0.0
 
 
 def stack_of(frame: FrameType | None) -> Stack:
-    """File, line and function of the innermost frames, outermost first. Reads no source, which would cost memory."""
+    """The file, line and function of the innermost frames, outermost first.
+
+    It reads no source, which would take memory.
+    """
     frames: list[tuple[str, int, str]] = []
     while frame is not None and len(frames) < STACK_FRAMES_MAX:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
@@ -152,14 +155,14 @@ def stack_of(frame: FrameType | None) -> Stack:
 
 
 def entered(frame: FrameType | None, package: str) -> FrameType | None:
-    """The call by which the package holds the loop, if it does: it was awaited by other code or called by the loop.
+    """The call by which the package holds the loop, or None: one that other code awaited or the loop called.
 
-    A plain function of the package that other code calls on a loop is the responsibility of that caller.
+    A plain function of the package is the responsibility of the code that calls it on a loop.
     """
     call: FrameType | None = None
     while frame is not None:
         path = frame.f_code.co_filename
-        if path == __file__:  # the loop called
+        if path == __file__:  # called by the loop
             break
         if path.startswith(package) and not path.startswith(_NOT_OURS):
             call = frame
@@ -170,14 +173,14 @@ def entered(frame: FrameType | None, package: str) -> FrameType | None:
 
 
 class LoopLag:
-    """Watches the event loops of this process while it is entered. asyncio's own loops only, not uvloop's.
+    """Watches the event loops of asyncio in this process while it is entered, but not those of uvloop.
 
     A thread looks every 5 ms whether a callback takes long, and then at what it does; a callback costs a read of a
     clock more.
 
     Args:
-        limit_seconds: CPU seconds that one call may take without a turn of the loop.
-        package: Folder of the package whose code counts, with whatever it calls. By default this one.
+        limit_seconds: Maximum CPU seconds of a call without a turn of the loop.
+        package: Folder of the package whose calls count. By default this package.
     """
 
     def __init__(self, limit_seconds: float = 0.05, package: Path = OWN_PACKAGE) -> None:
@@ -197,7 +200,7 @@ class LoopLag:
         def measured(self: asyncio.Handle) -> None:
             lag._measure(self, run)
 
-        asyncio.Handle._run = measured  # type: ignore[method-assign]  # each callback passes here
+        asyncio.Handle._run = measured  # type: ignore[method-assign]  # runs each callback
         gc.callbacks.append(self._collect)
         self._thread.start()
         return self
@@ -209,7 +212,7 @@ class LoopLag:
         self._thread.join()
 
     def take(self) -> list[HeldLoop]:
-        """What held a loop since the last call."""
+        """The callbacks that held a loop since the last call."""
         held, self.held = self.held, []
         return held
 

@@ -1,7 +1,7 @@
-"""What a reader must answer, found without any code of the library: content by a rule, and a model on `io.BytesIO`.
+"""The expected results of a reader, without any code of the library: content by a rule, and a model on `io.BytesIO`.
 
-The byte at an offset depends on the offset and a version alone, and eight bytes in a row occur practically once, so
-a misplaced byte tells where it came from. Imports the standard library only.
+The byte at an offset depends only on the offset and a version, and eight adjacent bytes occur practically once, so the
+origin of a misplaced byte can be found. It imports only the standard library.
 """
 
 import io
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 PAGE_BYTES = 1 << 16
-# The length of the excerpt by which the origin of a wrong byte is searched; a shorter one would match by chance.
+# The length of the excerpt that is searched for. A shorter one would match by chance.
 WITNESS_BYTES = 8
 VERSIONS_SEARCHED = 3
 
@@ -30,15 +30,15 @@ def pattern(start: int, end: int, *, version: int = 0) -> bytes:
 
 
 def content(size: int, *, version: int = 0) -> bytes:
-    """An object of `size` bytes; another version has other bytes everywhere."""
+    """An object of `size` bytes. Every byte differs between versions."""
     return pattern(0, size, version=version)
 
 
 def first_difference(actual: bytes | memoryview, expected: bytes | memoryview) -> int | None:
-    """The position of the first byte that differs or is missing on one side, None when both are the same."""
+    """The position of the first byte that differs or is missing on one side, None if both are equal."""
     shorter = min(len(actual), len(expected))
     low, high = 0, shorter
-    while low < high:  # bisection on slices: comparing in C is much faster than byte by byte
+    while low < high:  # bisection on slices: comparing in C is much faster than in Python
         middle = (low + high + 1) // 2
         if actual[low:middle] == expected[low:middle]:
             low = middle
@@ -48,7 +48,7 @@ def first_difference(actual: bytes | memoryview, expected: bytes | memoryview) -
 
 
 def origin_of(witness: bytes, *, search_bytes: int = 1 << 20) -> str:
-    """Where in the rule a run of bytes stands, in words."""
+    """The position of some bytes in the content by rule, in words."""
     for version in range(VERSIONS_SEARCHED):
         at = content(search_bytes, version=version).find(witness)
         if at >= 0:
@@ -59,9 +59,9 @@ def origin_of(witness: bytes, *, search_bytes: int = 1 << 20) -> str:
 def assert_same_bytes(
     actual: bytes | bytearray | memoryview, expected: bytes | memoryview, *, offset: int = 0, what: str = "read"
 ) -> None:
-    """Fail with the first wrong offset and the origin of the byte found there.
+    """Fail unless both are equal, with the first wrong offset and the origin of the byte there.
 
-    `offset` is where the bytes should lie in the object, for the message.
+    `offset` is the position of the bytes in the object, for the message.
     """
     received = memoryview(actual).cast("B") if not isinstance(actual, bytes) else actual
     if received == expected:
@@ -78,9 +78,9 @@ def assert_same_bytes(
 
 
 class ReaderModel:
-    """A reader over bytes in memory, as POSIX has it: short at the end, empty beyond, no position below zero.
+    """A model of a reader, over bytes in memory: short at the end, empty beyond it, without negative positions.
 
-    Every method raises what the reader must raise (`ValueError`, `EOFError`) and then leaves the position alone.
+    Every method raises the errors of the reader (`ValueError`, `EOFError`), and then keeps the position.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class ReaderModel:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """The size of the object in bytes."""
         return len(self.data)
 
     def tell(self) -> int:
@@ -97,28 +97,31 @@ class ReaderModel:
         return self._file.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position; beyond the end is allowed. `BytesIO` clamps a relative seek at zero, a reader refuses."""
+        """Move the position, which may exceed the end.
+
+        A relative seek below zero is refused (`BytesIO` stops at zero).
+        """
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.tell(), io.SEEK_END: len(self.data)}[whence]
         if base + offset < 0:
             raise ValueError(f"position {base + offset} is negative")
         return self._file.seek(base + offset)
 
     def read(self, size: int = -1) -> bytes:
-        """Bytes from the position on."""
+        """Read from the position on."""
         return self._file.read(size)
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """As `read`, into a buffer."""
+        """Read from the position on into a buffer."""
         return self._file.readinto(buffer)
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Bytes from `offset` on; the position stays."""
+        """Read from `offset` on, without moving the position."""
         if offset < 0 or size < 0:
             raise ValueError("offset and size must not be negative")
         return self.data[offset : offset + size]
 
     def read_exactly_at(self, offset: int, size: int) -> bytes:
-        """As `read_at`, and never short."""
+        """Read from `offset` on. `EOFError` if fewer bytes are left."""
         data = self.read_at(offset, size)
         if len(data) < size:
             raise EOFError(f"[{offset}, {offset + size}) leaves the object of {self.size} bytes")

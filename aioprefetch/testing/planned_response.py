@@ -1,7 +1,7 @@
-"""The response that a :class:`FaultServer` plans for a request: HTTP ranges and conditions, bent by a fault.
+"""The response of a :class:`FaultServer` to a request: HTTP ranges and conditions, changed by a fault.
 
-Pure: bytes in, bytes out; no sockets. The rules of HTTP are written down here a second time on purpose: the server
-that checks the library shares no code with it.
+Pure: it uses no sockets. The rules of HTTP are implemented a second time on purpose: the server that checks the library
+shares no code with it.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedResponse:
-    """A reply ready to be sent. `body` is what goes over the wire, before chunking; empty for HEAD.
+    """A response to be sent. `body` is sent as it is except for chunking; it is empty for HEAD.
 
-    `lines` follow the headers as they stand.
+    `lines` are sent unchanged after the headers.
     """
 
     status: int
@@ -39,12 +39,12 @@ class PlannedResponse:
 
 
 def etag_of(data: bytes) -> str:
-    """The ETag of an object, quoted: its MD5, as S3 has it for a simple put."""
+    """The quoted ETag of an object: its MD5, as in S3 for a simple PUT."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 def plan_response(request: ReceivedRequest, objects: Mapping[str, bytes], fault: Fault) -> PlannedResponse:
-    """Answer a request from `objects`, with the head and body bent as `fault` says."""
+    """The response to a request for one of `objects`, with head and body changed by `fault`."""
     status, headers, body = _response(request, objects, fault)
     if fault.body is not None:
         body = fault.body
@@ -105,12 +105,12 @@ def _part(
 
 
 def _range_bounds(request: ReceivedRequest, etag: str) -> tuple[str, str] | None:
-    """The two numbers of a single valid range, as text; None when everything is to be sent."""
+    """The two numbers of a single valid range, as text; None for the whole object."""
     match = RANGE.fullmatch(request.range or "")
     if match is None or match[0] == "bytes=-":
         return None
     if match[1] and match[2] and int(match[2]) < int(match[1]):
-        return None  # invalid, so HTTP says to ignore it; S3 does
+        return None  # HTTP ignores an invalid range, and so does S3
     if request.headers.get("if-range", etag) != etag:
         return None
     return match[1], match[2]

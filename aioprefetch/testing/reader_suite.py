@@ -1,6 +1,6 @@
-"""`ReaderSuite`: does a `RangeReader` over a store, with its layers, keep the contract of a reader?
+"""`ReaderSuite`: the checks that every `RangeReader` passes, over a store with its layers.
 
-The hooks are those of `AccessorSuite`; one mixin with the hooks serves both.
+The hooks are those of `AccessorSuite`, so that one mixin with the hooks can serve both.
 """
 
 from aioprefetch.testing.conformance.reader_lifecycle import LifecycleChecks

@@ -1,10 +1,10 @@
-"""An S3 that runs in this process and counts what it is asked: moto behind a keep-alive WSGI server.
+"""An S3 server in this process that records requests: moto behind a keep-alive WSGI server.
 
-Where moto differs from S3 (measured, moto 5.2.5), so that a service is not fitted to its quirks:
+Where moto differs from S3 (measured, moto 5.2.5):
 
 * 416 carries no `Content-Range: bytes */N`; the size is in the XML body as ActualObjectSize.
 * A suffix range of an empty object is 200 with no bytes (S3: 416); `bytes=0-9` of it is 416.
-* `bytes=5-4`, several ranges and nonsense are answered 200 with the whole object, as S3 does for the first.
+* `bytes=5-4`, several ranges and nonsense are 200 with the whole object, as on S3 for the first.
 * `If-Match: *` is 412 even for an object that exists. An unquoted ETag matches.
 * HEAD with a false If-Match is 412 with the object's Content-Length; HEAD of a missing key is 404 text/html, no code.
 * `PartNumber` in a GET is ignored: 200 with the whole object. CopySourceIfMatch is ignored: 200.
@@ -14,14 +14,14 @@ Where moto differs from S3 (measured, moto 5.2.5), so that a service is not fitt
 * x-amzn-requestid instead of x-amz-request-id. A GET costs about 1.9 ms of CPU in this process.
 * A quiet DeleteObjects reports the deleted keys all the same.
 
-As S3 has it: 206 with Content-Range, a range that crosses the end is cut, a suffix longer than the object is the whole
-of it with 206, 412 comes before 416, 304 has an ETag, 404 for a key is NoSuchKey and for a bucket NoSuchBucket,
+As in S3: 206 with Content-Range, a range that crosses the end is cut, a suffix longer than the object is the whole
+object with 206, 412 comes before 416, 304 has an ETag, 404 for a key is NoSuchKey and for a bucket NoSuchBucket,
 multipart ETags end in -N, pages of list-objects-v2 with tokens, delimiter and start-after, keys with space + % # ?
 // unicode and 1024 bytes, keys that start or end with a slash.
 
 moto keeps its state per process: two servers in one process see the same buckets.
 
-The demo reads from it, and `aioprefetch.testing` offers it to tests. May import moto (extra `demo`).
+The demo uses it too. It may import moto (extra `demo`).
 """
 
 import contextlib
@@ -41,10 +41,10 @@ from aioprefetch.testing.keep_alive_server import KeepAliveServer, WSGIApp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """One request that the server answered.
+    """One request to the server.
 
-    `target` is the request target as it came over the wire; `path` and `query` are its parts, the path decoded.
-    `body_bytes` counts the body of the reply as handed to the socket; zero for HEAD.
+    `target` is the request target as sent; `path` (decoded) and `query` are its parts.
+    `body_bytes` is the size of the response's body as passed to the socket, zero for HEAD.
     """
 
     method: str
@@ -60,7 +60,7 @@ class RecordedRequest:
 class CountingS3Server:
     """moto's S3 on a free loopback port, with a record of each request.
 
-    Any access key and secret are accepted, and requests without a signature too. Use as a context manager, or call
+    Any access key and secret are accepted, and unsigned requests too. Use it as a context manager, or call
     `start` and `stop`. Safe to use from any thread.
     """
 
@@ -91,41 +91,41 @@ class CountingS3Server:
 
     @property
     def endpoint_url(self) -> str:
-        """The address to give to a client."""
+        """The address for clients."""
         if self._server is None:
             raise RuntimeError("the server is not running")
         return self._server.url
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """A copy of the record, oldest first. A request is in it before its reply leaves."""
+        """A copy of the record, oldest first. A request is recorded before its response is sent."""
         with self._lock:
             return list(self._recorded)
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of reply bodies since the last `reset`."""
+        """The number of bytes of response bodies since the last `reset`."""
         return sum(request.body_bytes for request in self.requests)
 
     @property
     def connections(self) -> int:
-        """Connections that clients have opened since the last `reset`. One is counted before its first request is."""
+        """The number of connections opened since the last `reset`, each counted before its first request."""
         with self._lock:
             return self._connections
 
     def count(self, method: str | None = None) -> int:
-        """Number of requests since the last `reset`, of one method or of all."""
+        """The number of requests since the last `reset`, of one method or of all methods."""
         return sum(method is None or request.method == method for request in self.requests)
 
     def reset(self) -> None:
-        """Forget the recorded requests and the connections they came on. Buckets and objects stay."""
+        """Forget the recorded requests and connections. Buckets and objects stay."""
         with self._lock:
             self._recorded.clear()
             self._connections = 0
 
     def create_bucket(self, name: str) -> None:
-        """Make a bucket; leaves no trace in the record."""
-        # moto checks the scope of a signature but not the signature, so an invalid one is enough.
+        """Create a bucket, without recording the request."""
+        # moto checks the scope of a signature but not the signature, so an invalid one suffices.
         scope = f"{self.access_key_id}/20260101/{self.region}/s3/aws4_request"
         signature = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=none"
         host = self.endpoint_url.removeprefix("http://")
@@ -153,7 +153,7 @@ class CountingS3Server:
         return self
 
     def stop(self) -> None:
-        """Stop serving. The last server of the process to stop drops all buckets. Does nothing when stopped."""
+        """Stop serving. The last server of the process to stop drops all buckets. May be repeated."""
         if self._server is None:
             return
         server, self._server = self._server, None
@@ -183,7 +183,7 @@ class CountingS3Server:
         return recording
 
     def _record(self, environ: dict[str, Any], status: int, body: bytes) -> None:
-        # WSGI carries the target as latin-1 text; the path comes from it since PATH_INFO loses what was escaped.
+        # WSGI passes the target as latin-1 text. The path is decoded from it, since PATH_INFO loses escapes.
         target = environ["RAW_URI"].encode("latin-1").decode("utf-8", "replace")
         path, _, query = target.partition("?")
         method = environ["REQUEST_METHOD"]

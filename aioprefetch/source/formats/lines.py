@@ -45,7 +45,7 @@ class LineEnds:
         self._overlaps = separator is not None and overlaps_itself(separator)
 
     def first(self, data: bytes, at: int, *, is_last: bool) -> int | None:
-        """The position after the first line end in ``data`` that begins at or after ``at``; ``None`` if not known yet."""
+        """The position after the first line end in ``data`` that begins at or after ``at``; ``None`` if unknown."""
         if self.separator is not None:
             position = data.find(self.separator, max(0, at))
             return None if position < 0 else position + self.reach
@@ -164,7 +164,7 @@ class LineCutter:
         return self._end is not None and self._position + self._size + more >= self._end
 
     def _push_edge(self, piece: bytes, *, is_last: bool) -> Lines | None:
-        """Lines at the begin or the end of the range, searched in all held bytes: these are few unless lines are long."""
+        """Lines at the begin or the end of the range, searched in all held bytes (few unless lines are long)."""
         data = b"".join((*self._parts, piece))
         if self._skipping:
             first = self._line_start(data, self._start, is_last=is_last)

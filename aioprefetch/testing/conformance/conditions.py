@@ -25,7 +25,7 @@ class ConditionChecks(ConformanceSuite):
     @checks("opendal:R13")
     @needs("read_if_match")
     async def test_condition_if_match(self, operator: Operator) -> None:
-        """The right ETag gives the data, a wrong one `ConditionNotMatch`, also for a range."""
+        """The right ETag returns the data, a wrong one raises `ConditionNotMatch`, for ranges too."""
         await self.put_directly("k", content(100))
         etag = await self._etag(operator, "k")
         assert_same_bytes(await operator.read("k", if_match=etag), content(100))
@@ -39,7 +39,7 @@ class ConditionChecks(ConformanceSuite):
     @checks("opendal:R13")
     @needs("read_if_match", "replaces_at_once")
     async def test_condition_if_match_after_a_change(self, operator: Operator) -> None:
-        """The ETag of what was there before does not match any more."""
+        """The ETag of the replaced object no longer matches."""
         await self.put_directly("k", content(100))
         etag = await self._etag(operator, "k")
         await self.put_directly("k", content(100, version=1))
@@ -49,7 +49,7 @@ class ConditionChecks(ConformanceSuite):
     @checks("opendal:R14")
     @needs("read_if_none_match")
     async def test_condition_if_none_match(self, operator: Operator) -> None:
-        """The other way round: unchanged is `ConditionNotMatch`, another ETag gives the data."""
+        """An unchanged object raises `ConditionNotMatch`, another ETag returns the data."""
         await self.put_directly("k", content(100))
         accessor = operator.accessor()
         etag = await self._etag(operator, "k")
@@ -62,7 +62,7 @@ class ConditionChecks(ConformanceSuite):
     @checks("opendal:R13")
     @needs("read_if_match")
     async def test_condition_a_reader_meets_a_wrong_etag_at_its_first_read(self, operator: Operator) -> None:
-        """Opening does no I/O, so it cannot fail; the first read does, and the reader says which ETag it wanted."""
+        """Opening does no I/O and cannot fail; the first read fails, with the expected ETag in its error."""
         await self.put_directly("k", content(100))
         async with operator.reader("k", etag="another") as reader:
             with pytest.raises(OSError) as caught:  # noqa: PT011  ObjectChanged or ConditionNotMatch
@@ -73,7 +73,7 @@ class ConditionChecks(ConformanceSuite):
     @checks("opendal:R18")
     @needs("read_version", "stat", "keeps_versions")
     async def test_condition_version(self, operator: Operator) -> None:
-        """An older version stays readable by its id; a version that never was is `NotFound`."""
+        """An older version can be read by its id; an unknown version is `NotFound`."""
         await self.put_directly("k", content(100))
         first = (await operator.stat("k")).version
         await self.put_directly("k", content(100, version=1))

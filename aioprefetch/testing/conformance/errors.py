@@ -1,4 +1,4 @@
-"""Conformance of errors: each says what failed, pickles whole, and tells no secret."""
+"""Conformance of errors: they name the operation, pickle with all fields, and contain no secret."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ async def _read_from(operator: Operator, path: str) -> bytes:
         return await reader.read_exactly_at(5, 100)
 
 
-# Each fails on every service: with what the name says, or as Unsupported.
+# Calls that fail on every service: with the named error, or as Unsupported.
 FAILURES: dict[str, Callable[[Operator], Awaitable[object]]] = {
     "read of nothing": lambda operator: operator.read("no/such"),
     "read beyond the end": lambda operator: operator.read("ten", offset=10, size=1),
@@ -43,7 +43,7 @@ FAILURES: dict[str, Callable[[Operator], Awaitable[object]]] = {
 
 
 class ErrorChecks(ConformanceSuite):
-    """Tests of every error that a store can be made to raise. `secrets` must appear in none of them."""
+    """Tests of the errors of a store. `secrets` must not appear in any of them."""
 
     secrets: tuple[str, ...] = ()
 
@@ -58,7 +58,7 @@ class ErrorChecks(ConformanceSuite):
 
     @checks("opendal:E1")
     async def test_error_says_operation_and_path(self, operator: Operator) -> None:
-        """Wherever in the stack an error was born, it has both, and its text says them."""
+        """Every error has operation and path, in its fields and in its text."""
         for name, error in (await self._failures(operator)).items():
             assert error.operation, name
             assert error.path, name
@@ -68,7 +68,7 @@ class ErrorChecks(ConformanceSuite):
 
     @checks("opendal:E1")
     async def test_error_of_the_store_says_the_service(self, operator: Operator) -> None:
-        """An error that came from the store names it."""
+        """An error of the store names the service."""
         with pytest.raises(NotFound) as caught:
             await operator.read("no/such")
         assert caught.value.context["service"] == operator.info.location
@@ -85,7 +85,7 @@ class ErrorChecks(ConformanceSuite):
 
     @checks("opendal:E6")
     async def test_error_tells_no_secret(self, operator: Operator) -> None:
-        """Neither text, repr nor pickle holds a credential or a signature; nor do those of the causes."""
+        """Text, repr and pickle contain neither credentials nor signatures, in the causes of an error too."""
         for name, first in (await self._failures(operator)).items():
             error: BaseException | None = first
             chain: list[BaseException] = []
@@ -101,7 +101,7 @@ class ErrorChecks(ConformanceSuite):
 
     @checks("opendal:E6")
     async def test_error_operator_tells_no_secret(self, operator: Operator) -> None:
-        """Nor does the repr of the operator or of what it says of itself."""
+        """The reprs of the operator, its capability and its info contain no secret."""
         shown = f"{operator!r} {operator.info!r} {operator.capability!r} {operator.statistics!r}"
         for secret in self.secrets:
             assert secret not in shown

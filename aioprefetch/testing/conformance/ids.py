@@ -1,9 +1,8 @@
-"""The lines of the conformance lists, which test checks which line, and which lines do not apply here.
+"""The lines of the conformance lists, the tests that check them, and the lines that do not apply.
 
-`opendal:R9` is a line of the list drawn from OpenDAL's behaviour tests, `s3a:P09` one of the list drawn from Hadoop's
-contract tests for S3A streams, `reliability:D06` a fault that block files must survive, `reliability:S35` a fault at
-the wire, `source:L5` a line of the design that the file source implements. docs/reference/conformance.md explains
-the lists.
+`opendal:R9` is from the list of OpenDAL's behaviour tests, `s3a:P09` from that of Hadoop's contract tests for S3A
+streams, `reliability:D06` a fault that block files must survive, `reliability:S35` a fault at the wire, `source:L5`
+a line of the design of the file source. docs/reference/conformance.md explains the lists.
 """
 
 from collections.abc import Callable
@@ -46,7 +45,7 @@ CHECKED: dict[str, set[str]] = {}
 
 
 def checks(*ids: str) -> Callable[[F], F]:
-    """Mark a test as the check of these lines. `ValueError` for a line that does not exist or does not apply."""
+    """Mark a test as the check of these lines. `ValueError` for an unknown line or one that does not apply."""
     unknown = [line_id for line_id in ids if line_id not in ALL_IDS]
     excused = [line_id for line_id in ids if line_id in NOT_APPLICABLE]
     if unknown or excused:

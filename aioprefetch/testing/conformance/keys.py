@@ -1,4 +1,4 @@
-"""Keys that break clients which quote, unquote or normalise a path once too often or once too little."""
+"""Keys that break clients which quote, unquote or normalise paths wrongly."""
 
 SPECIAL_KEYS = (
     "with space and\u00a0another",

@@ -39,14 +39,14 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L2", "opendal:L8")
     @needs("list")
     async def test_list_is_one_level_deep_and_leaves_the_directory_out(self, operator: Operator) -> None:
-        """What lies deeper is folded; the directory that is listed is not an entry of itself."""
+        """Deeper entries are folded into directories; the listed directory is not an entry of itself."""
         await self._plant()
         assert sorted(await self._list(operator, "dir/")) == ["dir/a", "dir/b", "dir/sub/"]
 
     @checks("opendal:L3")
     @needs("list")
     async def test_list_directory_without_slash_is_a_prefix(self, operator: Operator) -> None:
-        """What begins with the text is folded at the next slash."""
+        """Keys that begin with the prefix are folded at the next slash."""
         await self._plant()
         assert sorted(await self._list(operator, "dir/su")) == ["dir/sub/"]
         assert sorted(await self._list(operator, "dir")) == ["dir/", "dir2/"]
@@ -54,7 +54,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L4")
     @needs("list")
     async def test_list_prefix_that_is_a_file(self, operator: Operator) -> None:
-        """It is found itself."""
+        """The file is listed."""
         await self._plant()
         listed = await self._list(operator, "dir/a")
         assert {path: entry.size for path, entry in listed.items()} == {"dir/a": 1}
@@ -63,7 +63,7 @@ class ListChecks(ConformanceSuite):
     @needs("list")
     @pytest.mark.parametrize("recursive", [False, True])
     async def test_list_more_than_one_page(self, operator: Operator, recursive: bool) -> None:
-        """Pages of three, each entry once, in order, none lost at a border."""
+        """Over pages of three, each entry is listed once and in order."""
         names = [f"many/{number:02}" for number in range(10)]
         for name in names:
             await self.put_directly(name, b"x")
@@ -81,7 +81,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L6")
     @needs("list")
     async def test_list_what_does_not_exist_is_empty(self, operator: Operator) -> None:
-        """No error: a prefix under which nothing lies is an empty one."""
+        """A prefix without entries is an empty listing, not an error."""
         assert await self._list(operator, "no/such/") == {}
         assert await self._list(operator, "no-such") == {}
         assert await self._list(operator, "no/such/", recursive=True) == {}
@@ -89,7 +89,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L7", "opendal:L2")
     @needs("list", "create_dir")
     async def test_list_empty_directory(self, operator: Operator) -> None:
-        """It has no entries, not even itself."""
+        """An empty directory has no entries, not even itself."""
         await operator.create_dir("hollow/")
         assert await self._list(operator, "hollow/") == {}
         assert await self._list(operator, "hollow/", recursive=True) == {}
@@ -97,7 +97,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L8")
     @needs("list", "list_recursive")
     async def test_list_recursive(self, operator: Operator) -> None:
-        """Every file below, with its size."""
+        """Every file at any depth is listed with its size."""
         await self._plant()
         listed = await self._list(operator, "dir/", recursive=True)
         files = {path: entry.size for path, entry in listed.items() if not entry.is_directory}
@@ -106,7 +106,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L9", "opendal:L12")
     @needs("list", "list_recursive")
     async def test_list_root_recursive(self, operator: Operator) -> None:
-        """The root may be written as nothing; paths are relative to it."""
+        """The root may be written as the empty path; paths are relative to it."""
         await self._plant()
         listed = await self._list(operator, "", recursive=True)
         assert {path: entry.size for path, entry in listed.items() if not entry.is_directory} == TREE
@@ -114,14 +114,14 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L8")
     @needs("list")
     async def test_list_root(self, operator: Operator) -> None:
-        """One level of the root."""
+        """A listing of the root is one level deep."""
         await self._plant()
         assert sorted(await self._list(operator, "")) == ["dir/", "dir2/", "top"]
 
     @checks("opendal:L10")
     @needs("list", "list_start_after")
     async def test_list_start_after_is_exclusive(self, operator: Operator) -> None:
-        """What comes after the name, not the name."""
+        """The listing starts after the name, without the name itself."""
         for number in range(5):
             await self.put_directly(f"s/{number}", b"x")
         assert sorted(await self._list(operator, "s/", start_after="s/2")) == ["s/3", "s/4"]
@@ -131,7 +131,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L1")
     @needs("list")
     async def test_list_left_early(self, operator: Operator) -> None:
-        """It is an object with `aclose`, leaves nothing behind, and the next one starts at the beginning."""
+        """A listing has `aclose`, leaves no request behind, and the next listing starts at the beginning."""
         await self._plant()
         async with operator.list("", recursive=False) as entries:
             async for _ in entries:
@@ -145,7 +145,7 @@ class ListChecks(ConformanceSuite):
     @checks("opendal:L8")
     @needs("list", "list_recursive")
     async def test_list_glob(self, operator: Operator) -> None:
-        """A pattern chooses among the paths."""
+        """A pattern selects paths."""
         await self._plant()
         listed = await self._list(operator, "dir/", recursive=True, glob="dir/**/[cd]")
         assert sorted(path for path, entry in listed.items() if not entry.is_directory) == [

@@ -1,4 +1,4 @@
-"""Conformance of paths: kept as given, never out of the root."""
+"""Conformance of paths: they are kept as given, and never leave the root."""
 
 from collections.abc import Awaitable, Callable
 
@@ -29,12 +29,12 @@ CALLS: dict[str, Callable[[Operator, str], Awaitable[object]]] = {
 
 
 class PathChecks(ConformanceSuite):
-    """Tests of what becomes of a path."""
+    """Tests of the handling of paths."""
 
     @checks("opendal:P3")
     @pytest.mark.parametrize("name", CALLS)
     async def test_path_dot_segments_are_refused(self, operator: Operator, name: str) -> None:
-        """`.` and `..` have another meaning to every proxy and file system, so no call sends them."""
+        """`.` and `..` are interpreted by proxies and file systems, so no call sends them."""
         log = RecordingLayer()
         watched = operator.layer(log)
         for path in ESCAPING_PATHS:
@@ -45,7 +45,7 @@ class PathChecks(ConformanceSuite):
 
     @checks("opendal:P3", "opendal:P1")
     async def test_path_dots_inside_a_name_are_nothing_special(self, operator: Operator) -> None:
-        """`..a`, `a..`, `...` are names."""
+        """`..a`, `a..` and `...` are ordinary names."""
         for key in ("..a", "a..", "...", "a/..b/c", ".hidden"):
             await self.put_directly(key, content(9))
             assert await operator.read(key) == content(9)
@@ -53,7 +53,7 @@ class PathChecks(ConformanceSuite):
     @checks("opendal:P2")
     @needs("list")
     async def test_path_is_relative_to_the_root(self, operator: Operator) -> None:
-        """The root is added on the way in and taken off on the way out."""
+        """The root is added to paths that are sent and removed from paths that are returned."""
         await self.put_directly("dir/k", content(9))
         assert await operator.read("dir/k") == content(9)
         assert [entry.path async for entry in operator.list("dir/")] == ["dir/k"]
@@ -64,7 +64,7 @@ class PathChecks(ConformanceSuite):
 
     @checks("opendal:P1")
     async def test_path_case_and_unicode_forms_are_kept(self, operator: Operator) -> None:
-        """No case folding and no normalisation: these are two keys."""
+        """Case and Unicode forms are kept: the keys are different."""
         composed, decomposed = "caf\u00e9", "cafe\u0301"
         await self.put_directly(composed, content(5))
         await self.put_directly(decomposed, content(6))
@@ -73,7 +73,7 @@ class PathChecks(ConformanceSuite):
 
     @checks("opendal:P1")
     async def test_path_long_key(self, operator: Operator) -> None:
-        """1,024 bytes, the most that S3 allows, in segments that a file system can hold."""
+        """A key of 1,024 bytes, the maximum of S3, in segments that a file system accepts."""
         room = 1024 - len(operator.info.root.strip("/")) - bool(operator.info.root.strip("/"))
         key = "/".join(["n" * 127] * 8)[: room - 1] + "k"
         await self.put_directly(key, content(11))
@@ -81,7 +81,7 @@ class PathChecks(ConformanceSuite):
 
     @checks("opendal:P3")
     async def test_path_that_is_no_text(self, operator: Operator) -> None:
-        """A wrong type, an embedded zero and half a surrogate pair are typed errors."""
+        """A wrong type, an embedded zero and an unpaired surrogate are typed errors."""
         for path in (None, 5, b"bytes"):
             with pytest.raises(TypeError):
                 await operator.read(path)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Layers that watch, hold back or fail what a reader asks of its stack, so that tests need no timing."""
+"""Layers that record, hold back or fail the requests of a reader, so that tests need no timing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class RecordingLayer(Layer):
-    """Writes down every request that passes, in `requests`."""
+    """Records every request in `requests`."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -26,7 +26,7 @@ class RecordingLayer(Layer):
 
     @property
     def reads(self) -> list[ReadRequest]:
-        """The reads among the requests."""
+        """The recorded read requests."""
         return [request for request in self.requests if isinstance(request, ReadRequest)]
 
 
@@ -41,9 +41,9 @@ class _Recording(WrappedAccessor):
 
 
 class GateLayer(Layer):
-    """Holds reads back while it is closed. `arrived` counts those that came, `cancelled` those that went away.
+    """Holds reads back while it is closed. `arrived` counts the reads, `cancelled` the cancelled ones.
 
-    `holds` chooses the reads it concerns; all of them by default.
+    `holds` selects the reads to hold, by default all.
     """
 
     def __init__(self, holds: Callable[[ReadRequest], bool] = lambda request: True) -> None:
@@ -58,21 +58,21 @@ class GateLayer(Layer):
         return _Gate(inner, self)
 
     def open(self) -> None:
-        """Let all reads through, those that wait and later ones."""
+        """Let all reads pass, waiting and later ones."""
         self._open.set()
 
     async def wait_for_arrivals(self, number: int) -> None:
-        """Wait until ``number`` reads have come in total."""
+        """Wait until ``number`` reads have arrived in total."""
         async with asyncio.timeout(30), self._change:
             await self._change.wait_for(lambda: self.arrived >= number)
 
     async def wait_for_cancellations(self, number: int) -> None:
-        """Wait until ``number`` of the reads that are held back were cancelled."""
+        """Wait until ``number`` of the held reads were cancelled."""
         async with asyncio.timeout(30), self._change:
             await self._change.wait_for(lambda: self.cancelled >= number)
 
     async def pass_through(self) -> None:
-        """Called for each read that it concerns."""
+        """Called for each held read; returns when it may pass."""
         self.arrived += 1
         await self._tell()
         try:
@@ -99,7 +99,7 @@ class _Gate(WrappedAccessor):
 
 
 class FailingLayer(Layer):
-    """Answers the reads that `fails` chooses with the error that `error` makes; `failed` counts them."""
+    """Fails the reads that `fails` selects, with the error that `error` returns. `failed` counts them."""
 
     def __init__(self, error: Callable[[ReadRequest], Error], fails: Callable[[ReadRequest], bool]) -> None:
         self.error = error

@@ -22,7 +22,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R1")
     async def test_read_full_read(self, operator: Operator) -> None:
-        """All bytes, as `bytes`."""
+        """A read returns all bytes, as `bytes`."""
         await self.put_directly("k", content(SIZE))
         data = await operator.read("k")
         assert type(data) is bytes
@@ -30,7 +30,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R2")
     async def test_read_random_ranges(self, operator: Operator) -> None:
-        """Any range inside the object."""
+        """Random ranges within the object are right."""
         await self.put_directly("k", content(SIZE))
         chance = random.Random(2)
         for _ in range(20):
@@ -41,7 +41,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R2")
     async def test_read_open_ended_range(self, operator: Operator) -> None:
-        """From an offset to the end."""
+        """A range without a size goes to the end."""
         await self.put_directly("k", content(SIZE))
         for start in (0, 1, 5000, SIZE - 1):
             assert_same_bytes(await operator.read("k", offset=start), content(SIZE)[start:], offset=start)
@@ -49,14 +49,14 @@ class ReadChecks(ConformanceSuite):
     @checks("opendal:R3", "opendal:R4")
     @needs("read_suffix")
     async def test_read_suffix(self, operator: Operator) -> None:
-        """The last bytes; more than there are gives all of them."""
+        """A suffix is the last bytes, or the whole object if it is shorter."""
         await self.put_directly("k", content(SIZE))
         for suffix in (1, 100, SIZE - 1, SIZE, SIZE + 1, 10 * SIZE):
             assert_same_bytes(await operator.read("k", suffix=suffix), content(SIZE)[-suffix:])
 
     @checks("opendal:R5", "opendal:R7")
     async def test_read_empty_ranges_cost_no_request(self, operator: Operator) -> None:
-        """Nothing is asked for, so nothing is sent."""
+        """An empty range sends no request."""
         await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
         watched = operator.layer(log)
@@ -71,7 +71,7 @@ class ReadChecks(ConformanceSuite):
     @checks("opendal:R6")
     @needs("read_suffix")
     async def test_read_suffixes_at_once(self, operator: Operator) -> None:
-        """Several suffixes at the same time are each complete and in order."""
+        """Concurrent suffix reads are complete."""
         await self.put_directly("k", content(SIZE))
         suffixes = (1, 777, SIZE, SIZE + 5)
         bodies = await asyncio.gather(*(operator.read("k", suffix=suffix) for suffix in suffixes))
@@ -80,7 +80,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R8")
     async def test_read_empty_object(self, operator: Operator) -> None:
-        """Every range of an empty object is empty: it has no end to be beyond."""
+        """Every range of an empty object is empty, even beyond its end."""
         await self.put_directly("empty", b"")
         assert await operator.read("empty") == b""
         assert await operator.read("empty", offset=0, size=1) == b""
@@ -89,7 +89,7 @@ class ReadChecks(ConformanceSuite):
     @checks("opendal:R8")
     @needs("read_suffix")
     async def test_read_suffix_of_an_empty_object(self, operator: Operator) -> None:
-        """A suffix too, although stores answer 416."""
+        """A suffix of an empty object is empty, although stores respond with 416."""
         await self.put_directly("empty", b"")
         assert await operator.read("empty", suffix=10) == b""
 
@@ -105,7 +105,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R10")
     async def test_read_range_that_crosses_the_end_gives_what_is_there(self, operator: Operator) -> None:
-        """As a slice does."""
+        """A range across the end is cut there, as a slice is."""
         await self.put_directly("k", content(SIZE))
         assert_same_bytes(await operator.read("k", offset=SIZE - 10, size=100), content(SIZE)[-10:])
         assert_same_bytes(await operator.read("k", offset=0, size=SIZE + 1), content(SIZE))
@@ -156,7 +156,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R20")
     async def test_read_directory_is_refused_before_any_request(self, operator: Operator) -> None:
-        """A path with a slash at its end is no object."""
+        """A path with a slash at its end is not an object."""
         log = RecordingLayer()
         watched = operator.layer(log)
         for path in ("folder/", "/", ""):
@@ -166,7 +166,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R21")
     async def test_read_special_keys(self, operator: Operator) -> None:
-        """Each reaches the store as it is."""
+        """Special keys reach the store unchanged."""
         for key in SPECIAL_KEYS:
             await self.put_directly(key, content(100))
             assert_same_bytes(await operator.read(key, offset=10, size=50), content(100)[10:60], what=key)
@@ -174,7 +174,7 @@ class ReadChecks(ConformanceSuite):
     @checks("opendal:R21", "opendal:P1")
     @needs("double_slash_keys")
     async def test_read_keys_with_several_slashes(self, operator: Operator) -> None:
-        """Empty segments are part of the key."""
+        """Empty segments are kept as part of the key."""
         for key in DOUBLE_SLASH_KEYS:
             await self.put_directly(key, content(100))
             assert_same_bytes(await operator.read(key), content(100), what=key)
@@ -182,7 +182,7 @@ class ReadChecks(ConformanceSuite):
     @checks("opendal:R17")
     @needs(without=("read_version",))
     async def test_read_version_is_refused_where_there_are_none(self, operator: Operator) -> None:
-        """Reading the newest instead would be a wrong response, so it is `Unsupported`, before any request."""
+        """A store without versions raises `Unsupported` before any request, instead of reading the newest object."""
         await self.put_directly("k", content(10))
         with self.counting(operator) as spent:
             with pytest.raises(Unsupported):
@@ -193,7 +193,7 @@ class ReadChecks(ConformanceSuite):
 
     @checks("opendal:R28")
     async def test_read_view_and_read_into(self, operator: Operator) -> None:
-        """A view is read-only and has the same bytes; `read_into` fills the buffer as far as the object goes."""
+        """A view is read-only and has the bytes of `read`; `read_into` fills the buffer up to the end of the object."""
         await self.put_directly("k", content(SIZE))
         view = await operator.view("k", offset=100, size=50)
         assert isinstance(view, memoryview)

@@ -20,7 +20,7 @@ class ReadRangesChecks(ConformanceSuite):
     """Tests of `Operator.read_ranges` and `view_ranges`."""
 
     async def _compare(self, operator: Operator, ranges: list[tuple[int, int]], **options: int) -> int:
-        """Read the ranges, compare each with the model, and return how many reads passed into the stack."""
+        """Read the ranges, compare each with the model, and return the number of reads that reached the stack."""
         log = RecordingLayer()
         parts = await operator.layer(log).read_ranges("k", ranges, **options)  # type: ignore[arg-type]
         expected = ReaderModel(content(SIZE)).read_ranges(ranges)
@@ -32,7 +32,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("opendal:R25", "s3a:V03", "s3a:V04", "s3a:V05")
     async def test_ranges_unsorted_duplicate_overlapping_adjacent_empty(self, operator: Operator) -> None:
-        """Results come in the order given, whatever the order on the wire."""
+        """Results have the order of the ranges, in any order of responses."""
         await self.put_directly("k", content(SIZE))
         ranges = [(900, 1000), (0, 100), (900, 1000), (50, 150), (100, 200), (7, 7), (59_999, SIZE), (SIZE, SIZE)]
         await self._compare(operator, ranges)
@@ -41,20 +41,20 @@ class ReadRangesChecks(ConformanceSuite):
     @checks("opendal:R25")
     @pytest.mark.parametrize(("gap_bytes", "requests"), [(0, 2), (99, 2), (100, 1), (101, 1)])
     async def test_ranges_gap_at_the_threshold(self, operator: Operator, gap_bytes: int, requests: int) -> None:
-        """A gap of just the allowed size is read through, one byte more is not."""
+        """A gap of the maximum size is read through, a gap of one byte more is not."""
         await self.put_directly("k", content(SIZE))
         assert await self._compare(operator, [(1000, 2000), (2100, 3000)], gap_bytes=gap_bytes) == requests
 
     @checks("opendal:R25", "s3a:V01")
     async def test_ranges_adjacent_ranges_are_one_request(self, operator: Operator) -> None:
-        """Ten neighbours of a hundred bytes."""
+        """Ten adjacent ranges of a hundred bytes are one request."""
         await self.put_directly("k", content(SIZE))
         ranges = [(5000 + 100 * number, 5100 + 100 * number) for number in range(10)]
         assert await self._compare(operator, ranges, gap_bytes=0) == 1
 
     @checks("opendal:R25")
     async def test_ranges_request_size_limit(self, operator: Operator) -> None:
-        """Merging stops at the largest request allowed; a single larger range is served all the same."""
+        """Merged requests do not exceed the maximum size; a larger single range is served anyway."""
         await self.put_directly("k", content(SIZE))
         ranges = [(1000 * number, 1000 * number + 1000) for number in range(10)]
         assert await self._compare(operator, ranges, gap_bytes=0, request_bytes_max=5000) == 2
@@ -62,7 +62,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("s3a:V22")
     async def test_ranges_oracle_of_merging(self, operator: Operator) -> None:
-        """Five ranges, three requests, the gaps 1948 and 3996 read through."""
+        """Five ranges are three requests, which read through gaps of 1948 and 3996 bytes."""
         await self.put_directly("k", content(SIZE))
         starts = [(2 * KIB - 101, 100), (8 * KIB, 100), (10 * KIB, 100), (14 * KIB, 100), (40 * KIB, 1024)]
         ranges = [(start, start + size) for start, size in starts]
@@ -74,7 +74,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("s3a:V23")
     async def test_ranges_oracle_of_adjacent_merging(self, operator: Operator) -> None:
-        """Two neighbours, read twice: two requests, nothing discarded."""
+        """Two adjacent ranges, read twice, are two requests without discarded bytes."""
         await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
         watched = operator.layer(log)
@@ -85,13 +85,13 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("s3a:V24")
     async def test_ranges_oracle_of_gaps_near_the_threshold(self, operator: Operator) -> None:
-        """A gap of 4001 at a threshold of 4096: only the data is asserted."""
+        """A gap of 4001 bytes at a threshold of 4096: only the data is asserted."""
         await self.put_directly("k", content(SIZE))
         await self._compare(operator, [(0, 100), (4101, 4201), (16_101, 16_201)], gap_bytes=4 * KIB)
 
     @checks("opendal:R25", "s3a:V21")
     async def test_ranges_random_ranges(self, operator: Operator) -> None:
-        """Sub-slices of merged requests at offsets other than zero."""
+        """Parts of merged requests are right at any offset."""
         await self.put_directly("k", content(SIZE))
         chance = random.Random(25)
         for gap_bytes in (0, 1, 500, 10_000):
@@ -101,7 +101,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("s3a:V08", "s3a:V13")
     async def test_ranges_nothing_costs_nothing(self, operator: Operator) -> None:
-        """No ranges, and ranges without bytes."""
+        """No ranges, and empty ranges, send no request."""
         log = RecordingLayer()
         watched = operator.layer(log)
         assert await watched.read_ranges("k", []) == []
@@ -110,7 +110,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("opendal:R12", "s3a:V06", "s3a:V07", "s3a:V09")
     async def test_invalid_ranges(self, operator: Operator) -> None:
-        """Reversed and negative ones, None, single numbers: refused before any request."""
+        """Reversed and negative ranges, None and single numbers are refused before any request."""
         log = RecordingLayer()
         watched = operator.layer(log)
         for wrong in ([(10, 5)], [(-1, 5)], [(0, 5), (-10, -5)]):
@@ -127,7 +127,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("s3a:V10", "s3a:V12")
     async def test_ranges_past_the_end(self, operator: Operator) -> None:
-        """One byte too many is an `EOFError`, never a short part."""
+        """One byte beyond the end is an `EOFError`, never a short part."""
         await self.put_directly("k", content(SIZE))
         for ranges in ([(0, SIZE + 1)], [(SIZE, SIZE + 1)], [(0, 10), (SIZE - 5, SIZE + 5)], [(5 * SIZE, 6 * SIZE)]):
             with pytest.raises(EOFError) as caught:
@@ -136,7 +136,7 @@ class ReadRangesChecks(ConformanceSuite):
 
     @checks("s3a:V02")
     async def test_ranges_views(self, operator: Operator) -> None:
-        """`view_ranges` gives the same bytes as read-only memory."""
+        """`view_ranges` returns the bytes as read-only memory."""
         await self.put_directly("k", content(SIZE))
         ranges = [(10, 20), (5, 15), (40_000, 50_000)]
         for (start, end), view in zip(ranges, await operator.view_ranges("k", ranges), strict=True):

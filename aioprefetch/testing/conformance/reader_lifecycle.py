@@ -1,4 +1,4 @@
-"""Conformance of a reader's life: closing, cancelling, unbuffering, changed objects, streams."""
+"""Conformance of a reader's lifecycle: closing, cancelling, unbuffering, changed objects, streams."""
 
 import asyncio
 import contextlib
@@ -18,11 +18,11 @@ BLOCK = 8 * KIB
 
 
 class LifecycleChecks(ConformanceSuite):
-    """Tests of opening, closing and what lies between."""
+    """Tests of the lifecycle of a `RangeReader`."""
 
     @checks("s3a:C01", "s3a:C02", "s3a:C03", "s3a:C04", "s3a:C05", "s3a:C06")
     async def test_closed_reader(self, operator: Operator) -> None:
-        """Every call is `Closed` (a `ValueError`), closing again is nothing, `tell` is a value or `Closed`."""
+        """Every call raises `Closed` (a `ValueError`), `tell` may return a position; closing again has no effect."""
         await self.put_directly("k", content(SIZE))
         reader = operator.reader("k", block_bytes=BLOCK)
         async with reader:
@@ -55,7 +55,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("s3a:C07")
     async def test_closing_one_reader_leaves_another_alone(self, operator: Operator) -> None:
-        """Two readers of one object share bytes, but neither cursor nor life."""
+        """Two readers of one object share bytes, but not the cursor or the lifecycle."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as first:
             async with operator.reader("k", block_bytes=BLOCK) as second:
@@ -67,7 +67,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("s3a:C07")
     async def test_clone_has_a_cursor_of_its_own(self, operator: Operator) -> None:
-        """And reads the same version."""
+        """A clone reads the same version at its own position."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as first:
             await first.read(100)
@@ -79,7 +79,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("s3a:C08", "opendal:R34")
     async def test_closing_while_a_fetch_is_held_back(self, operator: Operator) -> None:
-        """It returns without waiting for the store, the read fails with `Closed`, the request is broken off."""
+        """Closing does not wait for the store; the pending read fails with `Closed`, and its request is cancelled."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer()
         reader = operator.layer(gate).reader("k", block_bytes=BLOCK)
@@ -93,7 +93,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("s3a:C09")
     async def test_statistics_survive_closing(self, operator: Operator) -> None:
-        """What was read can be asked afterwards."""
+        """The statistics can be read after closing."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             await reader.read(1000)
@@ -104,12 +104,12 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("s3a:C10")
     async def test_unbuffer(self, operator: Operator) -> None:
-        """Memory is given back, the position stays, the next read works; on a closed reader it does nothing."""
+        """Memory is released, the position is kept, and the next read works; a closed reader ignores it."""
         await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
         async with operator.layer(log).reader("k", block_bytes=BLOCK) as reader:
             await reader.read(100)
-            await reader.read_at(0, BLOCK)  # so that the block is complete, and no request still under way
+            await reader.read_at(0, BLOCK)  # completes the block, so that no request is in flight
             before = len(log.reads)
             await reader.unbuffer()
             assert reader.tell() == 100
@@ -119,7 +119,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("opendal:R33")
     async def test_cancelled_read_keeps_the_cursor(self, operator: Operator) -> None:
-        """The position is where it was, and the next read is right."""
+        """A cancelled read does not move the position, and the next read is right."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset >= BLOCK)
         async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
@@ -136,7 +136,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("opendal:R33")
     async def test_cancelled_waiter_leaves_its_companion_intact(self, operator: Operator) -> None:
-        """Two tasks wait for one block; one goes, the other gets its bytes of the same request."""
+        """Two tasks wait for one block; one is cancelled, the other gets its bytes from the same request."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer()
         async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
@@ -154,7 +154,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R32", "opendal:R13")
     @needs("replaces_at_once")
     async def test_overwritten_object(self, operator: Operator) -> None:
-        """After the first response the version is pinned: another one is `ObjectChanged`, and `reopen` reads it."""
+        """The first response pins the version: a new version raises `ObjectChanged`, and `reopen` reads it."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             assert_same_bytes(await reader.read_at(0, 10), content(10))
@@ -171,7 +171,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("opendal:R32")
     async def test_overwritten_object_is_never_mixed(self, operator: Operator) -> None:
-        """Wherever old bytes can still be had, a reader goes on with them; a new reader gets the new ones alone."""
+        """A reader returns bytes of the old version alone, a new reader those of the new version alone."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             await reader.read_at(0, 10)
@@ -188,7 +188,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R32")
     @needs("replaces_at_once", "delete")
     async def test_deleted_object(self, operator: Operator) -> None:
-        """An object that went after its version was pinned is `ObjectChanged`, or not found; never short."""
+        """A read of a deleted object raises `ObjectChanged` or `NotFound`, and is never short."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read_at(0, 10)
@@ -198,7 +198,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("opendal:R34")
     async def test_reader_opened_in_one_task_and_closed_in_another(self, operator: Operator) -> None:
-        """No task group or cancel scope belongs to the opener."""
+        """A reader can be opened in one task and closed in another."""
         await self.put_directly("k", content(SIZE))
 
         async def open_it() -> object:
@@ -213,7 +213,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R22")
     @pytest.mark.parametrize("chunk_bytes", [1, 3, 1999, 2000, 2001])
     async def test_stream_is_the_object(self, operator: Operator, chunk_bytes: int) -> None:
-        """Chunks of any size, in order, all of them full but the last."""
+        """The chunks are the object in order; all except the last are full."""
         await self.put_directly("k", content(2000))
         async with operator.reader("k", block_bytes=512) as reader:
             chunks = [chunk async for chunk in reader.stream(chunk_bytes=chunk_bytes)]
@@ -223,7 +223,7 @@ class LifecycleChecks(ConformanceSuite):
 
     @checks("opendal:R22")
     async def test_stream_left_early(self, operator: Operator) -> None:
-        """The reader goes on after the last chunk that was given out."""
+        """The reader continues after the last chunk that was returned."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             async with reader.stream(chunk_bytes=1000) as chunks:
@@ -235,7 +235,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R27")
     @needs("request_counts")
     async def test_small_object_is_one_get(self, operator: Operator) -> None:
-        """Size, version and bytes come with the first GET; there is no HEAD."""
+        """The first GET brings size, version and bytes, without a HEAD."""
         await self.put_directly("k", content(SIZE))
         with self.counting(operator) as spent:
             async with operator.reader("k") as reader:

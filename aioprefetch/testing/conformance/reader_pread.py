@@ -18,11 +18,11 @@ BLOCK = 8 * KIB
 
 
 class PositionedReadChecks(ConformanceSuite):
-    """Tests of reads that name their offset."""
+    """Tests of reads at an offset."""
 
     @checks("s3a:P01")
     async def test_pread_leaves_the_cursor_alone(self, operator: Operator) -> None:
-        """After a positioned read elsewhere, the next sequential byte is the one it would have been."""
+        """A positioned read does not change the next sequential byte."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             reader.seek(40_000)
@@ -34,7 +34,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("s3a:P02")
     async def test_pread_from_many_tasks(self, operator: Operator) -> None:
-        """Twenty tasks and a sequential one on one reader: each gets its own bytes."""
+        """Twenty tasks with positioned reads and one sequential task share a reader, and each gets its own bytes."""
         await self.put_directly("k", content(SIZE))
 
         async def read_somewhere(seed: int) -> None:
@@ -56,7 +56,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("s3a:P04", "s3a:P06")
     async def test_pread_invalid_arguments(self, operator: Operator) -> None:
-        """Negative or non-integer offsets and sizes are refused, and the reader goes on."""
+        """Negative or non-integer offsets and sizes are refused, and the reader stays usable."""
         await self.put_directly("k", content(100))
         log = RecordingLayer()
         async with operator.layer(log).reader("k") as reader:
@@ -73,7 +73,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("s3a:P08")
     async def test_pread_into_what_is_no_buffer(self, operator: Operator) -> None:
-        """None and read-only memory are a `TypeError`, before any request and with the position kept."""
+        """None and read-only memory raise `TypeError` before any request, without moving the position."""
         await self.put_directly("k", content(100))
         log = RecordingLayer()
         watched = operator.layer(log)
@@ -88,7 +88,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("s3a:P09", "opendal:R9")
     async def test_pread_at_the_end(self, operator: Operator) -> None:
-        """Short where the object ends, empty beyond it; with unknown size as well."""
+        """Reads are short at the end of the object and empty beyond it, with an unknown size too."""
         await self.put_directly("k", content(SIZE))
         for size in (None, SIZE):
             async with operator.reader("k", block_bytes=BLOCK, size=size) as reader:
@@ -100,7 +100,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("s3a:P10", "s3a:P11", "s3a:P14")
     async def test_pread_exactly_fails_at_the_end(self, operator: Operator) -> None:
-        """Where a read would be short it is an `EOFError`, the position stays, and the reader goes on."""
+        """A read that would be short raises `EOFError`; the position is kept, and the reader stays usable."""
         await self.put_directly("k", content(SIZE))
         for size in (None, SIZE):
             async with operator.reader("k", block_bytes=BLOCK, size=size) as reader:
@@ -114,7 +114,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("s3a:P13")
     async def test_pread_of_everything(self, operator: Operator) -> None:
-        """All bytes in one read, and the position is still zero."""
+        """One read returns all bytes and leaves the position at zero."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             assert_same_bytes(await reader.read_at(0, SIZE), content(SIZE))
@@ -123,7 +123,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("opendal:R24", "s3a:P09")
     async def test_pread_tells_the_size_of_the_object(self, operator: Operator) -> None:
-        """After a read of a part, `size` is the object's and not the part's."""
+        """After a read of a part, `size` is the size of the object."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             sizes = [reader.size]
@@ -134,7 +134,7 @@ class PositionedReadChecks(ConformanceSuite):
 
     @checks("opendal:R23")
     async def test_pread_options_that_cannot_work(self, operator: Operator) -> None:
-        """Zero, negative and unknown options are refused by the plain call, before any I/O."""
+        """Invalid and unknown options are refused by the plain call, before any I/O."""
         wrong: tuple[dict[str, Any], ...] = (
             {"block_bytes": 0},
             {"block_bytes": -1},

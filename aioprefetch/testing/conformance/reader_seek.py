@@ -1,4 +1,4 @@
-"""Conformance of the cursor: seek, tell, read, readinto. Positions as POSIX has them."""
+"""Conformance of the cursor: seek, tell, read and readinto, with positions as in POSIX."""
 
 import io
 import random
@@ -22,7 +22,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S01", "s3a:S02", "s3a:S03", "s3a:P12")
     async def test_seek_in_an_empty_object(self, operator: Operator) -> None:
-        """Every read is at the end, before and after a seek, and the position stays zero."""
+        """Every read of an empty object is at its end, and the position stays zero."""
         await self.put_directly("empty", b"")
         async with operator.reader("empty") as reader:
             assert await reader.read(1) == b""
@@ -39,7 +39,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S04", "s3a:S05", "s3a:S06", "s3a:S07")
     async def test_seek_and_tell(self, operator: Operator) -> None:
-        """The position starts at zero, follows reads and seeks, also backward, and a seek sends nothing."""
+        """The position starts at zero and follows reads and seeks, backward too; a seek sends no request."""
         await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
         async with operator.layer(log).reader("k", block_bytes=BLOCK) as reader:
@@ -58,7 +58,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S08")
     async def test_seek_to_the_current_position_is_free(self, operator: Operator) -> None:
-        """No request, no error, and what is held stays."""
+        """A seek to the current position sends no request and keeps the held bytes."""
         await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
         async with operator.layer(log).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
@@ -71,7 +71,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S09", "s3a:S19", "opendal:R26")
     async def test_seek_to_a_negative_position(self, operator: Operator) -> None:
-        """`ValueError`, the position stays, and the reader goes on."""
+        """A negative position raises `ValueError`; the position is kept, and the reader stays usable."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             await reader.read(10)
@@ -87,7 +87,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S10", "s3a:S11")
     async def test_seek_to_and_beyond_the_end(self, operator: Operator) -> None:
-        """Both are allowed, reads there are empty, and a later seek back reads on."""
+        """Seeks to the end and beyond are allowed; reads there are empty, and a seek back works."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             for position in (SIZE, SIZE + 1, 10 * SIZE):
@@ -100,7 +100,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S12")
     async def test_seek_just_before_the_end(self, operator: Operator) -> None:
-        """Two bytes, then the end, again and again."""
+        """Two bytes remain, and then every read is empty."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             reader.seek(SIZE - 2)
@@ -110,7 +110,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S13")
     async def test_seek_through_a_large_object(self, operator: Operator) -> None:
-        """Far forward, a little forward, far back, to the start."""
+        """Reads are right after near and far seeks in both directions."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             for position in (32768, 40000, 8191, 0):
@@ -120,7 +120,7 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S14", "opendal:R26")
     @pytest.mark.parametrize("known_size", [None, 10 * KIB], ids=["size unknown", "size known"])
     async def test_seek_and_read_at_random(self, operator: Operator, known_size: int | None) -> None:
-        """A hundred random steps give what the model gives, all three whences and both directions."""
+        """A hundred random seeks and reads match the model, with all three whences."""
         data = content(10 * KIB)
         await self.put_directly("k", data)
         chance, model, history = random.Random(14), ReaderModel(data), []
@@ -137,7 +137,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S15", "s3a:P03")
     async def test_seek_read_of_nothing(self, operator: Operator) -> None:
-        """Zero bytes cost no request, wherever the position is."""
+        """A read of zero bytes sends no request at any position."""
         await self.put_directly("k", content(100))
         log = RecordingLayer()
         async with operator.layer(log).reader("k") as reader:
@@ -152,7 +152,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S16", "s3a:S17", "opendal:R28")
     async def test_seek_reads_are_full_until_the_end(self, operator: Operator) -> None:
-        """`read(n)` and `readinto` give all `n` bytes unless the object ends; together the object once."""
+        """`read(n)` and `readinto` return `n` bytes except at the end of the object."""
         await self.put_directly("k", content(SIZE))
         for into in (False, True):
             received = b""
@@ -171,7 +171,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("s3a:S18")
     async def test_seek_is_lazy(self, operator: Operator) -> None:
-        """In an object that does not exist a seek succeeds; the read tells."""
+        """A seek in a missing object succeeds; the read fails."""
         async with operator.reader("no/such") as reader:
             assert reader.seek(1000) == 1000
             with pytest.raises(NotFound):
@@ -180,7 +180,7 @@ class SeekChecks(ConformanceSuite):
 
     @checks("opendal:R26")
     async def test_seek_from_an_unknown_end(self, operator: Operator) -> None:
-        """The next read resolves it, with a suffix GET that brings the tail; `tell` says it does not know before."""
+        """The next read resolves the position by a suffix GET, which brings the tail; before it `tell` fails."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             reader.seek(-10, io.SEEK_END)

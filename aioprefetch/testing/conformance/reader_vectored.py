@@ -38,7 +38,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V01", "s3a:V02", "s3a:V03", "s3a:V04", "s3a:V05", "s3a:V13", "s3a:V21")
     async def test_vectored_reads_of_all_shapes(self, operator: Operator) -> None:
-        """Adjacent, unsorted, overlapping, identical, empty, and sub-slices of merged ones."""
+        """Adjacent, unsorted, overlapping, identical and empty ranges are right."""
         await self.put_directly("k", content(SIZE))
         await self._compare(operator, [(100 * n, 100 * n + 100) for n in range(10)])
         await self._compare(operator, [(50_000, 50_010), (10, 20), (30_000, 40_000)])
@@ -50,7 +50,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V06", "s3a:V07", "s3a:V09", "opendal:R12")
     async def test_vectored_invalid_ranges(self, operator: Operator) -> None:
-        """Refused by the call, before any request."""
+        """Invalid ranges are refused before any request."""
         log = RecordingLayer()
         async with operator.layer(log).reader("k") as reader:
             for wrong in ([(10, 5)], [(-1, 5)], [(0, 5), (-10, -5)]):
@@ -67,7 +67,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V08")
     async def test_vectored_read_of_no_ranges(self, operator: Operator) -> None:
-        """Accepted, and free."""
+        """No ranges are valid and send no request."""
         log = RecordingLayer()
         async with operator.layer(log).reader("k") as reader:
             assert await reader.read_ranges([]) == []
@@ -76,7 +76,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V10", "s3a:V12")
     async def test_vectored_read_past_the_end(self, operator: Operator) -> None:
-        """With a known size an `EOFError` before any request; with an unknown one an `EOFError` all the same."""
+        """A range past the end raises `EOFError`, before any request if the size is known."""
         await self.put_directly("k", content(SIZE))
         beyond = ([(0, SIZE + 1)], [(SIZE, SIZE + 1)], [(0, 10), (SIZE + 5, SIZE + 10)])
         log = RecordingLayer()
@@ -95,9 +95,9 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V11")
     async def test_vectored_read_of_an_object_shorter_than_declared(self, operator: Operator) -> None:
-        """A declared size that is too large is an `EOFError` where bytes are missing, never a short part.
+        """With a declared size that is too large, missing bytes raise `EOFError`; no part is short.
 
-        Whether the store answers with fewer bytes or, where none of a range is there, with 416.
+        The store may respond with fewer bytes or, for a range beyond the end, with 416.
         """
         await self.put_directly("k", content(SIZE))
         for missing in ((SIZE - 10, SIZE + 50), (SIZE + BLOCK, SIZE + BLOCK + 5)):
@@ -108,7 +108,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V14")
     async def test_vectored_and_sequential_reads_mix(self, operator: Operator) -> None:
-        """Before, during and after; the position is that of the sequential reads alone."""
+        """Only sequential reads move the position, before, during and after vectored reads."""
         await self.put_directly("k", content(SIZE))
         async with operator.reader("k", block_bytes=BLOCK) as reader:
             assert_same_bytes(await reader.read(10), content(10))
@@ -121,11 +121,11 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V15")
     async def test_vectored_read_while_another_is_pending(self, operator: Operator) -> None:
-        """The second one is started while the first is held back, and both are right."""
+        """Both reads are right if the second is started while the first is held back."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset == 0 and request.suffix is None)
         async with operator.layer(gate).reader("k", block_bytes=BLOCK, size=SIZE, policy="random") as reader:
-            await reader.read_at(20_000, 10)  # pins the version, so that the next reads are independent requests
+            await reader.read_at(20_000, 10)  # pins the version, so that the next reads are separate requests
             first = asyncio.create_task(reader.read_ranges([(0, 100)]))
             await gate.wait_for_arrivals(1)
             second = await reader.read_ranges([(40_000, 40_100)])
@@ -136,7 +136,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V16")
     async def test_vectored_parts_arrive_as_they_complete(self, operator: Operator) -> None:
-        """A part that is complete is given out although an earlier one is held back, also to another task."""
+        """A complete part is returned while an earlier one is held back, to another task too."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset == 0 and request.suffix is None)
         async with operator.layer(gate).reader("k", block_bytes=BLOCK, size=SIZE, policy="random") as reader:
@@ -152,7 +152,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V17")
     async def test_vectored_read_fails_when_the_reader_is_closed(self, operator: Operator) -> None:
-        """Closing needs no response, the pending read fails with `Closed`, and opening again works."""
+        """Closing does not wait for a response, the pending read fails with `Closed`, and a new reader works."""
         await self.put_directly("k", content(SIZE))
         gate = GateLayer()
         gated = operator.layer(gate)
@@ -168,7 +168,7 @@ class VectoredChecks(ConformanceSuite):
 
     @checks("s3a:V19")
     async def test_vectored_failure_of_one_request_fails_its_ranges_alone(self, operator: Operator) -> None:
-        """The other ranges are given out, then comes the failure; afterwards the reader reads on."""
+        """The other ranges are returned before the failure is raised, and the reader stays usable."""
         await self.put_directly("k", content(SIZE))
         failing = FailingLayer(
             error=lambda request: Unavailable("made to fail", operation="read", path=request.path, status="permanent"),

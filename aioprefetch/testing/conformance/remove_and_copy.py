@@ -17,7 +17,7 @@ class DeleteChecks(ConformanceSuite):
     @checks("opendal:D1")
     @needs("delete")
     async def test_delete(self, operator: Operator) -> None:
-        """What is deleted is gone, for the store and for reads."""
+        """A deleted object is missing in the store and for reads."""
         await self.put_directly("k", content(10))
         assert await operator.read("k") == content(10)
         await operator.delete("k")
@@ -28,13 +28,13 @@ class DeleteChecks(ConformanceSuite):
     @checks("opendal:D2")
     @needs("delete")
     async def test_delete_what_is_missing_succeeds(self, operator: Operator) -> None:
-        """The result is what was wanted."""
+        """Deleting a missing object succeeds."""
         await operator.delete("no/such")
 
     @checks("opendal:D3")
     @needs("delete", "create_dir", "stat_directory")
     async def test_delete_of_an_empty_directory(self, operator: Operator) -> None:
-        """A directory made by hand goes with its slash."""
+        """A directory made by `create_dir` is deleted by its path with a slash."""
         await operator.create_dir("folder/")
         await operator.delete("folder/")
         assert not await operator.exists("folder/")
@@ -42,7 +42,7 @@ class DeleteChecks(ConformanceSuite):
     @checks("opendal:D4")
     @needs("delete")
     async def test_delete_batch(self, operator: Operator) -> None:
-        """Many at once, missing ones among them, and nothing else."""
+        """A batch deletes its paths, missing ones among them, and no other object."""
         for number in range(5):
             await self.put_directly(f"b/{number}", b"x")
         paths = ("b/0", "b/1", "b/missing", "b/3")
@@ -53,7 +53,7 @@ class DeleteChecks(ConformanceSuite):
     @checks("opendal:D5")
     @needs("delete", "list")
     async def test_delete_all(self, operator: Operator) -> None:
-        """Everything below a directory, and nothing beside it."""
+        """All objects below a directory are deleted, and no others."""
         for path in ("all/a", "all/b/c", "all/b/d/e", "all2/f", "alls"):
             await self.put_directly(path, b"x")
         await operator.delete_all("all/")
@@ -66,7 +66,7 @@ class DeleteChecks(ConformanceSuite):
     @checks("opendal:D1")
     @needs("delete")
     async def test_delete_special_keys(self, operator: Operator) -> None:
-        """Each reaches the store as it is, and nothing else goes."""
+        """Special keys reach the store unchanged, and no other object is deleted."""
         await self.put_directly("other", b"y")
         for key in SPECIAL_KEYS:
             await self.put_directly(key, b"x")
@@ -81,7 +81,7 @@ class CopyChecks(ConformanceSuite):
     @checks("opendal:C1")
     @needs("copy")
     async def test_copy_missing_source(self, operator: Operator) -> None:
-        """`NotFound`, and no target appears."""
+        """A missing source raises `NotFound` and creates no target."""
         with pytest.raises(NotFound) as caught:
             await operator.copy("no/such", "target")
         assert caught.value.operation == "copy"
@@ -90,7 +90,7 @@ class CopyChecks(ConformanceSuite):
     @checks("opendal:C2")
     @needs("copy")
     async def test_copy_directories_are_refused(self, operator: Operator) -> None:
-        """Neither source nor target may be one."""
+        """Neither source nor target may be a directory."""
         await self.put_directly("k", b"x")
         for source, target in (("folder/", "target"), ("k", "folder/")):
             with pytest.raises(IsADirectory):
@@ -99,7 +99,7 @@ class CopyChecks(ConformanceSuite):
     @checks("opendal:C3")
     @needs("copy")
     async def test_copy_to_itself_is_refused(self, operator: Operator) -> None:
-        """And the object stays."""
+        """A copy to itself is refused, and the object stays."""
         await self.put_directly("k", b"x")
         with pytest.raises(IsSameFile):
             await operator.copy("k", "k")
@@ -108,7 +108,7 @@ class CopyChecks(ConformanceSuite):
     @checks("opendal:C4", "opendal:C5")
     @needs("copy")
     async def test_copy(self, operator: Operator) -> None:
-        """Into directories that did not exist, and over what did; the source stays."""
+        """A copy creates missing directories or replaces the target, and keeps the source."""
         await self.put_directly("source", content(1000))
         await self.put_directly("old", content(10, version=1))
         for target in ("new/deep/target", "old"):
@@ -122,8 +122,8 @@ class CopyChecks(ConformanceSuite):
     @checks("opendal:C4")
     @needs("copy")
     async def test_copy_special_keys(self, operator: Operator) -> None:
-        """As source and as target."""
-        for key in SPECIAL_KEYS[1:7:2]:  # A copy is slow on some servers; the other operations try all keys.
+        """Special keys work as source and as target."""
+        for key in SPECIAL_KEYS[1:7:2]:  # A copy is slow on some servers, so only some keys are tried.
             await self.put_directly(key, content(20))
             await operator.copy(key, "copied/" + key)
             assert await self.get_directly("copied/" + key) == content(20), key

@@ -32,7 +32,7 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S2")
     @needs("stat", "stat_directory")
     async def test_stat_of_a_file_with_a_slash_is_not_found(self, operator: Operator) -> None:
-        """`file/` names a directory, and there is none."""
+        """`file/` names a directory, which does not exist."""
         await self.put_directly("file", b"x")
         with pytest.raises(NotFound):
             await operator.stat("file/")
@@ -49,14 +49,14 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S3")
     @needs("stat", "stat_directory", "create_dir", "empty_directories")
     async def test_stat_of_a_created_directory(self, operator: Operator) -> None:
-        """A directory made by `create_dir` is one."""
+        """A directory made by `create_dir` has that kind."""
         await operator.create_dir("made/")
         assert (await operator.stat("made/")).is_directory
 
     @checks("opendal:S4")
     @needs("stat", "stat_directory")
     async def test_stat_of_a_directory_without_slash(self, operator: Operator) -> None:
-        """It is a directory, or nothing: never a file."""
+        """Without its slash a directory is a directory or missing, never a file."""
         await self.put_directly("folder/file", b"x")
         try:
             metadata = await operator.stat("folder")
@@ -76,7 +76,7 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S7")
     @needs("stat")
     async def test_stat_of_what_is_missing(self, operator: Operator) -> None:
-        """A missing file is `FileNotFoundError` too, with its path."""
+        """A missing file raises `FileNotFoundError` with its path."""
         with pytest.raises(NotFound) as caught:
             await operator.stat("no/such/file")
         assert isinstance(caught.value, FileNotFoundError)
@@ -85,20 +85,20 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S7")
     @needs("stat", "stat_directory")
     async def test_stat_of_a_missing_directory(self, operator: Operator) -> None:
-        """A missing directory as well."""
+        """A missing directory raises `NotFound`."""
         with pytest.raises(NotFound):
             await operator.stat("no/such/directory/")
 
     @checks("opendal:S9")
     async def test_stat_of_the_root_is_a_directory(self, operator: Operator) -> None:
-        """The root is always there, without a request."""
+        """The root always exists, without a request."""
         for path in ("", "/"):
             assert (await operator.stat(path)).is_directory
 
     @checks("opendal:S10")
     @needs("stat")
     async def test_stat_of_special_keys(self, operator: Operator) -> None:
-        """Keys with spaces, percent signs, umlauts reach the store as they are."""
+        """Keys with spaces, percent signs and umlauts reach the store unchanged."""
         for key in SPECIAL_KEYS:
             await self.put_directly(key, content(7))
             metadata = await operator.stat(key)
@@ -107,7 +107,7 @@ class StatChecks(ConformanceSuite):
     @checks("opendal:S7")
     @needs("stat")
     async def test_stat_exists(self, operator: Operator) -> None:
-        """`exists` answers, it does not raise."""
+        """`exists` returns a bool and does not raise."""
         await self.put_directly("here", b"x")
         assert await operator.exists("here") is True
         assert await operator.exists("not here") is False

@@ -1,4 +1,4 @@
-"""What every conformance class builds on: the hooks a store has to provide, and the one rule by which tests skip."""
+"""The base of the conformance classes: the hooks of a store, and the rule by which tests are skipped."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from aioprefetch.values import Capability
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What a store may lack although no capability says so. A subclass names what is missing in `lacks`.
+# Traits that a store may lack although no capability covers them. A subclass names the missing ones in `lacks`.
 TRAITS = {
     "double_slash_keys": "keys with `//` or a slash at the start are kept as given",
     "empty_directories": "a directory that holds nothing can be made, seen, and deleted with a slash",
@@ -25,7 +25,7 @@ TRAITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCounts:
-    """Requests that a store has answered: GET for object bytes, HEAD, and pages of listings."""
+    """The number of requests to a store: GET for object bytes, HEAD, and pages of listings."""
 
     get: int = 0
     head: int = 0
@@ -37,7 +37,7 @@ class RequestCounts:
 
 @dataclass(slots=True)
 class Spent:
-    """What was spent inside `counting`; filled in when the block ends."""
+    """The requests inside a `counting` block, set at the end of the block."""
 
     counts: RequestCounts | None = None
 
@@ -55,12 +55,12 @@ class Spent:
 
     @property
     def none(self) -> bool:
-        """Whether no request was sent at all."""
+        """Whether no request was sent."""
         return self.counts == RequestCounts()
 
 
 def needs(*names: str, without: Iterable[str] = ()) -> Callable[[F], F]:
-    """Run a test only where all these capabilities and traits are there, and none of `without`.
+    """Run a test only with all these capabilities and traits, and without those in `without`.
 
     A name is a field of `Capability` or a key of `TRAITS`; anything else is a `ValueError`.
     """
@@ -77,7 +77,7 @@ def needs(*names: str, without: Iterable[str] = ()) -> Callable[[F], F]:
 
 
 def reason_to_skip(test: Callable[..., Any], capability: Capability, lacks: Iterable[str]) -> str | None:
-    """Why a test cannot run on a stack with this capability, None when it can. The only rule by which tests skip."""
+    """The reason to skip a test on a stack with this capability, None to run it. No other rule skips tests."""
     names, absent = getattr(test, "conformance_needs", ((), ()))
     present = {name for name in Capability.__dataclass_fields__ if getattr(capability, name)} | (
         set(TRAITS) - set(lacks)
@@ -90,23 +90,23 @@ def reason_to_skip(test: Callable[..., Any], capability: Capability, lacks: Iter
 
 
 def skipped_tests(suite: type, capability: Capability, lacks: Iterable[str] = ()) -> list[str]:
-    """The names of the tests of a suite that skip on a stack with this capability, sorted: what a service pins."""
+    """The sorted names of the tests that are skipped on a stack with this capability, for a service to pin."""
     tests = {name: getattr(suite, name) for name in dir(suite) if name.startswith("test_")}
     return sorted(name for name, test in tests.items() if reason_to_skip(test, capability, lacks))
 
 
 class ConformanceSuite:
-    """Subclass one of the suites, implement the hooks, and pytest runs its tests against your store.
+    """The base of the suites. Subclass a suite and implement the hooks, and pytest runs its tests against your store.
 
-    Hooks: `operator` (fixture), `put_directly`, `get_directly`; where the store keeps its own record of requests also
-    `request_counts`. `lacks` names the `TRAITS` that the store does not have.
+    The hooks are `operator` (a fixture), `put_directly`, `get_directly` and, if the store records its requests,
+    `request_counts`. `lacks` names the missing `TRAITS` of the store.
     """
 
     pytestmark = pytest.mark.asyncio
     lacks: frozenset[str] = frozenset()
 
     def __init_subclass__(cls) -> None:
-        """Refuse two tests of one name: the second would silently take the place of the first."""
+        """Refuse two tests of one name: the second would silently replace the first."""
         super().__init_subclass__()
         owners: dict[str, type] = {}
         for base in cls.__bases__:
@@ -125,11 +125,11 @@ class ConformanceSuite:
         raise NotImplementedError
 
     async def get_directly(self, path: str) -> bytes | None:
-        """The bytes of an object under the operator's root, None where there is none, without the code under test."""
+        """The bytes of an object under the operator's root, None if it is missing, without the code under test."""
         raise NotImplementedError
 
     def request_counts(self, operator: Operator) -> RequestCounts:
-        """Requests so far, from the store's own log where it has one, from the operator's counters otherwise."""
+        """The requests so far, from the store's own log or otherwise from the operator's counters."""
         counters = operator.statistics
         return RequestCounts(
             get=counters["action_http_get_request"],

@@ -13,12 +13,12 @@ from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import WriteRequest
 
-# More than the smallest part of a multipart upload (5 MiB), so that the upload has two.
+# More than the minimum part of a multipart upload (5 MiB), so that the upload has two parts.
 LARGE = (5 << 20) + 12_345
 
 
 async def pieces_of(data: bytes, piece_bytes: int) -> AsyncIterator[bytes | bytearray | memoryview]:
-    """The data in pieces of all kinds of buffers, some of them empty."""
+    """The data in pieces of several buffer types, some of them empty."""
     kinds = (bytes, bytearray, memoryview)
     for number, start in enumerate(range(0, len(data), piece_bytes)):
         yield kinds[number % 3](data[start : start + piece_bytes])
@@ -26,7 +26,7 @@ async def pieces_of(data: bytes, piece_bytes: int) -> AsyncIterator[bytes | byte
 
 
 async def _stream(accessor: Accessor, request: WriteRequest, data: bytes) -> None:
-    """Write by way of `open_write`, and abort what fails."""
+    """Write by `open_write`, and abort on failure."""
     body = await accessor.open_write(request)
     try:
         await body.write(data)
@@ -47,7 +47,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W1", "opendal:W10")
     @needs("write", "stat")
     async def test_write_write(self, operator: Operator) -> None:
-        """The object is in the store, and the response says what `stat` says."""
+        """The object is in the store, and the response agrees with `stat`."""
         written = await operator.write("w/k", content(1000))
         assert_same_bytes(await self._stored("w/k"), content(1000))
         assert (written.path, written.size) == ("w/k", 1000)
@@ -58,7 +58,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W2")
     @needs("write")
     async def test_write_empty_object(self, operator: Operator) -> None:
-        """Nothing is a content, from a buffer and from an iterator."""
+        """An empty object can be written, from a buffer and from an iterator."""
         await operator.write("empty", b"")
         assert await self._stored("empty") == b""
         await operator.write("empty iterator", pieces_of(b"", 1))
@@ -67,7 +67,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W3")
     @needs("write")
     async def test_write_directory_is_refused(self, operator: Operator) -> None:
-        """A path with a slash at its end is no object."""
+        """A path with a slash at its end is not an object."""
         for path in ("folder/", "", "/"):
             with pytest.raises(IsADirectory):
                 await operator.write(path, b"x")
@@ -75,7 +75,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W4")
     @needs("write")
     async def test_write_special_keys(self, operator: Operator) -> None:
-        """Each reaches the store as it is."""
+        """Special keys reach the store unchanged."""
         for key in SPECIAL_KEYS:
             await operator.write(key, content(50))
             assert_same_bytes(await self._stored(key), content(50), what=key)
@@ -83,7 +83,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W5")
     @needs("write", "write_content_type", "stat")
     async def test_write_content_headers(self, operator: Operator) -> None:
-        """Type, disposition, encoding and cache control come back as they were given."""
+        """Type, disposition, encoding and cache control are stored unchanged."""
         request = WriteRequest(
             path="typed",
             content_type="text/x-test",
@@ -101,7 +101,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W5")
     @needs("write", "write_user_metadata", "stat")
     async def test_write_user_metadata(self, operator: Operator) -> None:
-        """Names of the user's own."""
+        """User metadata is stored."""
         await operator.accessor().write(WriteRequest(path="meta", user_metadata={"origin": "here"}), b"x")
         metadata = await operator.stat("meta")
         assert {name.lower(): value for name, value in metadata.user_metadata.items()} == {"origin": "here"}
@@ -109,7 +109,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W5")
     @needs("write", without=("write_user_metadata",))
     async def test_write_user_metadata_is_refused_where_it_would_be_lost(self, operator: Operator) -> None:
-        """Whole and streamed, and nothing is written."""
+        """User metadata that would be lost is refused, whole and streamed, and no object is written."""
         with pytest.raises(Unsupported):
             await operator.write("meta", b"x", user_metadata={"origin": "here"})
         with pytest.raises(Unsupported):
@@ -119,7 +119,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W6")
     @needs("write", "write_if_not_exists", "enforces_write_conditions")
     async def test_write_if_not_exists(self, operator: Operator) -> None:
-        """The first one is written, the second refused, and the first stays; in one piece and streamed."""
+        """The first write succeeds, the second is refused and the first object stays, whole and streamed."""
         accessor = operator.accessor()
         request = WriteRequest(path="once", if_not_exists=True)
         await accessor.write(request, b"first")
@@ -132,7 +132,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W6")
     @needs("write", "write_if_match", "enforces_write_conditions", "stat")
     async def test_write_if_match(self, operator: Operator) -> None:
-        """Only what was seen is replaced."""
+        """Only the expected version is replaced."""
         await operator.write("k", b"first")
         etag = (await operator.stat("k")).etag
         with pytest.raises(ConditionNotMatch):
@@ -144,7 +144,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W8")
     @needs("write", "write_stream")
     async def test_write_abort_leaves_no_object(self, operator: Operator) -> None:
-        """Neither a new one, nor a change of what was there; twice is once."""
+        """An abort creates no object and changes none. It may be repeated."""
         await operator.write("old", b"old")
         for path in ("new", "old"):
             body = await operator.accessor().open_write(WriteRequest(path=path))
@@ -157,7 +157,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W8")
     @needs("write", "write_stream")
     async def test_write_source_that_fails_leaves_no_object(self, operator: Operator) -> None:
-        """When the iterator raises, its error comes through and nothing appears."""
+        """The error of an iterator is raised, and no object appears."""
 
         async def failing() -> AsyncIterator[bytes]:
             yield b"begun"
@@ -178,7 +178,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W9")
     @needs("write", "write_stream")
     async def test_write_large_streamed_write(self, operator: Operator) -> None:
-        """More than one part of a multipart upload."""
+        """A streamed write may have more than one part."""
         await operator.write("large", pieces_of(content(LARGE), 1 << 20))
         assert_same_bytes(await self._stored("large"), content(LARGE))
         assert_same_bytes(await operator.read("large", offset=LARGE - 100, size=50), content(LARGE)[-100:-50])
@@ -186,7 +186,7 @@ class WriteChecks(ConformanceSuite):
     @checks("opendal:W11")
     @needs("write")
     async def test_write_any_buffer(self, operator: Operator) -> None:
-        """`bytearray` and `memoryview`, a slice of one included."""
+        """`bytearray`, `memoryview` and slices can be written."""
         for data in (bytearray(content(100)), memoryview(content(100)), memoryview(content(200))[50:150]):
             await operator.write("buffer", data)
             assert_same_bytes(await self._stored("buffer"), bytes(data))
@@ -208,14 +208,14 @@ class CreateDirChecks(ConformanceSuite):
     @checks("opendal:P4")
     @needs("create_dir")
     async def test_create_dir_name_without_slash_is_refused(self, operator: Operator) -> None:
-        """A directory is written with a slash."""
+        """The path of a directory ends with a slash."""
         with pytest.raises(NotADirectory):
             await operator.create_dir("folder")
 
     @checks("opendal:P4")
     @needs("create_dir", "stat_directory", "empty_directories")
     async def test_create_dir_existing_directory_is_no_error(self, operator: Operator) -> None:
-        """Twice is once, with parents, and also over what an object made."""
+        """An existing directory is valid, whether it was created or is a parent of an object."""
         await operator.create_dir("a/b/c/")
         await operator.create_dir("a/b/c/")
         await self.put_directly("d/file", b"x")
