@@ -79,7 +79,7 @@ class PageRequest(Sink):
 
     async def run(self) -> None:
         """Send it and receive the response, unless the bytes are in memory already."""
-        lane: Lane = "demand" if any(reader.is_wanted for reader in self._readers) else "prefetch"
+        lane: Lane = "demand" if any(reader.is_promoted for reader in self._readers) else "prefetch"
         start, end = self.taken.start, self.taken.end
         try:
             if not await self._copy_held():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import PACKAGE, ROOT, project_files, python_files
+from tests.benches.source_tree import PACKAGE, ROOT, parse, project_files, python_files
 
 # Habits of our own that a reader had to translate. On the right: what the field says.
 HABITS: dict[str, str] = {
@@ -56,9 +56,8 @@ def test_what_is_written_is_plain(paths: list[Path]) -> None:
     assert [habit for path in paths for habit in habits_in(path)] == []
 
 
-def texts_in(source: str) -> Iterator[tuple[int, str]]:
+def texts_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The string literals of a module, with their lines, and without docstrings."""
-    tree = ast.parse(source)
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
@@ -70,7 +69,7 @@ def test_errors_say_what_is_not_valid() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text!r}"
         for path in python_files(PACKAGE)
-        for line, text in texts_in(path.read_text("utf-8"))
+        for line, text in texts_in(parse(path))
         if IS_NO.search(text)
     ]
     assert found == []
@@ -93,6 +92,7 @@ def test_the_check_bites(tmp_path: Path) -> None:
         assert HABIT.search(text) or BARE.search(text), text
     for text in ("as many as there are", "so much more", "so many that", "retold", "responses"):
         assert not HABIT.search(text), text
-    assert list(texts_in('"""It is no text."""\nraise ValueError(f"{1} is no text")')) == [(2, " is no text")]
+    tree = ast.parse('"""It is no text."""\nraise ValueError(f"{1} is no text")')
+    assert list(texts_in(tree)) == [(2, " is no text")]
     assert IS_NO.search(" is no text")
     assert not IS_NO.search("there is no text, and it is no longer wanted")

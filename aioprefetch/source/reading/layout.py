@@ -20,7 +20,7 @@ from aioprefetch.source.columns.directories import (
 )
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
-from aioprefetch.source.formats.records import Joined
+from aioprefetch.source.formats.records import JoinedRecords
 from aioprefetch.source.formats.small_files import SmallFiles
 from aioprefetch.source.options import METADATA_COLUMNS
 from aioprefetch.source.reading.task import ReadTask
@@ -108,7 +108,7 @@ class DirectoryLayout:
         files = ((file, batch.num_rows),)
         return Records(self._filled(batch, files), files, read.offsets, read.unknown)
 
-    def joined(self, files: Sequence[SourceFile], joined: Joined) -> Records:
+    def joined(self, files: Sequence[SourceFile], joined: JoinedRecords) -> Records:
         """The conformed records of several files."""
         batch = self._conformer.conform(joined.found.batch)
         rows = tuple(zip(files, joined.rows, strict=True))

@@ -47,7 +47,7 @@ TESTS = {
 
         drawn = []
 
-        @settings(max_examples=150)
+        @settings(max_examples=50)
         @given(st.integers())
         def test_numbers(number):
             drawn.append(number)
@@ -99,7 +99,7 @@ def test_a_schedule_that_fails_says_how_to_replay_it(tmp_path: Path) -> None:
     assert "test_plain' --virtual-seed" not in found
 
 
-@pytest.mark.parametrize(("profile", "examples"), [("quick", 30), ("full", 150), ("search", 1500)])
+@pytest.mark.parametrize(("profile", "examples"), [("quick", 20), ("full", 50), ("search", 500)])
 def test_the_profile_chooses_how_many_examples_are_drawn(tmp_path: Path, profile: str, examples: int) -> None:
     """Also where a test says how many; a failure prints what replays it."""
     found = run(tmp_path, "examples", AIOPREFETCH_TESTS=profile)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -266,7 +267,7 @@ async def test_to_read_the_authorities_has_an_end(authority: Authority, monkeypa
         return real(ca_bundle)
 
     monkeypatch.setattr(connecting, "tls_context", hanging)
-    limits = {"connect_timeout_seconds": 1.0, "ca_bundle": str(authority.bundle)}
+    limits: dict[str, Any] = {"connect_timeout_seconds": 1.0, "ca_bundle": str(authority.bundle)}
     async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client(**limits) as http:
         target = target_of(f"https://127.0.0.1:{port}/k")
         try:

@@ -9,7 +9,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.logical.lists import ListPage
+from aioprefetch.lance.logical.lists import LoadingListPage
 from aioprefetch.lance.logical.structs import StructField
 from aioprefetch.lance.physical import blob, strings
 from aioprefetch.lance.physical.offsets import StoredEnds
@@ -215,9 +215,9 @@ async def test_lists_that_end_beyond_their_items_are_refused(is_whole: bool) -> 
     items = StructField([], pa.struct([]), 9)
     ends = StoredEnds((0, 80), 10, 8, 7)
     wanted = RowRanges.one(0, 10 if is_whole else 5)
-    ListPage(ends, wanted, items, 2, io, lambda position: position)
+    LoadingListPage(ends, wanted, items, 2, io, lambda position: position)
     with pytest.raises(ap.errors.UntrustedMetadata, match="item 10 of 9"):
-        ListPage(ends, wanted, items, 3, io, lambda position: position)
+        LoadingListPage(ends, wanted, items, 3, io, lambda position: position)
     await io.close()
 
 
