@@ -151,7 +151,7 @@ class BlockStore:
             return block_bytes
         if self._asked_bytes is None or self._asked_bytes >= limit // _COUNT_SHARE:
             fresh_from = self._fresh_from()
-            spent = sum(file.spent_bytes(fresh_from) for file in self.files.values())
+            spent = sum(file.spent_bytes(fresh_from) for file in self.files.values() if file.blocks)
             self._spare_bytes, self._asked_bytes = limit - budget.used_bytes - budget.queued_bytes + spent, 0
         share = (self._spare_bytes - self._asked_bytes) // max(1, spare_enough // block_bytes)
         cell = block_bytes
@@ -303,7 +303,8 @@ class BlockStore:
         Either those before the kept footers, or those within them.
         """
         freed = 0
-        for file in tuple(self.files.values()):
+        # A hundred readers that wait for memory have files without blocks: those are passed over.
+        for file in [file for file in self.files.values() if file.blocks]:
             for block, segment in file.spent_segments(of_footer=of_footer):
                 if freed >= need_bytes:
                     return freed
