@@ -151,7 +151,7 @@ class RangeReader:
         data = await self.read_at(offset, wanted)
         if len(data) < wanted:
             self._counters["stream_read_exceptions"] += 1
-            self._count_given(-len(data))  # The caller does not get them after all.
+            self._count_delivered(-len(data))  # The caller does not get them after all.
             raise RangeNotSatisfied(
                 f"{wanted} bytes were demanded at {offset}, {len(data)} are there",
                 total=self.size,
@@ -403,7 +403,7 @@ class RangeReader:
         reads.count_hit(count, len(target))
         return count
 
-    def _count_given(self, count: int, *, reads: int = 0) -> None:
+    def _count_delivered(self, count: int, *, reads: int = 0) -> None:
         """Count bytes that went to the caller out of an earlier read; below 0, those that did not after all."""
         self._counters.hits += reads
         self._counters.hit_bytes += count

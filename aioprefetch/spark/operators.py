@@ -67,10 +67,10 @@ def state_operator(settings: SourceSettings) -> Operator:
 def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
     """The operator of this process for a root and options of ``Operator.from_uri``."""
     key = hashlib.sha256(pickle.dumps((root, sorted(options.items())))).digest()
-    return worker.warm_operator(key, lambda: _made(root, options)).operator
+    return worker.warm_operator(key, lambda: _new_operator(root, options)).operator
 
 
-def _made(root: str, options: Mapping[str, Any]) -> Operator:
+def _new_operator(root: str, options: Mapping[str, Any]) -> Operator:
     return Operator.from_uri(root, **worker.with_memory(options))
 
 

@@ -24,7 +24,7 @@ __all__ = ["DefaultSource"]
 class DefaultSource(DataSource):
     """``aioprefetch.spark.AioPrefetchDataSource``, loaded when it is needed."""
 
-    _made: DataSource | None = None
+    _loaded: DataSource | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -45,8 +45,8 @@ class DefaultSource(DataSource):
 
     def _source(self) -> DataSource:
         """One source for all calls, pickled with this object: readers need the result of ``schema()``."""
-        if self._made is None:
+        if self._loaded is None:
             # Through the package: it says which extra is missing.
             source_class: Any = importlib.import_module("aioprefetch.spark").AioPrefetchDataSource
-            self._made = source_class(self.options)
-        return self._made
+            self._loaded = source_class(self.options)
+        return self._loaded

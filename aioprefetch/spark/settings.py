@@ -305,7 +305,7 @@ class Places:
         schemes = list(dict.fromkeys(_scheme(location) for location in locations))
         for name in self._texts:
             option = OPTIONS[name]
-            if option.group == "operator" and not any(option.target in _known(scheme) for scheme in schemes):
+            if option.group == "operator" and not any(option.target in _store_targets(scheme) for scheme in schemes):
                 named = " and ".join(f"{scheme}://" for scheme in schemes)
                 raise ConfigInvalid(f"the option {option.name} means nothing for {named}", operation="configure")
 
@@ -314,7 +314,7 @@ class Places:
         if url is None:
             return {}
         location = SourceUrl(url)
-        targets = _known(_scheme(location))
+        targets = _store_targets(_scheme(location))
         behind = {} if self._is_elsewhere(location) else self._of_session(location)
         if CREDENTIALS & self._texts.keys():
             behind = {name: text for name, text in behind.items() if name not in CREDENTIALS}
@@ -368,5 +368,5 @@ def _scheme(location: SourceUrl) -> str:
     return split_uri(location.root)[0]
 
 
-def _known(scheme: str) -> frozenset[str]:
+def _store_targets(scheme: str) -> frozenset[str]:
     return frozenset(store_options(scheme))

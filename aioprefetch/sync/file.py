@@ -222,7 +222,7 @@ class SyncFile(io.RawIOBase):
             piece = self._line_piece
             line = self._next_line(limit)
             self._position += len(line)
-            self._live("readline")._count_given(len(line), reads=self._line_piece is piece)
+            self._live("readline")._count_delivered(len(line), reads=self._line_piece is piece)
             return line
 
     def readlines(self, hint: int | None = -1, /) -> list[bytes]:
@@ -379,7 +379,9 @@ class SyncFile(io.RawIOBase):
         at = position - self._line_start
         if not 0 <= at < len(self._line_piece):
             self._line_piece, self._line_start, at = self._read(position, LINE_PIECE_BYTES), position, 0
-            self._live("readline")._count_given(-len(self._line_piece))  # Not yet: each line is, when it is returned.
+            self._live("readline")._count_delivered(
+                -len(self._line_piece)
+            )  # Not yet: each line is, when it is returned.
         return self._line_piece, at
 
 

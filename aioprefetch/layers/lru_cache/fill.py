@@ -120,7 +120,7 @@ class FillSink(Sink):
 class Fill:
     """One object on its way from its store into the cache.
 
-    ``opening``: the head has not come. Then ``not_modified`` (``known`` is still the current version), ``bypassed``
+    ``opening``: the head has not come. Then ``not_modified`` (``stale`` is still the current version), ``bypassed``
     (the object is not stored: one reader may have a relay, the others read without the cache) or ``receiving``;
     ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
     """
@@ -131,7 +131,7 @@ class Fill:
         *,
         slot: Slot,
         object_bytes_max: int,
-        known: CacheEntry | None,
+        stale: CacheEntry | None,
         inner: Accessor,
         cache: CacheStore,
         memory: ObjectMemory,
@@ -139,7 +139,7 @@ class Fill:
     ) -> None:
         self.request = request
         self.slot = slot
-        self.known = known
+        self.stale = stale
         self.state: FillState = "opening"
         self.head: ReadHead | None = None
         self.entry: CacheEntry | None = None
@@ -291,13 +291,13 @@ class Fill:
         try:
             await self._inner.read(self.request, sink)
         except ConditionNotMatch:
-            if self.request.if_none_match is None or self.known is None:
+            if self.request.if_none_match is None or self.stale is None:
                 raise
-            self._not_modified(self.known)
+            self._not_modified(self.stale)
             return
         except NotFound:
-            if self.known is not None:
-                self._cache.drop(self.known)
+            if self.stale is not None:
+                self._cache.drop(self.stale)
             raise
         finally:
             turn.end()
@@ -310,14 +310,14 @@ class Fill:
 
     def begin(self, head: ReadHead) -> None:
         """The checked head of the response: decide what happens to its body."""
-        known = self.known
+        stale = self.stale
         # Not every store knows the condition: the ETag tells as well.
-        if known is not None and known.etag is not None and known.etag == head.etag:
-            self._not_modified(known)
+        if stale is not None and stale.etag is not None and stale.etag == head.etag:
+            self._not_modified(stale)
             self._break_off()
             return
-        if known is not None:
-            self._cache.drop(known)
+        if stale is not None:
+            self._cache.drop(stale)
         head = replace(head, version=head.version or self.request.version)
         is_whole = head.start == 0 and head.total == head.size
         if not is_whole or head.size > self._object_bytes_max or (head.etag is None and head.size > 0):

@@ -206,7 +206,7 @@ class Lookup:
             ),
             slot=slot,
             object_bytes_max=self._object_bytes_max,
-            known=stale,
+            stale=stale,
             inner=self._inner,
             cache=self._cache,
             memory=self._state.memory,
@@ -226,7 +226,7 @@ class Lookup:
             raise
         if fill.state == "not_modified":
             fill.leave(reader, served=True)
-            return None if fill.known is None else self._holder(fill.known, request, sink)
+            return None if fill.stale is None else self._holder(fill.stale, request, sink)
         if fill.state == "bypassed":
             if fill.head is not None:
                 self._state.bypassed.remember(fill.slot.name, fill.head.total, fill.head.etag)

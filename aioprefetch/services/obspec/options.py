@@ -60,7 +60,7 @@ class ObspecOptions:
         """Whether ``store`` is a function that makes a store."""
         return not _is_store(self.store)
 
-    def _known(self) -> Any:
+    def _any_store(self) -> Any:
         """A store to be asked what it is: the given one, or one made in this process."""
         if not self.is_factory:
             return self.store
@@ -80,7 +80,7 @@ class ObspecOptions:
 
     @property
     def info(self) -> ServiceInfo:
-        store = self._known()
+        store = self._any_store()
         name, endpoint, region = place_of(store)
         return ServiceInfo(
             scheme="obspec",
@@ -93,7 +93,7 @@ class ObspecOptions:
 
     @property
     def capability(self) -> Capability:
-        return self._capability or capability_of(self._known())
+        return self._capability or capability_of(self._any_store())
 
 
 def _is_store(store: Any) -> bool:

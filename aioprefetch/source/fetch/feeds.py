@@ -123,9 +123,9 @@ def _text(flag: bool) -> str:
 
 
 def feed_for(
-    operator: Operator, followed: SourceState | None, options: ListOptions, known: FileIndex
+    operator: Operator, followed: SourceState | None, options: ListOptions, index: FileIndex
 ) -> TailSweepLister | DiffLister | Follower:
     """The feed of a source over ``operator``, whose root is the root of the source."""
     if followed is not None:
-        return Follower(followed, options, known)
-    return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, "", options, known)
+        return Follower(followed, options, index)
+    return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, "", options, index)

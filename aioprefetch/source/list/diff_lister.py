@@ -51,14 +51,14 @@ class DiffLister:
         operator: Operator,
         prefix: str,
         options: ListOptions,
-        known: FileIndex,
+        index: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._operator = operator
         self._options = options
         self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
-        self._known = known
+        self._index = index
         self._clock = clock or loop_seconds
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._progress = ListingProgress(operator.info.url, clock)
@@ -147,7 +147,7 @@ class DiffLister:
             self._held = None
             return None
         rest = [change for change, _ in held.changes[numbers.index(cursor.taken + 1) :]]
-        known_files = await self._known.find([change.file.key for change in rest])
+        known_files = await self._index.find([change.file.key for change in rest])
         changes = [
             new for change in rest if (new := _compared_again(change, known_files.get(change.file.key))) is not None
         ]
@@ -260,13 +260,13 @@ class DiffLister:
     async def _looked_up(self, files: list[SourceFile]) -> list[Change]:
         known_keys = self._filter
         perhaps = [file.key for file in files if known_keys is None or file.key in known_keys]
-        before = await self._known.find(perhaps) if perhaps else {}
+        before = await self._index.find(perhaps) if perhaps else {}
         kinds = [(kind_of(file, before.get(file.key)), file) for file in files]
         return [Change(kind, file) for kind, file in kinds if kind is not None]
 
     async def _compared(self, listing: _CurrentListing, cursor: Diff, after: str) -> tuple[Diff, list[Change]]:
         """Compare some known files with the listed keys; after the last known file the listing has ended."""
-        known_files = await self._known.page(after, count=KNOWN_FILES)
+        known_files = await self._index.page(after, count=KNOWN_FILES)
         keys = [file.file.key for file in known_files]
         try:
             absent = await settled(self._operator.runtime().run_blocking(listing.listed.missing, keys))

@@ -126,7 +126,7 @@ KNOWN_FILES = 1000
 
 
 class Follower:
-    """A ``Feed`` over the state of another source. ``known`` are the files that the follower itself has decided on.
+    """A ``Feed`` over the state of another source. ``index`` has the files that the follower itself has decided on.
 
     Every version of a file that the other source plans is returned once. A version that was overwritten before the
     follower reached it is left out, as it can no longer be read. ``page_files`` is the number of files
@@ -137,7 +137,7 @@ class Follower:
         self,
         state: Followed,
         options: ListOptions,
-        known: FileIndex,
+        index: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
         page_files: int = KNOWN_FILES,
@@ -145,11 +145,11 @@ class Follower:
         self._page_files = page_files
         self._state = state
         self._records = FollowedRecords(state)
-        self._known = known
+        self._index = index
         self._selection = Selection("", options.glob, hidden_files=options.hidden_files)
         self._timer = PollTimer(options.interval_seconds, clock)
         self._has_changes = False
-        # Changes returned in this trigger that ``known`` does not contain yet, while each page is taken whole.
+        # Changes returned in this trigger that the index does not contain yet, while each page is taken whole.
         self._pending: dict[str, KnownFile] = {}
         self._after: Follow | None = None
         self._finish_ms: int | None = None
@@ -249,7 +249,7 @@ class Follower:
         """Compare a range of keys of both. Changes by records after ``through`` come with these records."""
         theirs = await self._state.index.page(after, count=self._page_files)
         through = theirs[-1].file.key if len(theirs) == self._page_files else None
-        ours = await self._known.page(after, count=self._page_files)
+        ours = await self._index.page(after, count=self._page_files)
         if len(ours) == self._page_files and (through is None or ours[-1].file.key < through):
             through = ours[-1].file.key
         theirs, ours = _up_to(theirs, through), self._with_pending(_up_to(ours, through), after, through)
@@ -293,7 +293,7 @@ class Follower:
             return FoundPage((), replace(cursor, through=end, backfill_key=""), 0, is_idle=False)
         keys = sorted({key for _, changes in decided for key in changes})
         theirs = await self._state.index.find(keys) if keys else {}
-        before = dict(await self._known.find(keys)) if keys else {}
+        before = dict(await self._index.find(keys)) if keys else {}
         before |= {key: self._pending[key] for key in keys if key in self._pending}
         pairs: ChangeSteps = []
         for seq, changes in decided:

@@ -46,7 +46,7 @@ class TailSweepLister:
         Its root is the root of the source: keys are relative to it.
     prefix
         The listed prefix, extended by the literal beginning of the glob.
-    known
+    index
         The index of all files decided on before the last ``begin_trigger``, and possibly later ones.
     clock
         Returns seconds; by default the clock of the running loop.
@@ -57,12 +57,12 @@ class TailSweepLister:
         operator: Operator,
         prefix: str,
         options: ListOptions,
-        known: FileIndex,
+        index: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
-        self._known = known
+        self._index = index
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._tail = KeyPages(operator, self._selection.prefix, options.ahead_pages, self._count_request)
         self._sweep = KeyPages(operator, self._selection.prefix, options.ahead_pages, self._count_request)
@@ -196,7 +196,7 @@ class TailSweepLister:
         through = cursor.sweep_end if listed.is_last else min(listed.through, cursor.sweep_end)
         entries = listed.entries[: bisect_right(listed.entries, through, key=lambda entry: entry.path)]
         count = max(KNOWN_FILES, len(entries) + KNOWN_FILES_MORE)
-        known_files = await self._known.page(begin, count=count) if through > begin else ()
+        known_files = await self._index.page(begin, count=count) if through > begin else ()
         if len(known_files) == count and known_files[-1].file.key < through:
             # Many files of this range are gone: the rest of the page is compared by the next call.
             through = known_files[-1].file.key

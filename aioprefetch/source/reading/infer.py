@@ -155,7 +155,7 @@ class _Spread:
 async def _sampled(
     operator: Operator, sample: list[SourceFile], options: FormatOptions, read: ReadOptions, on_corrupt: OnFailure
 ) -> list[tuple[SourceFile, pa.Schema]]:
-    async def one(file: SourceFile) -> tuple[SourceFile, pa.Schema]:
+    async def schema_of(file: SourceFile) -> tuple[SourceFile, pa.Schema]:
         try:
             try:
                 return file, await format_of(file.key, options).sample(operator, file, options, read)
@@ -168,7 +168,7 @@ async def _sampled(
             logger.warning("%s tells no schema, on_corrupt=%s: %s", file.key, on_corrupt, error)
             return file, pa.schema([])
 
-    tasks = [asyncio.ensure_future(one(file)) for file in sample]
+    tasks = [asyncio.ensure_future(schema_of(file)) for file in sample]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

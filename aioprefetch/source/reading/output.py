@@ -80,9 +80,9 @@ class Output:
     def _column(self, name: str, pieces: Sequence[Records]) -> pa.Array:
         field = self._task.schema.field(name)
         if name == METADATA_COLUMNS[1]:
-            array = pa.concat_arrays([_given(piece.offsets, piece, pa.int64()) for piece in pieces])
+            array = pa.concat_arrays([_or_nulls(piece.offsets, piece, pa.int64()) for piece in pieces])
         elif name == RESCUED_COLUMN:
-            array = pa.concat_arrays([_given(piece.unknown, piece, pa.string()) for piece in pieces])
+            array = pa.concat_arrays([_or_nulls(piece.unknown, piece, pa.string()) for piece in pieces])
         else:
             array = self._constants(name, pieces)
         return conform_array(array, field, name)
@@ -106,7 +106,7 @@ class Output:
         return batch.select(self._task.schema.names) if self._is_projected else batch
 
 
-def _given(array: pa.Array | None, piece: Records, kind: pa.DataType) -> pa.Array:
+def _or_nulls(array: pa.Array | None, piece: Records, kind: pa.DataType) -> pa.Array:
     return pa.nulls(piece.batch.num_rows, kind) if array is None else array
 
 

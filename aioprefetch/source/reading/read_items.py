@@ -83,7 +83,7 @@ class _ItemReader:
             return
         layout = self._layouts.of(item.file.key)
         try:
-            async with aclosing(self._found(item, layout)) as pieces:
+            async with aclosing(self._pieces(item, layout)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, SmallText):
                         yield piece
@@ -92,7 +92,7 @@ class _ItemReader:
         except UNDECODABLE as error:
             raise undecodable(item.file.key, error) from error
 
-    def _found(self, item: FetchItem, layout: DirectoryLayout) -> AsyncGenerator[SmallText | FoundBatch, None]:
+    def _pieces(self, item: FetchItem, layout: DirectoryLayout) -> AsyncGenerator[SmallText | FoundBatch, None]:
         if layout.small.suits(item):
             return layout.small.read(item)
         return format_of(item.file.key, self._format).read(self._operator, item, layout.want)
