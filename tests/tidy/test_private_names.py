@@ -38,16 +38,13 @@ LEFT: dict[str, int] = {
     "tests/unit/services/http/test_http_lacking.py": 1,
     "tests/unit/services/obspec/test_obspec_listing.py": 1,
     "tests/unit/services/s3/test_client.py": 1,
-    "tests/unit/services/s3/test_direct.py": 1,
     "tests/unit/services/s3/test_identity.py": 2,
     "tests/unit/services/s3/test_secrets.py": 2,
-    "tests/unit/services/s3/test_writing.py": 1,
     "tests/unit/services/test_service_of_your_own.py": 1,
     "tests/unit/source/formats/test_linear.py": 1,
     "tests/unit/source/list/test_finishing.py": 1,
     "tests/unit/source/reading/test_infer.py": 1,
     "tests/unit/source/state/test_state_damage.py": 1,
-    "tests/unit/source/state/test_state_stores.py": 1,
 }
 
 

@@ -41,9 +41,10 @@ class PresigningRefused(Exception):
 
 
 class Signatures:
-    """The signed targets of one service within a runtime. The least recently used ones are dropped first."""
+    """The signed targets of one service within a runtime, ``objects_max`` at most: the least recently used go first."""
 
-    def __init__(self, client: S3Client, runtime: Runtime) -> None:
+    def __init__(self, client: S3Client, runtime: Runtime, *, objects_max: int = OBJECTS_MAX) -> None:
+        self._objects_max = objects_max
         self._client = client
         self._runtime = runtime
         self._now = runtime.loop.time
@@ -56,7 +57,8 @@ class Signatures:
         signed = self._signed.get(identity)
         if signed is None or signed.until_seconds <= self._now() or signed.generation != self._client.generation:
             return None
-        if len(self._signed) > OBJECTS_MAX // 2:  # The order of use matters only when a target may have to be dropped.
+        # The order of use matters only when a target may have to be dropped.
+        if len(self._signed) > self._objects_max // 2:
             self._signed.move_to_end(identity)
         return signed
 
@@ -87,7 +89,7 @@ class Signatures:
         self._runtime.counters["transport_signatures"] += 1
         signed = Signed(self._target(url), self._runtime.now(), generation)
         self._signed[request.path, request.version] = signed
-        while len(self._signed) > OBJECTS_MAX:
+        while len(self._signed) > self._objects_max:
             self._signed.popitem(last=False)
         return signed
 

@@ -64,10 +64,12 @@ class S3WriteBody:
     """Collects up to four parts and sends them together, so that nothing of it runs in the background.
 
     An object of at most one part is a single put at ``close``. A failed or cancelled call leaves an upload behind that
-    ``abort`` removes; the store keeps (and charges for) its parts until then.
+    ``abort`` removes; the store keeps (and charges for) its parts until then. More than ``parts_max`` parts are
+    ``InvalidArgument``.
     """
 
-    def __init__(self, client: S3Client, request: WriteRequest, key: str) -> None:
+    def __init__(self, client: S3Client, request: WriteRequest, key: str, *, parts_max: int = PARTS_MAX) -> None:
+        self._parts_max = parts_max
         self._client = client
         self._request = request
         self._key = key
@@ -134,9 +136,10 @@ class S3WriteBody:
         part_bytes = self._client.options.part_bytes
         first = len(self._parts) + 1
         pieces = [buffer[start : start + part_bytes] for start in range(0, len(buffer), part_bytes)]
-        if first + len(pieces) - 1 > PARTS_MAX:
+        if first + len(pieces) - 1 > self._parts_max:
             raise InvalidArgument(
-                f"the object needs more than {PARTS_MAX} parts of part_bytes={part_bytes}; make part_bytes larger",
+                f"the object needs more than {self._parts_max} parts of part_bytes={part_bytes};"
+                " make part_bytes larger",
                 operation=self._request.operation,
                 path=self._request.path,
             )

@@ -264,15 +264,12 @@ async def test_no_signature_is_shown(store: Callable[..., Store]) -> None:
             assert "X-Amz" not in shown
 
 
-async def test_a_maximum_of_signatures_is_kept(
-    runtime: Runtime, store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_maximum_of_signatures_is_kept(runtime: Runtime, store: Callable[..., Store]) -> None:
     """The objects read last."""
-    monkeypatch.setattr(signatures, "OBJECTS_MAX", 2)
-    async with FaultServer({f"bucket/{name}": b"x" for name in "abc"}) as server:
-        opened = store(server)
+    async with FaultServer({}) as server:
+        kept = signatures.Signatures(store(server).client, runtime, objects_max=2)
         for name in "abcb":
-            await opened.get(name)
+            await kept.sign(ReadRequest(path=name), name)
         assert runtime.counters["transport_signatures"] == 3
-        await opened.get("a")
+        await kept.sign(ReadRequest(path="a"), "a")
         assert runtime.counters["transport_signatures"] == 4

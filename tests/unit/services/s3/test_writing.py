@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, Unavailable
-from aioprefetch.services.s3 import writer as multipart
+from aioprefetch.services.s3.writer import S3WriteBody
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import WriteRequest
 from tests.unit.services.s3.stores import Store
@@ -111,10 +111,9 @@ async def test_a_condition_holds_for_parts_too(small: Store) -> None:
     assert await small.get("k") == b"first"
 
 
-async def test_too_many_parts(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_parts(small: Store) -> None:
     """S3 takes 10,000; the error says what to change."""
-    monkeypatch.setattr(multipart, "PARTS_MAX", 3)
-    body = await small.accessor.open_write(WriteRequest(path="k"))
+    body = S3WriteBody(small.client, WriteRequest(path="k"), small.service.key_of("k", operation="write"), parts_max=3)
     with pytest.raises(InvalidArgument, match="make part_bytes larger"):
         await body.write(CHUNK * 21)
     await body.abort()

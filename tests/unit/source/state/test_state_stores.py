@@ -20,7 +20,6 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.state import SourceState
-from aioprefetch.source.state import store as store_module
 from aioprefetch.source.state.store import StateStore
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ListPage, ListRequest, Metadata, StatRequest, WriteRequest
@@ -115,11 +114,9 @@ async def test_the_proof_costs_five_requests_for_each_opening_and_none_for_a_bat
     assert len(probes()) == 10
 
 
-async def test_a_proof_of_which_a_request_or_a_response_was_lost_accepts_the_store(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.virtual
+async def test_a_proof_of_which_a_request_or_a_response_was_lost_accepts_the_store() -> None:
     """Layers do not repeat a conditional write: it may have happened, and would conflict with itself."""
-    monkeypatch.setattr(store_module, "PAUSE_SECONDS", 0.0)
     for write in range(4):
         for at in ("call", "reply"):
             base = memory()
