@@ -1,4 +1,4 @@
-"""Lance files and datasets made by pylance, the independent oracle, and stored where an Operator finds them."""
+"""Lance files and datasets, made by pylance as the independent oracle and stored for an Operator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_file(
     batch_rows: int | None = None,
     max_page_bytes: int | None = None,
 ) -> bytes:
-    """The bytes of a Lance file that holds ``table``; also left at ``path`` when one is given.
+    """The bytes of a Lance file with ``table``, also written to ``path`` if given.
 
     A small ``data_cache_bytes`` (it is split over the top-level columns) makes many pages, given small batches.
     """
@@ -51,13 +51,13 @@ def write_file(
 
 
 def unsliced(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in arrays that begin at offset 0: the 2.0 writer takes slices of nested columns for whole."""
+    """A copy of the rows in arrays at offset 0: the 2.0 writer ignores the offsets of nested columns."""
     columns = [pa.concat_arrays([column, column.slice(0, 0)]) if column.offset else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def damaged(data: bytes, chance: random.Random, start: int = 0, changes: int = 3) -> bytes:
-    """The same bytes with up to ``changes`` of them, from ``start`` on, changed to values that are likely to matter."""
+    """A copy of the bytes with up to ``changes`` of them, from ``start`` on, replaced by boundary values."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, changes)):
         changed[chance.randrange(start, len(data))] = chance.choice([0, 1, 127, 128, 255, chance.randrange(256)])
@@ -73,7 +73,7 @@ def peer_reader(data: bytes, directory: Path) -> Any:
 
 @dataclass(frozen=True)
 class LoggingLayer(Layer):
-    """Writes down every read that reaches the store: path, first byte, byte after the last (of a suffix: ``-size``)."""
+    """Records every read that reaches the store: path, first byte, byte after the last (for a suffix: ``-size``)."""
 
     log: list[tuple[str, int, int | None]] = field(default_factory=list)
 
@@ -105,7 +105,7 @@ async def stored(
 ) -> AsyncIterator[Operator]:
     """An Operator over a store in memory that holds ``data`` at ``path`` (or several objects by their paths).
 
-    ``log`` gets every read. ``options`` are those of the Operator.
+    Every read is appended to ``log``. ``options`` are those of the Operator.
     """
     objects: Mapping[str, bytes] = data if isinstance(data, Mapping) else {path: data}
     async with Operator.from_uri("memory://", **options) as operator:
@@ -115,6 +115,6 @@ async def stored(
 
 
 def dataset_objects(directory: Path, name: str) -> dict[str, bytes]:
-    """Every object of the dataset in ``directory``, by the path that it has in a store below ``name``."""
+    """Every object of the dataset in ``directory``, by its path in a store below ``name``."""
     files = (path for path in directory.rglob("*") if path.is_file())
     return {f"{name}/{path.relative_to(directory).as_posix()}": path.read_bytes() for path in files}

@@ -51,7 +51,7 @@ def values(kind: pa.DataType, one: Callable[[Rng], Any], share: float = 0.0) -> 
 
 
 def with_metadata(metadata: dict[str, str], make: Callable[[Rng, int], Column]) -> Callable[[Rng, int], Column]:
-    """The same, written another way."""
+    """Add metadata to the fields of a family."""
 
     def marked(rng: Rng, rows: int) -> Column:
         field, array = make(rng, rows)

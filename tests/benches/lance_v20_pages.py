@@ -20,7 +20,7 @@ from aioprefetch.scheduler.scheduling_loop import scan_lines
 
 
 def write_file(path: Path, table: pa.Table, *, batches: int = 1, data_cache_bytes: int | None = None) -> bytes:
-    """A file of version 2.0; a small ``data_cache_bytes`` and many batches make many pages."""
+    """A file of version 2.0. A small ``data_cache_bytes`` and many batches make many pages."""
     rows = -(-table.num_rows // batches) if table.num_rows else 0
     with LanceFileWriter(str(path), table.schema, version="2.0", data_cache_bytes=data_cache_bytes) as writer:
         for start in range(0, table.num_rows, rows or 1):
@@ -29,12 +29,12 @@ def write_file(path: Path, table: pa.Table, *, batches: int = 1, data_cache_byte
 
 
 def unsliced(table: pa.Table) -> pa.Table:
-    """The same rows at offset 0: the writer of 2.0 stumbles over slices."""
+    """A copy of the rows at offset 0: the writer of 2.0 fails on slices."""
     return table.take(pa.array(range(table.num_rows)))
 
 
 async def open_bytes(data: bytes) -> LanceFile:
-    """A file of these bytes."""
+    """Open a file of these bytes."""
     async with ap.Operator.from_uri("memory://lance-v20") as operator:
         await operator.write("file.lance", data)
         file = await open_file(operator, "file.lance", tail_bytes=max(len(data), 1))
@@ -44,7 +44,7 @@ async def open_bytes(data: bytes) -> LanceFile:
 
 @dataclass(eq=False)
 class MemoryRead:
-    """A read of ranges of the file; held back until ``arrive``."""
+    """A read of ranges of the file, held back until ``arrive``."""
 
     data: memoryview
     ranges: list[Range]
@@ -82,7 +82,7 @@ class MemoryRead:
 
 
 class MemoryIo:
-    """``PageIo`` over bytes. ``holds``: which reads do not arrive by themselves."""
+    """``PageIo`` over bytes. ``holds`` selects the reads that are held back."""
 
     def __init__(self, data: bytes, holds: Callable[[MemoryRead], bool] = lambda read: False) -> None:
         self._memory = np.frombuffer(data, np.uint8).copy()  # Aligned, unlike the body of a bytes object.
@@ -113,7 +113,7 @@ class MemoryIo:
 def start_scan(
     file: LanceFile, io: MemoryIo, ranges: Sequence[Range], columns: Sequence[str] | None = None
 ) -> tuple[RecordRoot, int]:
-    """Schedule every page of ``ranges`` and hand it to the root; the number of rows."""
+    """Schedule every page of ``ranges`` and append it to the root. Returns the number of rows."""
     fields = [one for one in file.fields if columns is None or one.name in columns]
     made = [make_field(file, one, ranges) for one in fields]
     root = RecordRoot(pa.schema([one.arrow for one in fields]), [decoder for _, decoder in made])
@@ -151,7 +151,7 @@ async def read_rows(
     batch_rows: int = 1000,
     file: LanceFile | None = None,
 ) -> pa.Table:
-    """What the decoders make of these rows; every read is given back in the end."""
+    """The decoded rows. Every read must be released at the end."""
     file = file or await open_bytes(data)
     io = MemoryIo(data)
     try:
@@ -165,7 +165,7 @@ async def read_rows(
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dictionaries decoded, at any depth: a batch may have another one for the same values."""
+    """A column with decoded dictionaries at any depth: batches may have different dictionaries for equal values."""
     return column.cast(_plain_type(column.type)) if _plain_type(column.type) != column.type else column
 
 
@@ -180,7 +180,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
-    """Equal types and values."""
+    """Assert equal types and values."""
     assert found.schema.names == expected.schema.names
     assert found.num_rows == expected.num_rows
     for name in expected.schema.names:
@@ -189,7 +189,7 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 
 
 def picked(table: pa.Table, ranges: Sequence[Range]) -> pa.Table:
-    """The rows of ranges, by Arrow."""
+    """The rows of the ranges, taken by Arrow."""
     parts = [table.slice(start, end - start) for start, end in ranges]
     return pa.concat_tables(parts) if parts else table.slice(0, 0)
 
@@ -204,7 +204,7 @@ def random_ranges(rng: np.random.Generator, rows: int, most: int) -> list[Range]
 
 
 def random_take(rng: np.random.Generator, rows: int, most: int) -> list[Range]:
-    """Single rows, neighbours merged."""
+    """The ranges of random single rows, with adjacent rows merged."""
     ranges: list[Range] = []
     for row in sorted(set(rng.integers(0, rows, int(rng.integers(1, most + 1))).tolist())):
         if ranges and ranges[-1][1] == row:

@@ -219,7 +219,7 @@ MAPS: dict[str, Make] = {
 
 
 def _stored(make: Make, **metadata: str) -> Callable[[int, np.random.Generator], tuple[pa.Array, dict[str, str]]]:
-    """The same, written another way: ``key_word="value"`` is the field's metadata ``lance-encoding:key-word``."""
+    """Add metadata to the field: ``key_word="value"`` becomes ``lance-encoding:key-word``."""
     named = {f"lance-encoding:{key.replace('_', '-')}": value for key, value in metadata.items()}
     return lambda rows, rng: (make(rows, rng), named)
 

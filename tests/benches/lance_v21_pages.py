@@ -22,7 +22,7 @@ VERSIONS = ("2.1", "2.2")
 def start_scan(
     file: LanceFile, io: MemoryIo, ranges: Sequence[Range], columns: Sequence[str] | None = None
 ) -> tuple[RecordRoot, int]:
-    """Schedule every page of ``ranges`` and hand it to the root; the number of rows."""
+    """Schedule every page of ``ranges`` and append it to the root. Returns the number of rows."""
     fields = [one for one in file.fields if columns is None or one.name in columns]
     made = [make_field(file, one, ranges) for one in fields]
     root = RecordRoot(pa.schema([one.arrow for one in fields]), [decoder for _, decoder in made])
@@ -63,7 +63,7 @@ def decode_first_pages(file: LanceFile, data: bytes, ranges: Sequence[Range], la
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """The same values without dictionaries, in one chunk per column: what may differ between equal results."""
+    """A table with decoded dictionaries and one chunk for each column, so that equal results compare equal."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns

@@ -1,4 +1,4 @@
-"""One small array of every type family, and in which versions pylance can write it."""
+"""A small array of every type family, and the versions in which pylance can write it."""
 
 from __future__ import annotations
 

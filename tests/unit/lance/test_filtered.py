@@ -1,4 +1,4 @@
-"""Small holes of deleted rows are read through and dropped; the counting of rows against lists."""
+"""Small holes of deleted rows are read through and dropped; counts of rows match those of lists."""
 
 from itertools import pairwise
 

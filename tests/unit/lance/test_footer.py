@@ -1,4 +1,4 @@
-"""Opening files: how many requests it takes, and what is refused."""
+"""Opening files: the number of requests, and invalid files."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""FSST against a decoder that goes code by code, and against tables and codes that no writer makes."""
+"""FSST against a decoder that goes code by code, and with invalid tables and codes."""
 
 from __future__ import annotations
 

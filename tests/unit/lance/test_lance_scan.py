@@ -1,4 +1,4 @@
-"""The scan of a file: what may be asked for, in which order rows come, and what a plan says of it."""
+"""The scan of a file: its arguments, the order of rows, and its plan."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_no_rows(files: dict[str, bytes], version: str) -> None:
         assert (await ap_lance.read_table(operator, "empty")).equals(TABLE.slice(0, 0))
 
 
-async def test_asks_for_what_the_plan_says(files: dict[str, bytes]) -> None:
+async def test_requests_are_those_of_the_plan(files: dict[str, bytes]) -> None:
     log: list[Any] = []
     async with stored(files["2.0"], log=log) as operator:
         limits: dict[str, Any] = {"gap_bytes": 0, "request_bytes_max": 30_000}
@@ -151,7 +151,7 @@ async def test_invalid_arguments_are_refused_at_once(options: Any, error: type[E
         ({"take": [ROWS]}, InvalidRange, "row 20000 of 20000 rows"),
     ],
 )
-async def test_says_what_the_table_does_not_have(
+async def test_errors_name_missing_rows_and_columns(
     files: dict[str, bytes], options: Any, error: Any, message: str
 ) -> None:
     async with stored(files["2.0"]) as operator:

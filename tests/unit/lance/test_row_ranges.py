@@ -1,4 +1,4 @@
-"""Row selections against lists."""
+"""Row selections, compared with lists."""
 
 from typing import Any
 

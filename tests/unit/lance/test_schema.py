@@ -1,4 +1,4 @@
-"""Schemas, columns and page buffers against what pylance says of the same file."""
+"""Schemas, columns and page buffers, compared with those of pylance for the same file."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ async def opened(data: bytes) -> LanceFile:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_metadata_is_what_pylance_says(family: str, tmp_path: Path) -> None:
+async def test_metadata_agrees_with_pylance(family: str, tmp_path: Path) -> None:
     array, versions = FAMILIES[family]
     for version in versions:
         await check_metadata(pa.table({"c": array}), version, tmp_path)

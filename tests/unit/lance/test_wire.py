@@ -1,4 +1,4 @@
-"""The wire parser against an encoder of its own, and against bytes that are no messages."""
+"""The wire parser against a separate encoder, and with bytes that are not messages."""
 
 from typing import Any
 

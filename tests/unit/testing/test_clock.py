@@ -13,7 +13,7 @@ HOUR = 3600.0
 
 
 def test_an_hour_of_sleep_takes_no_real_time() -> None:
-    """Virtual seconds pass in full, real ones hardly."""
+    """An hour of virtual time takes almost no real time."""
 
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ def test_timeouts_fire() -> None:
     assert run_virtual(scenario) == pytest.approx(60 + HOUR)
 
 
-def test_waiting_for_nothing_is_a_deadlock_that_names_the_waiter() -> None:
+def test_a_wait_without_an_end_is_a_deadlock_that_names_the_waiter() -> None:
     """A hang is reported with the task and the line, not by a hanging test run."""
 
     async def waits_for_ever() -> None:
@@ -102,12 +102,12 @@ def test_the_same_seed_gives_the_same_schedule_and_seeds_differ() -> None:
 
 
 def test_without_a_seed_tasks_step_in_the_order_of_asyncio() -> None:
-    """None means: do not touch the schedule."""
+    """Without a seed the schedule is that of asyncio."""
     assert run_virtual(_order_of_steps) == asyncio.run(_order_of_steps())
 
 
 def test_callbacks_keep_their_order_under_a_seed() -> None:
-    """call_soon is first in, first out, whatever the seed."""
+    """call_soon is first in, first out with every seed."""
 
     async def scenario() -> list[int]:
         called: list[int] = []

@@ -1,4 +1,4 @@
-"""The fault server is right without rules, and wrong to the byte where a rule says how."""
+"""The fault server is right without rules, and wrong to the byte by a rule."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ OBJECTS = {"bucket/key": DATA, "bucket/empty": b"", "bucket/ü %?/x": b"odd"}
 
 
 class Client:
-    """Speaks just enough HTTP to see what comes over the wire."""
+    """A minimal HTTP client that shows the bytes of responses."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def ask(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str]]:
-        """Send a request and return the status and headers of the reply."""
+        """Send a request and return the status and headers of the response."""
         lines = [f"{method} {target} HTTP/1.1", "Host: x"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
@@ -53,7 +53,7 @@ async def connect(server: FaultServer) -> AsyncIterator[Client]:
 
 @contextlib.asynccontextmanager
 async def faulty(*faults: Fault, times: int | None = 1) -> AsyncIterator[tuple[FaultServer, Client]]:
-    """A server that gives these faults to the first requests, and a connection to it."""
+    """A server that applies these faults to the first requests, and a connection to it."""
     rules = [Rule(fault=fault, times=times) for fault in faults]
     async with FaultServer(OBJECTS, rules) as server, connect(server) as client:
         yield server, client
@@ -73,7 +73,7 @@ async def faulty(*faults: Fault, times: int | None = 1) -> AsyncIterator[tuple[F
     ],
 )
 async def test_ranges(wanted: str, status: int, content_range: str | None, body: bytes) -> None:
-    """Without a fault it answers as HTTP says."""
+    """Without a fault the response follows HTTP."""
     async with faulty() as (server, client):
         seen_status, headers, seen_body = await client.get(Range=wanted)
         assert (seen_status, headers.get("content-range"), seen_body) == (status, content_range, body)
@@ -92,7 +92,7 @@ async def test_unsatisfiable_ranges_tell_the_size(wanted: str) -> None:
 
 
 async def test_conditions_come_before_ranges() -> None:
-    """412 and 304 win over 416; an object that is replaced has another ETag."""
+    """412 and 304 precede 416; a replaced object has another ETag."""
     async with faulty() as (server, client):
         assert (await client.get(If_Match='"other"', Range="bytes=9999-"))[0] == 412
         assert (await client.get(If_None_Match=etag_of(DATA)))[0] == 304
@@ -127,7 +127,7 @@ async def test_fin_and_reset_come_after_exactly_that_number_of_bytes(after_bytes
 
 
 async def test_hanging_ends_with_release_or_with_the_client() -> None:
-    """A hang holds back the head or the rest of the body; nothing is lost when it is released."""
+    """A hang holds back the head or the rest of the body, and no byte is lost when it is released."""
     async with faulty(Fault(hang_after_bytes=10), Fault(hang_before_head=True)) as (server, client):
         _, headers = await client.ask("GET", "/bucket/key")
         assert await client.reader.readexactly(10) == DATA[:10]
@@ -146,7 +146,7 @@ async def test_hanging_ends_with_release_or_with_the_client() -> None:
 
 
 async def test_stopping_the_server_ends_a_hang() -> None:
-    """Leaving the context never waits for a script."""
+    """Leaving the context does not wait for hanging responses."""
     async with faulty(Fault(hang_after_bytes=0)) as (_, client):
         await client.ask("GET", "/bucket/key")
 
@@ -163,8 +163,8 @@ async def test_stopping_the_server_ends_a_hang() -> None:
         (Fault(body=b"<html>"), (206, "bytes 0-9/1024", b"<html>")),
     ],
 )
-async def test_lies(fault: Fault, expected: tuple[int, str | None, bytes]) -> None:
-    """Heads and bodies that do not belong together, with a framing that does."""
+async def test_heads_and_bodies_that_disagree(fault: Fault, expected: tuple[int, str | None, bytes]) -> None:
+    """Heads and bodies that disagree, with a valid framing."""
     async with faulty(fault) as (_, client):
         status, headers, body = await client.get(Range="bytes=0-9")
         assert (status, headers.get("content-range"), body) == expected
@@ -172,7 +172,7 @@ async def test_lies(fault: Fault, expected: tuple[int, str | None, bytes]) -> No
 
 
 async def test_wrong_etag_and_ignored_condition() -> None:
-    """A server that does not know If-Match, and one that names another version."""
+    """A server that ignores If-Match, and one that returns another ETag."""
     async with faulty(Fault(ignore_if_match=True), Fault(etag='"liar"')) as (_, client):
         status, headers, body = await client.get(If_Match='"other"')
         assert (status, headers["etag"], body) == (200, etag_of(DATA), DATA)
@@ -180,7 +180,7 @@ async def test_wrong_etag_and_ignored_condition() -> None:
 
 
 async def test_errors_redirects_and_refused_head() -> None:
-    """A status of its own, with headers."""
+    """A fault sets the status and headers."""
     faults = (
         Fault(status=503, code="SlowDown", headers={"Retry-After": "2"}),
         Fault(status=302, location="http://elsewhere.invalid/x"),
@@ -196,7 +196,7 @@ async def test_errors_redirects_and_refused_head() -> None:
 
 
 async def test_framing_faults() -> None:
-    """Close-delimited, chunked, dripped, followed by stray bytes, announced as the last."""
+    """Bodies are close-delimited, chunked, dripped, followed by stray bytes, or the last of the connection."""
     async with faulty(Fault(omit_content_length=True)) as (_, client):
         assert "content-length" not in (await client.ask("GET", "/bucket/key"))[1]
         assert await client.reader.read() == DATA
@@ -215,8 +215,8 @@ async def test_framing_faults() -> None:
             await client.get()
 
 
-async def test_what_is_sent_as_it_stands() -> None:
-    """Headers that come twice, a body that its head does not frame, and bytes that are no HTTP."""
+async def test_headers_and_bodies_sent_unchanged() -> None:
+    """Repeated headers, a body that the head does not frame, and bytes that are not HTTP are sent unchanged."""
     lines = Fault(header_lines=("Content-Length: 5", "no header"))
     async with faulty(lines, Fault(chunked=True, raw_body=b"zz"), Fault(raw=b"SSH-2.0\r\n\r\n")) as (server, client):
         client.writer.write(b"HEAD /bucket/key HTTP/1.1\r\n\r\n")
@@ -234,7 +234,7 @@ async def test_what_is_sent_as_it_stands() -> None:
 
 
 async def test_connections_that_end_before_or_after_a_reply() -> None:
-    """RST instead of a head, and FIN after a reply that had not announced it."""
+    """RST instead of a head, and FIN after a response that did not announce it."""
     async with faulty(Fault(reset_before_head=True)) as (_, client):
         client.writer.write(b"GET /bucket/key HTTP/1.1\r\n\r\n")
         with pytest.raises(ConnectionResetError):
@@ -247,7 +247,7 @@ async def test_connections_that_end_before_or_after_a_reply() -> None:
 
 
 async def test_waiting_for_quiet_and_for_few_connections() -> None:
-    """A kept connection is quiet, one whose reply hangs is not."""
+    """An idle connection is quiet, one with a hanging response is not."""
     async with faulty(Fault(hang_after_bytes=5)) as (server, client), connect(server) as second:
         await client.ask("GET", "/bucket/key")
         assert (await second.get())[2] == DATA
@@ -262,7 +262,7 @@ async def test_waiting_for_quiet_and_for_few_connections() -> None:
 
 
 async def test_drip_and_delay_take_time() -> None:
-    """A slow head and a slow body."""
+    """A delayed head and a dripped body take time."""
     fault = Fault(delay_head_seconds=0.02, drip_bytes=256, drip_delay_seconds=0.01)
     async with faulty(fault) as (_, client):
         start = asyncio.get_running_loop().time()
@@ -271,7 +271,7 @@ async def test_drip_and_delay_take_time() -> None:
 
 
 async def test_rules_choose_by_index_method_key_and_predicate() -> None:
-    """The first rule that applies wins, as often as it says."""
+    """The first matching rule applies, at most `times` times."""
     oops = Fault(status=500)
     rules = [
         Rule(fault=oops, index=1),
@@ -290,7 +290,7 @@ async def test_rules_choose_by_index_method_key_and_predicate() -> None:
 
 
 async def test_assert_helpers_complain() -> None:
-    """They say what was seen."""
+    """The errors show the requests that arrived."""
     async with faulty() as (server, client):
         await client.get(Range="bytes=0-1")
         with pytest.raises(AssertionError, match="bytes=0-1"):

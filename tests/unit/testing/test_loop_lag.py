@@ -1,4 +1,4 @@
-"""The watch on event loops: it finds code of the package that holds a loop, and no other code."""
+"""LoopLag finds code of the package that holds a loop, and no other code."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ async def call(function):
 
 @pytest.fixture
 def package(tmp_path: Path) -> Any:
-    """A module outside of the tests that is watched in place of the package."""
+    """A module outside of the tests, watched instead of the package."""
     path = tmp_path / "watched.py"
     path.write_text(SOURCE)
     spec = importlib.util.spec_from_file_location("watched", path)
@@ -51,7 +51,7 @@ def package(tmp_path: Path) -> Any:
 
 
 def held(tmp_path: Path, main: Callable[[], Any]) -> LoopLag:
-    """What the watch finds while a coroutine function runs on a loop."""
+    """The callbacks that LoopLag reports while a coroutine function runs on a loop."""
     with LoopLag(LIMIT_SECONDS, tmp_path) as lag:
         asyncio.run(main())
     return lag
@@ -92,7 +92,7 @@ def test_who_calls_a_plain_function_on_a_loop_answers_for_it(package: Any, tmp_p
     assert held(tmp_path, main).held == []
 
 
-def test_what_a_caller_does_itself_is_not_counted(package: Any, tmp_path: Path) -> None:
+def test_work_of_the_caller_is_not_counted(package: Any, tmp_path: Path) -> None:
     def burn_here() -> None:
         end = time.thread_time() + 0.1
         while time.thread_time() < end:

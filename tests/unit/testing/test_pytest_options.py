@@ -1,4 +1,4 @@
-"""What tests/conftest.py does to a run: replay lines, profiles of Hypothesis, and skips that fail."""
+"""The options of tests/conftest.py: replay lines, profiles of Hypothesis, and skips that fail."""
 
 import os
 import re
@@ -63,7 +63,7 @@ TESTS = {
 
 
 def run(tmp_path: Path, *options: str, **environment: str) -> str:
-    """The output of pytest over modules of its own (``TESTS``), with the project's conftest; the rest are options."""
+    """The output of pytest over the modules ``TESTS``, with the project's conftest and more options."""
     names = [option for option in options if option in TESTS]
     for name in names:
         (tmp_path / f"test_{name}.py").write_text(textwrap.dedent(TESTS[name]))
@@ -85,7 +85,7 @@ def run(tmp_path: Path, *options: str, **environment: str) -> str:
 
 
 def test_skips_fail_where_the_environment_says_so(tmp_path: Path) -> None:
-    """One test or a whole module; those that are pinned do not, nor what is expected to fail."""
+    """A skip of a test or a module fails, unless it is pinned or the test is expected to fail."""
     found = run(tmp_path, "skips", "module", AIOPREFETCH_NO_SKIPS="1")
     assert "1 failed, 1 skipped, 1 xfailed, 1 error" in found
     assert "the moon is full" in found
@@ -93,7 +93,7 @@ def test_skips_fail_where_the_environment_says_so(tmp_path: Path) -> None:
 
 
 def test_a_schedule_that_fails_says_how_to_replay_it(tmp_path: Path) -> None:
-    """With the seed that was drawn; a test on another clock has none."""
+    """The replay line has the seed; a test on another clock has no such line."""
     found = run(tmp_path, "seed", "--virtual-seed=random")
     assert len(re.findall(r"test_seed\.py::test_schedule' --virtual-seed=\d+\n", found)) == 1
     assert "test_plain' --virtual-seed" not in found
@@ -101,21 +101,21 @@ def test_a_schedule_that_fails_says_how_to_replay_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("profile", "examples"), [("quick", 20), ("full", 50), ("search", 500)])
 def test_the_profile_chooses_how_many_examples_are_drawn(tmp_path: Path, profile: str, examples: int) -> None:
-    """Also where a test says how many; a failure prints what replays it."""
+    """The profile scales the examples of a test; a failure prints its replay line."""
     found = run(tmp_path, "examples", AIOPREFETCH_TESTS=profile)
     assert f"\ndrawn {examples} " in found
     assert "reproduce_failure" in found
 
 
 def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
-    """With those that there are."""
+    """The error lists the known profiles."""
     assert "AIOPREFETCH_TESTS='most' must be one of quick, full, search" in run(
         tmp_path, "examples", AIOPREFETCH_TESTS="most"
     )
 
 
 def test_pairs_of_parameters_are_all_kept() -> None:
-    """With far fewer combinations; pairs that no combination has are not made up."""
+    """All pairs are kept by far fewer combinations, and no invalid pair is added."""
     product = [(a, b, c) for a in range(4) for b in "xyz" for c in (True, False) if not (a == 0 and c)]
     kept = pairwise(product)
     assert len(kept) < len(product)

@@ -1,4 +1,4 @@
-"""The two S3 servers answer, count, keep connections alive and leave nothing behind."""
+"""The two S3 servers respond, count requests, keep connections alive and leave nothing behind."""
 
 import http.client
 import os
@@ -124,7 +124,7 @@ def test_rclone_serves_files_put_into_its_root_and_stops(random_name: Callable[[
     "make", [CountingS3Server, lambda: RcloneS3Server(count_connections=True)], ids=["moto", "rclone"]
 )
 def test_connections_are_counted(make: Callable[[], Any]) -> None:
-    """What a client keeps counts once, whatever it asks on it; each that it opens counts."""
+    """Each opened connection counts once, with any number of requests."""
     before = set(threading.enumerate())
     with make() as server:
         url = urlsplit(server.endpoint_url)
@@ -140,7 +140,7 @@ def test_connections_are_counted(make: Callable[[], Any]) -> None:
 
 
 def test_the_count_of_connections_begins_again_with_the_record(random_name: Callable[[], str]) -> None:
-    """A reset forgets connections as it forgets requests; what the server opens itself is no client's."""
+    """A reset forgets connections and requests; connections of the server itself do not count."""
     with CountingS3Server() as server:
         server.create_bucket(random_name())
         assert server.connections == 0

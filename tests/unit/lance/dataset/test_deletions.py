@@ -1,4 +1,4 @@
-"""Deleted rows: their files, and the living rows between them against a list."""
+"""Deleted rows: their files, and the living rows compared with a list."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""Manifests and versions: which one is read, by how many requests, and what is refused."""
+"""Manifests and versions: the one that is read, the number of requests, and invalid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def three_versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]
 
 
 def renamed(objects: dict[str, bytes]) -> dict[str, bytes]:
-    """The same dataset with manifests named by their versions."""
+    """A copy of a dataset whose manifests are named by their versions."""
     result = dict(objects)
     for version in (1, 2, 3):
         inverted, plain = manifest_paths("ds/", version)
@@ -77,7 +77,7 @@ async def test_opening_takes_one_read(three_versions: dict[str, bytes]) -> None:
 
 
 class _BlindLayer(Layer):
-    """A store that cannot list, as http."""
+    """A store that cannot list, such as http."""
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return inner
@@ -96,7 +96,7 @@ async def test_without_a_listing_the_hint_leads_to_the_latest(three_versions: di
 
 
 @pytest.mark.parametrize("hint", [b"", b"[]", b'{"version":"1"}', b'{"version":true}', b'{"version":0}', b"[" * 4000])
-async def test_a_hint_that_is_none_is_refused(three_versions: dict[str, bytes], hint: bytes) -> None:
+async def test_an_invalid_hint_is_refused(three_versions: dict[str, bytes], hint: bytes) -> None:
     async with stored({**three_versions, "ds/_versions/latest_version_hint.json": hint}) as operator:
         with pytest.raises(Unsupported, match="version="):
             await open_dataset(operator.layer(_BlindLayer()), "ds")

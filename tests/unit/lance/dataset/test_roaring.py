@@ -1,4 +1,4 @@
-"""Roaring bitmaps against an encoder of their own, with every kind of container, and against what is none."""
+"""Roaring bitmaps against a separate encoder, with every kind of container, and invalid bitmaps."""
 
 import struct
 
@@ -29,7 +29,7 @@ def runs_of(low: list[int]) -> list[tuple[int, int]]:
 
 
 def encode(numbers: list[int], *, as_runs: set[int]) -> bytes:
-    """The portable form; containers whose upper half is in ``as_runs`` are stored as runs."""
+    """Encode in the portable form. Containers whose upper half is in ``as_runs`` are stored as runs."""
     found = containers(sorted(set(numbers)))
     bodies = []
     for key, low in found.items():
@@ -75,7 +75,7 @@ ARRAYS = encode([1, 5, 70_000], as_runs=set())
 
 
 @pytest.mark.parametrize("data", [DATA, ARRAYS])
-def test_refuses_what_is_cut_off(data: bytes) -> None:
+def test_refuses_truncated_files(data: bytes) -> None:
     for size in range(0, len(data), 7):
         with pytest.raises(UntrustedMetadata, match="ends after"):
             parse_roaring(data[:size])

@@ -1,4 +1,4 @@
-"""Bitmaps at any position, row ranges, ends of rows: the arithmetic below the pages, against plain Python."""
+"""Bitmaps at any position, row ranges, ends of rows: the arithmetic of pages, compared with plain Python."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_bits_are_filled_from_any_position(value: bool) -> None:
             assert _bits(target, 0, position) == _bits(np.full(6, 0xA5, np.uint8), 0, position)
 
 
-def test_row_ranges_know_what_lies_in_a_page() -> None:
+def test_row_ranges_within_a_page() -> None:
     rng = np.random.default_rng(2)
     for _ in range(300):
         bounds = sorted(set(rng.integers(0, 200, 2 * int(rng.integers(0, 8))).tolist()))
@@ -138,5 +138,5 @@ def test_an_adjustment_that_marks_everything_is_refused(adjustment: int) -> None
         StoredEnds((0, 80), 10, adjustment, 5)
 
 
-def test_packed_is_what_arrow_reads() -> None:
+def test_packed_bits_are_read_by_arrow() -> None:
     assert packed(np.array([True, False, True])).tolist() == [5]

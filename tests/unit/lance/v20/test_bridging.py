@@ -1,4 +1,4 @@
-"""Batches of one page are its memory; batches of several are one allocation, into which each page decodes its part."""
+"""Batches of one page share its memory; batches of several pages are one allocation that each page decodes into."""
 
 from pathlib import Path
 from typing import Any
@@ -258,7 +258,7 @@ def test_more_items_than_32_bit_offsets_count_are_refused() -> None:
         portion.decode()
 
 
-def test_text_that_is_no_utf8_is_refused() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     def rows(content: bytes, ends: list[int]) -> PageRows[Any]:
         page = TextRows(np.array([0, *ends]), np.frombuffer(content, np.uint8), None, 4)
         return PageRows(page, 0, len(ends))

@@ -1,4 +1,4 @@
-"""Thousands of small responses put together: the same bytes as one by one, and a view only of those that are used."""
+"""Thousands of small responses joined: the bytes are right, and only used responses become views."""
 
 import random
 from itertools import accumulate

@@ -117,7 +117,7 @@ def test_encodings_that_contradict_type_or_buffers_are_refused(kind: pa.DataType
         (pa.string(), enc.Dictionary(FLAT8, enc.Dictionary(FLAT8, enc.Binary(FLAT64, FLAT8, 9), 3), 3)),
     ],
 )
-def test_what_files_of_2_0_do_not_hold_is_named(kind: pa.DataType, encoding: enc.Encoding) -> None:
+def test_encodings_that_2_0_does_not_use_are_named(kind: pa.DataType, encoding: enc.Encoding) -> None:
     with pytest.raises((ap.errors.Unsupported, ap.errors.UntrustedMetadata)) as caught:
         page_scheduler(kind, encoding, BUFFERS, 20)
     assert len(str(caught.value)) > 40
@@ -253,7 +253,7 @@ def test_a_size_that_the_bytes_cannot_hold_is_not_believed(scheme: str, size: in
         decompressed_bytes(scheme, memoryview(data))
 
 
-def test_strings_beyond_what_was_decompressed_are_refused() -> None:
+def test_strings_beyond_the_decompressed_bytes_are_refused() -> None:
     content = struct.pack("<Q", 10) + _zstd(b"0123456789")
     encoding = enc.Binary(FLAT64, enc.Flat(8, enc.BufferRef(1), "zstd"), 100)
     for end in (10, 11):
@@ -266,7 +266,7 @@ def test_strings_beyond_what_was_decompressed_are_refused() -> None:
                 assemble(pa.string(), pieces)
 
 
-def test_a_page_of_nulls_takes_no_memory_by_what_it_claims() -> None:
+def test_a_page_of_nulls_takes_no_memory_by_its_claims() -> None:
     kind = pa.list_(pa.float64(), 1 << 20)
     page = page_scheduler(kind, enc.AllNulls(), BUFFERS, 1 << 40).decoder(RowRanges.one(7, 1 << 39), iter(()))
     array = assemble(kind, [PageRows(page, 0, 30)])  # 240 MiB of zeros that were never touched.
@@ -280,7 +280,7 @@ def test_a_page_of_nulls_takes_no_memory_by_what_it_claims() -> None:
             assemble(kind, [PageRows(page, skip, rows) for skip, rows in pieces])
 
 
-def test_missing_columns_take_no_memory_by_what_their_type_claims() -> None:
+def test_missing_columns_take_no_memory_by_their_type() -> None:
     field = MissingField(pa.list_(pa.float64(), 1 << 20))
     assert field.size_bytes(30) > 30 << 23
     with pytest.raises(ap.errors.Unsupported, match="fewer rows"):

@@ -1,4 +1,4 @@
-"""Reads that follow other reads: what is asked for, when, at which row, and what happens when one of them fails."""
+"""Reads that follow other reads: their ranges, time and row, and their failures."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ PAGE = 90
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages here are as small as those whose bytes are read at once."""
+    """Read the bytes of small pages indirectly too: the pages of these tests are small."""
     monkeypatch.setattr(strings, "DIRECT_BYTES", 0)
 
 
@@ -85,7 +85,7 @@ async def test_the_bytes_of_small_pages_are_read_with_their_ends(
         await io.close()
 
 
-async def test_free_tasks_do_not_want_what_they_wait_for(tmp_path: Path) -> None:
+async def test_follow_up_tasks_do_not_promote_reads(tmp_path: Path) -> None:
     for name in ("string", "lists of strings", "blobs"):
         _, data, file = await _file(tmp_path, name)
         io = MemoryIo(data, holds=lambda read: True)
@@ -165,13 +165,13 @@ async def test_rows_before_a_read_that_hangs_are_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["string", "lists", "lists of strings", "structs of lists", "int64", "blobs"])
-async def test_what_a_batch_waits_for_is_wanted_before_it_waits(tmp_path: Path, name: str) -> None:
+async def test_reads_are_promoted_before_a_batch_waits(tmp_path: Path, name: str) -> None:
     _, data, file = await _file(tmp_path, name)
     io = MemoryIo(data, holds=lambda read: True)
     root, _ = start_scan(file, io, [(5, 2 * PAGE + 5), (400, 500)])
     waiting = asyncio.ensure_future(root.wait(PAGE + 10))
     await _settle()
-    for _ in range(10):  # Until everything has come that is wanted.
+    for _ in range(10):  # Until all wanted reads have arrived.
         for read in io.reads:
             if read.wanted:
                 read.arrived.set()
@@ -179,7 +179,10 @@ async def test_what_a_batch_waits_for_is_wanted_before_it_waits(tmp_path: Path, 
     assert waiting.done()
     waiting.result()
     unwanted = {read.row for read in io.reads if not read.arrived.is_set()}
-    assert max(unwanted, default=0) >= 2 * PAGE or name in ("string", "blobs")  # Whose last page is in a free task.
+    assert max(unwanted, default=0) >= 2 * PAGE or name in (
+        "string",
+        "blobs",
+    )  # The last page of these is scheduled by a task.
     root.close()
     await io.close()
 
@@ -261,7 +264,7 @@ async def test_a_closed_scan_fails_who_still_waits(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["string", "lists of strings", "blobs"])
-async def test_a_free_task_submits_nothing_for_a_page_that_was_released(tmp_path: Path, name: str) -> None:
+async def test_a_follow_up_submits_nothing_for_a_released_page(tmp_path: Path, name: str) -> None:
     _, data, file = await _file(tmp_path, name)
     io = MemoryIo(data, holds=lambda read: True)
     root, _ = start_scan(file, io, [(20, 70)])

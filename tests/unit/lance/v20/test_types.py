@@ -1,4 +1,4 @@
-"""Every type that version 2.0 holds, as pylance writes it: all rows, ranges and takes, over one page and over many."""
+"""Every type of version 2.0, written by pylance: all rows, ranges and takes, over one page and over many."""
 
 import zlib
 from pathlib import Path
@@ -107,7 +107,7 @@ async def test_a_file_without_rows_is_an_empty_table(tmp_path: Path, name: str) 
     root.close()
 
 
-async def test_a_projection_of_nothing_has_rows_and_no_columns(tmp_path: Path) -> None:
+async def test_an_empty_projection_has_rows_and_no_columns(tmp_path: Path) -> None:
     data = write_file(tmp_path / "f.lance", table_of("int64", np.random.default_rng(1), 10))
     root, rows = start_scan(await open_bytes(data), MemoryIo(data), [(2, 9)], columns=[])
     await root.wait(rows)

@@ -53,7 +53,7 @@ def test_groups_of_one_width() -> None:
 
 
 @pytest.mark.parametrize(("start", "width"), [(1, 8), (0, 9), (0, -1), (900, 1)])
-def test_what_leaves_its_buffer_is_refused(start: int, width: int) -> None:
+def test_values_beyond_their_buffer_are_refused(start: int, width: int) -> None:
     with pytest.raises(UntrustedMetadata, match="bit-packed"):
         unpack(np.zeros(1024, np.uint8), np.array([start]), np.array([width]), 8)
 

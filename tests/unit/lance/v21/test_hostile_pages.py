@@ -1,4 +1,4 @@
-"""Damaged pages and layouts: every one gives an array that Arrow finds valid, or an error of ours."""
+"""Damaged pages and layouts: each is decoded to a valid array or raises a typed error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _layouts(file: LanceFile) -> list[bytes]:
 
 def _damage(data: bytearray, positions: range, rng: random.Random) -> None:
     for _ in range(rng.choice([1, 1, 2, 6])):
-        # Headers and sizes stand in front, so most hits go there.
+        # Headers and sizes are at the start, so most changes are made there.
         near = min(len(positions), 48)
         at = positions[rng.randrange(near) if rng.random() < 0.5 else rng.randrange(len(positions))]
         data[at] = rng.choice([0, 1, 255, rng.randrange(256), data[at] ^ 1 << rng.randrange(8)])
@@ -60,7 +60,7 @@ async def test_damaged_pages(name: str) -> None:
 
 
 async def outcomes_of(name: str, version: str) -> set[str]:
-    """Damage the pages of a file: each time they are decoded to valid arrays, or refused by a typed error."""
+    """Damage the pages of a file repeatedly: they are decoded to valid arrays or raise a typed error."""
     data = _written(name, version)
     file = await open_bytes(data)
     rng = random.Random(f"{name} {version}")
@@ -114,7 +114,7 @@ async def test_pages_that_claim_other_rows(name: str, version: str) -> None:
             array = root.drain(count).decode().column(0)
         except UntrustedMetadata:
             pass
-        else:  # A page of equal rows may have any number of them, as far as its bytes go.
+        else:  # A page of equal rows may have as many rows as its bytes hold.
             array.validate(full=True)
             assert len(array) == count
         await io.close()

@@ -1,4 +1,4 @@
-"""Layouts from messages made by hand: what is known is parsed, anything else is refused by name."""
+"""Layouts from messages made by hand: known ones are parsed, others are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoded values as the buffers of Arrow arrays: what cannot be counted, and what holds nothing."""
+"""Decoded values as the buffers of Arrow arrays: overflowing offsets, and types without values."""
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ TEXTS = Texts(np.frombuffer(b"abcdefghij", np.uint8), np.array([0, 4, 10]))
 
 @pytest.mark.parametrize("room", [9, 10])
 def test_offsets_of_a_batch_do_not_wrap(room: int) -> None:
-    """Texts of 10 bytes behind those of earlier pages, which leave ``room`` bytes of what 32 bits count."""
+    """Texts of 10 bytes follow earlier pages, which leave ``room`` bytes to the limit of 32-bit offsets."""
     offsets = OutputBuffer(np.array([INT32_MAX - room, 0, 0], np.int32), 1)
     targets = [None, offsets, OutputBuffer(np.zeros(10, np.uint8))]
     rows = LeafRows(pa.string(), TEXTS, None)

@@ -1,4 +1,4 @@
-"""Peeling layers off levels, against levels that are made of nested Python values by the rules of the format."""
+"""Unravelling levels that are made from nested Python values by the rules of the format."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def levels_of(value: Any, layers: list[RepDefLayer], rep: int) -> list[tuple[int
 
 
 def rebuilt(unraveler: Unraveler, layers: list[RepDefLayer], values: int) -> list[Any]:
-    """Nested values again, by what was peeled off."""
+    """The nested values, rebuilt from the unravelled layers."""
     parts: list[Any] = ["value"] * values
     for depth, layer in enumerate(layers):
         if layer.is_list:
@@ -91,7 +91,7 @@ def test_nested_values_come_back() -> None:
 
 
 def check_shape(layers: list[RepDefLayer]) -> None:
-    """Make levels of random values, and the values of those again."""
+    """Make levels of random values, and rebuild the values from them."""
     rng = np.random.default_rng(len(layers))
     rows = [random_value(layers, rng) for _ in range(80)]
     top = max_repetition(layers)

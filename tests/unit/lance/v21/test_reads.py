@@ -1,4 +1,4 @@
-"""What pages of version 2.1 and 2.2 read, and when: one step where all is wanted, two where little is."""
+"""The reads of pages of version 2.1 and 2.2: one step if most rows are wanted, two if few are."""
 
 from __future__ import annotations
 
@@ -182,14 +182,14 @@ async def test_pages_of_a_batch_are_decoded_into_one_destination(version: str) -
 
 
 async def check_destination(name: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decode all pages of a column at once, and compare where the parts went with the memory of the result."""
+    """Decode all pages of a column at once, and check that the parts were written into the memory of the result."""
     table = pa.table({"c": _bridged()[name]})
     data = write_file(table, version, data_cache_bytes=50 if name.startswith("bool") else 10_000, batch_rows=500)
     file = await open_bytes(data)
     pages = len(file.column(0).pages)
     assert pages > 1
     allocated: list[int] = []
-    parts: list[tuple[int, int, int]] = []  # Which destination, from where to where.
+    parts: list[tuple[int, int, int]] = []  # The number of the destination, the start and the end.
 
     def allocate(size_bytes: int) -> npt.NDArray[np.uint8]:
         buffer = pa.allocate_buffer(size_bytes)
@@ -283,7 +283,7 @@ async def test_memory_that_is_not_there_is_an_error_of_ours(data: bytes, monkeyp
         root.drain(rows).decode()
 
 
-async def test_small_batches_share_what_was_decoded_together(data: bytes) -> None:
+async def test_small_batches_share_decoded_rows(data: bytes) -> None:
     io = MemoryIo(data)
     root, rows = start_scan(await open_bytes(data), io, [(0, ROWS)], ["numbers"])
     await root.wait(rows)

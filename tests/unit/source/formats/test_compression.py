@@ -1,4 +1,4 @@
-"""Compressed files, against the standard library and pyarrow; cut short, followed by garbage, and bombs."""
+"""Compressed files, compared with the standard library and pyarrow: cut short, followed by garbage, and bombs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_streams_of_several_parts_in_any_pieces(kind: str, parts: list[bytes], s
 @checks("source:Q7")
 @pytest.mark.parametrize("kind", list(PACKERS))
 @pytest.mark.parametrize("offsets", [True, False])
-async def test_a_compressed_file_is_read_with_offsets_in_what_was_decompressed(kind: str, offsets: bool) -> None:
+async def test_offsets_in_a_compressed_file_count_decompressed_bytes(kind: str, offsets: bool) -> None:
     lines = [f"line {number}" for number in range(5000)]
     data = "\n".join(lines).encode()
     async with new_operator() as operator:
@@ -67,7 +67,7 @@ async def test_a_compressed_file_is_read_with_offsets_in_what_was_decompressed(k
 
 
 @checks("source:Q7")
-async def test_the_option_counts_whatever_the_name_ends_with() -> None:
+async def test_the_option_overrides_the_suffix() -> None:
     async with new_operator() as operator:
         file = await put(operator, "a.data", gzip.compress(b"x\ny\n"))
         found = await read(operator, file, TEXT, format="text", compression="gzip")
@@ -90,7 +90,7 @@ async def test_a_part_of_a_compressed_file_is_refused_and_never_a_range_of_its_b
 async def test_a_stream_cut_anywhere_is_an_error_with_path_and_position(kind: str) -> None:
     packed = PACKERS[kind](random.Random(1).randbytes(3000).hex().encode())
     async with new_operator() as operator:
-        # Between two blocks nothing tells that one is missing: neither format of snappy has an end.
+        # A missing block at the end is not noticed: neither format of snappy marks its end.
         for size in (1, 2, 5, 12, len(packed) // 2 + 1, len(packed) - 1):
             file = await put(operator, f"cut-{size}.txt{SUFFIXES[kind]}", packed[:size])
             with pytest.raises(UntrustedMetadata) as caught:

@@ -1,4 +1,4 @@
-"""CSV: columns by name, types, quotes, and what is wrong with a file."""
+"""CSV: columns by name, types, quotes, and errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_values(text: str, kind: pa.DataType, value: object) -> None:
 
 @pytest.mark.parametrize("neighbour", ["2020-01-01", "2020-1-1", "2020-01-01T00:00:00Z"])
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-async def test_an_hour_alone_is_a_time_whatever_its_neighbours_are(neighbour: str, zone: str) -> None:
+async def test_an_hour_alone_is_a_time_next_to_any_values(neighbour: str, zone: str) -> None:
     data = f"a\n2020-01-01 10\n2020-01-01T10Z\n{neighbour}\n".encode()
     rows = await rows_of(data, pa.schema([("a", INSTANT)]), time_zone=zone)
     assert [row["a"].hour for row in rows[:2]] == [10 if zone == "UTC" else 9, 10]
@@ -82,7 +82,7 @@ async def test_infinities_are_those_that_are_written() -> None:
     assert [row["a"] for row in rows[:2]] == [float("inf"), float("-inf")]
 
 
-async def test_offsets_of_some_times_and_none_of_others() -> None:
+async def test_offsets_of_some_times_but_not_of_others() -> None:
     data = b"a\n2020-01-01\n2020-01-01 00:00:00+01\n2020-01-01T00:00:00Z\n"
     rows = await rows_of(data, pa.schema([("a", INSTANT)]))
     assert [row["a"].hour for row in rows] == [0, 23, 0]
@@ -240,14 +240,14 @@ async def test_a_name_that_a_header_has_twice_is_nobodys() -> None:
     assert await rows_of(b"a,a,a0\n1,2,3\n", taken) == [{"a0": 3, "a0_": 1}]
 
 
-async def test_a_header_with_none_of_the_names_is_an_error_that_has_both() -> None:
+async def test_a_header_without_any_of_the_names_is_an_error_with_both() -> None:
     error = await failure(b"1,x\n2,y\n", AB)
     assert "it is 1, x, the schema has a, b" in str(error)
     assert (error.path, error.context["offset"]) == ("dir/a.csv", 0)
     assert await rows_of(b"1,x\n2,y\n", AB, header=FormatOptions().header) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
 
 
-# What Spark writes, and what is between the quotes of others: values, and what Spark itself reads with this escape.
+# Files of Spark and of other writers: their quoted values, and those that Spark reads with this escape.
 ESCAPED = [
     (r'"a \"b\" c"', 'a "b" c'),
     (r'"x, \"y, z"', 'x, "y, z'),
@@ -291,7 +291,7 @@ async def test_a_backslash_before_a_quote_is_refused_until_the_escape_is_given(
 
 
 class Searching(Quoting):
-    """Takes no short cut."""
+    """Quoting without the fast path."""
 
     def _is_plain(self, data: bytes) -> bool:
         return False
@@ -299,7 +299,7 @@ class Searching(Quoting):
 
 @settings(max_examples=300, deadline=None)
 @given(st.text('",\\\n\rax', max_size=14), st.sampled_from([None, '"', "\\"]), st.booleans())
-def test_what_is_plain_at_a_glance_is_what_a_search_finds(text: str, escape: str | None, multi_line: bool) -> None:
+def test_quotes_are_plain_at_a_glance_only_if_a_search_agrees(text: str, escape: str | None, multi_line: bool) -> None:
     data = text.encode()
     quick = Quoting(delimiter=",", quote='"', escape=escape, multi_line=multi_line)
     exact = Searching(delimiter=",", quote='"', escape=escape, multi_line=multi_line)
@@ -310,7 +310,7 @@ def test_what_is_plain_at_a_glance_is_what_a_search_finds(text: str, escape: str
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text('",\\ax ', max_size=6), min_size=1, max_size=5), st.booleans())
-async def test_what_spark_writes_is_read_with_its_escape(values: list[str], always: bool) -> None:
+async def test_files_of_spark_are_read_with_its_escape(values: list[str], always: bool) -> None:
     def written(value: str) -> str:
         if not always and not set('",') & set(value):
             return value
@@ -321,7 +321,7 @@ async def test_what_spark_writes_is_read_with_its_escape(values: list[str], alwa
     assert [row["b"] or "" for row in found] == values
 
 
-async def test_a_backslash_before_a_quote_is_no_escape_outside_quotes_or_where_the_quote_is_it() -> None:
+async def test_a_backslash_is_not_an_escape_outside_quotes_or_if_the_quote_escapes() -> None:
     assert (await rows_of(b'a,b\n1,x\\"y\n', AB))[0]["b"] == 'x\\"y'
     assert (await rows_of(b'a,b\n1,"C:\\"\n', AB, escape='"'))[0]["b"] == "C:\\"
 
@@ -335,7 +335,7 @@ async def test_text_behind_a_closing_quote_is_refused(text: str, multi_line: boo
     await failure(b"a,b|1,x|2," + text.encode() + b"|", AB, line_separator="|")
 
 
-async def test_an_unquoted_empty_value_is_null_whatever_else_is() -> None:
+async def test_an_unquoted_empty_value_is_null_with_every_option() -> None:
     schema = pa.schema([("i", pa.int64()), ("s", pa.string()), ("n", pa.int64())])
     rows = await rows_of(b'i,s,n\n1,NA,NA\n2,"NA",3\n3,,\n4,"",5\n', schema, null_value="NA")
     assert [(row["s"], row["n"]) for row in rows] == [(None, None), ("NA", 3), (None, None), ("", 5)]

@@ -1,4 +1,4 @@
-"""JSON lines: values, what does not fit, unknown fields; the fast way and the slow one give the same."""
+"""JSON lines: values, errors and unknown fields; the fast and the slow parser agree."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_value_that_does_not_fit_is_named_with_column_and_offset(
     [b"null", b"[1]", b"5", b'"x"', b"{", b'{"a":1}{"a":2}', b'{"a":1} null', b'{"a":1', b"nonsense", b"[" * 9999],
 )
 @pytest.mark.parametrize("first", [b"", b'{"a":1}\r\n'])
-async def test_a_line_that_is_no_object_is_named_by_its_offset(line: bytes, first: bytes) -> None:
+async def test_a_line_that_is_not_an_object_is_named_by_its_offset(line: bytes, first: bytes) -> None:
     error = await failure(first + line + b"\n" + b'{"a":1}\n', LONG)
     assert error.context["offset"] == len(first)
 
@@ -133,7 +133,7 @@ async def test_an_object_over_two_lines_is_an_error_wherever_parts_end() -> None
 
 
 @pytest.mark.parametrize(("data", "offset"), [(b'{"a":1}\n{"b":"\xff"}\n', 14), (b'{"a":1, "\xc3\n', 9)])
-async def test_what_is_not_utf8_is_named_with_the_option(data: bytes, offset: int) -> None:
+async def test_bytes_that_are_not_utf8_are_named_with_the_option(data: bytes, offset: int) -> None:
     error = await failure(data, LONG)
     assert error.context["offset"] == offset
     assert "option encoding" in str(error)
@@ -211,7 +211,7 @@ async def test_numbers_keep_their_digits_in_rescued_fields_and_nan_comes_as_text
     assert rows[1] == {"a": 1.0}
 
 
-async def test_a_type_that_json_has_not_is_no_corruption() -> None:
+async def test_a_type_that_json_lacks_is_not_corruption() -> None:
     error = await failure(b'{"a":"10:00:00"}\n', pa.schema([("a", pa.time64("us"))]), ConfigInvalid)
     assert "'a' cannot be a time64" in str(error)
     error = await failure(b'{"a":{"1":2}}\n', pa.schema([("a", pa.map_(pa.int64(), pa.int64()))]), ConfigInvalid)
@@ -233,7 +233,7 @@ async def test_of_a_key_that_comes_twice_the_last_counts() -> None:
     assert await rows_of(b'{"a":1,"a":2}\n', LONG) == [{"a": 2}]
 
 
-HALVES = ["\ud800", "a\udfff"]  # Of surrogate pairs: JSON can escape them, and Arrow has no text of them.
+HALVES = ["\ud800", "a\udfff"]  # Halves of surrogate pairs, which JSON can escape and Arrow cannot store.
 VALUE = st.recursive(
     st.none()
     | st.booleans()
@@ -271,7 +271,7 @@ KINDS = st.sampled_from(
     st.fixed_dictionaries({"a": KINDS, "b": KINDS}),
     st.sampled_from(["ignore", "fail", "rescue"]),
 )
-def test_what_pyarrow_reads_is_what_the_exact_way_reads(
+def test_pyarrow_and_the_exact_parser_agree(
     records: list[dict[str, Any]], kinds: dict[str, pa.DataType], policy: Any
 ) -> None:
     lines = Lines("".join(json.dumps(one) + "\n" for one in records).encode(), 7)
@@ -303,7 +303,7 @@ TEXTS = [
     st.sampled_from(EVERY_KIND),
     st.sampled_from(["UTC", "America/New_York"]),
 )
-def test_files_together_give_what_each_gives_alone_whatever_the_type(
+def test_files_parsed_together_or_alone_agree_for_every_type(
     files: list[list[str]], kind: pa.DataType, time_zone: str
 ) -> None:
     texts = ["".join(f'{{"a":{text}}}\n' for text in file).encode() for file in files]

@@ -1,6 +1,6 @@
-"""What a file costs grows with its size, and no faster: whatever its bytes are, and in whatever pieces they come.
+"""The CPU time of a file grows linearly with its size, for any bytes in any pieces.
 
-Four times the input may take eight times the CPU of this thread; work that grows by the square takes sixteen times.
+Four times the input may take eight times the CPU of this thread; quadratic work takes sixteen times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SNAPPY = pa.Codec("snappy")
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    """The least of some runs: the others shared their caches with other processes."""
+    """The minimum of some runs, since the others shared the CPU caches with other processes."""
     taken = []
     for _ in range(2):
         started = time.thread_time()
@@ -83,7 +83,7 @@ def test_many_small_parts_of_a_compressed_file_in_one_piece(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, (kind, _, _) in SMALL_PARTS.items() if kind != "snappy"])
 def test_small_parts_are_given_little_more_than_their_own_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a decompressor does not use it copies: 20 bytes of a member must not cost 32 KiB."""
+    """A decompressor copies unused input: a member of 20 bytes must not cost 32 KiB."""
     kind, head, part = SMALL_PARTS[name]
     given = 0
 
@@ -176,7 +176,7 @@ def test_quotes_of_any_kind(text: bytes, escape: str | None) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-7", "utf-16", "shift_jis", "iso2022_jp", "gb18030"])
 def test_text_of_several_bytes_a_character_in_many_pieces(encoding: str) -> None:
-    """Of UTF-7 a section in base64 ends with the line at the earliest."""
+    """A base64 section of UTF-7 may end only with the line."""
     text = "あ" * 20_000
     data = text.encode(encoding)
 
@@ -204,7 +204,7 @@ JSON_ENDS = {"none": b"", "a closing quote": b'"', "half of an escape": b"\\"}
     "text", [b'\\"', b"\\\\", b'"', b'[{"', b"x"], ids=["escaped", "escapes", "quotes", "deep", "text"]
 )
 def test_strings_in_json_that_is_nested_too_deep(text: bytes, end: str) -> None:
-    """The depth of nesting is found outside of strings, also where the last string has no end."""
+    """The depth of nesting is counted outside of strings, even if the last string is not closed."""
     want = Wanted(TEXT, FormatOptions(), ReadOptions())
 
     def run(count: int) -> None:

@@ -1,4 +1,4 @@
-"""Cutting at line ends, without I/O, against splitting the whole."""
+"""Cutting at line ends without I/O, compared with splitting the whole."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEPARATORS = st.sampled_from([None, b"\n", b"\r\n", b"|", b"a|", b"bc\n"])
 
 
 def oracle(data: bytes, separator: bytes | None) -> list[tuple[int, bytes]]:
-    """Each line with its end, and where it starts."""
+    """Each line with its end and its position."""
     end = rb"\r\n|\r|\n" if separator is None else re.escape(separator)
     pieces = re.split(b"(" + end + b")", data)
     found, at = [], 0
@@ -43,7 +43,7 @@ def cut(data: bytes, sizes: list[int], cutter: LineCutter | RecordCutter) -> lis
 
 @checks("source:F5")
 @given(CONTENT, st.lists(st.integers(0, 100), max_size=4), st.lists(st.integers(1, 12), min_size=1), SEPARATORS)
-def test_every_line_lies_in_the_one_range_in_which_it_starts(
+def test_every_line_is_in_the_range_in_which_it_starts(
     data: bytes, cuts: list[int], sizes: list[int], separator: bytes | None
 ) -> None:
     whole = oracle(data, separator)

@@ -1,4 +1,4 @@
-"""Formats of other packages: registered in one line, they are listed, inferred, planned, split and read as ours are."""
+"""Formats of other packages: registered in one line, they are listed, inferred, planned, split and read like ours."""
 
 import gzip
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What reading costs: requests and bytes, by what the store was asked for; versions, settings, samples."""
+"""The requests and bytes of reads, of versions, settings and samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def cost(operator: ap.Operator) -> tuple[int, int]:
-    """Requests of any kind, and bytes that came."""
+    """The number of requests of any kind, and the received bytes."""
     found = operator.statistics
     return found["action_http_get_request"] + found["action_http_head_request"], found["stream_read_total_bytes"]
 
@@ -94,7 +94,7 @@ async def test_settings_of_open_file_reach_samples(key: str) -> None:
                 await format_of(key, FormatOptions()).sample(operator, file, FormatOptions(sample_bytes=1000), wrong)
 
 
-async def test_a_reading_that_is_left_early_leaves_nothing_in_flight() -> None:
+async def test_a_read_that_ends_early_leaves_no_request_in_flight() -> None:
     data = b"".join(b"%015d\n" % number for number in range(MIB))
     async with new_operator() as operator:
         file = await put(operator, "a.txt", data)
@@ -209,7 +209,7 @@ async def test_text_comes_in_the_one_column_there_is(name: str) -> None:
                 await read(operator, file, pa.schema(wrong))
 
 
-def test_what_can_be_split() -> None:
+def test_files_that_can_be_split() -> None:
     for key, options, expected in (
         ("a.csv", {}, True),
         ("a.csv", {"multi_line": True}, False),

@@ -1,4 +1,4 @@
-"""What Spark writes into Parquet beyond Parquet: types of its own, and days of the old calendar."""
+"""Parquet files of Spark: types of its own, and dates of the old calendar."""
 
 import datetime as dt
 import json

@@ -1,4 +1,4 @@
-"""Files cut anywhere: the items together give what the whole gives, each record once, against other readers."""
+"""Files cut anywhere: the items together have the records of the file, each once, compared with other readers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARK = st.booleans()
 
 
 def joined(lines: list[tuple[str, str]], *, mark: bool, last_end: bool) -> bytes:
-    """Lines with their ends, the last one perhaps without."""
+    """Lines with their ends; the last one may lack it."""
     if lines and not last_end:
         lines = [*lines[:-1], (lines[-1][0], "")]
     return (b"\xef\xbb\xbf" if mark else b"") + "".join(text + end for text, end in lines).encode()
@@ -36,7 +36,7 @@ def joined(lines: list[tuple[str, str]], *, mark: bool, last_end: bool) -> bytes
 async def same_rows(
     key: str, data: bytes, cuts: list[int], schema: pa.Schema, **options: Any
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """The rows of the whole, which are those of its items."""
+    """The rows of a file, asserted equal to those of its items."""
     async with new_operator() as operator:
         file = await put(operator, key, data)
         assert not cuts or can_split(file, FormatOptions(**options))
@@ -57,7 +57,7 @@ async def same_rows(
         ("cp932", "A", "ア"),
     ],
 )
-async def test_a_separator_is_no_half_of_a_character(encoding: str, separator: str, letter: str) -> None:
+async def test_a_separator_is_not_half_of_a_character(encoding: str, separator: str, letter: str) -> None:
     words = [letter * 3, "xy", "", letter + "z", letter] * 9
     data = separator.join(words).encode(encoding)
     chosen: dict[str, Any] = {"encoding": encoding, "line_separator": separator}
@@ -73,7 +73,7 @@ async def test_a_separator_is_no_half_of_a_character(encoding: str, separator: s
     assert can_split(SourceFile("a.txt", 9), FormatOptions(line_separator=separator))
 
 
-async def test_a_quote_of_records_that_span_lines_is_no_half_of_a_character() -> None:
+async def test_a_quote_of_records_that_span_lines_is_not_half_of_a_character() -> None:
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
     data = "ポ,|ポ\nx|\n1,2\n".encode("shift_jis")
     async with new_operator() as operator:
@@ -168,7 +168,7 @@ async def test_csv_in_items_is_csv_as_a_whole(
     expected = list(csv.DictReader(io.StringIO(out.getvalue().lstrip("\r\n"), newline="")))
     for one, wanted in zip(found, expected, strict=True):
         assert one["number"] == int(wanted["number"])
-        # An empty field is null where nothing quotes it, or where no other column needs the difference.
+        # An empty field is null if it is not quoted, or if no other column needs the difference.
         assert (one["c"] or "", one["é"] or "") == (wanted["c"], wanted["é"])
         assert list(one) == ["é", "number", "c"]
     for one, offset in zip(found, offsets, strict=True):
@@ -182,7 +182,7 @@ async def test_csv_in_items_is_csv_as_a_whole(
 async def test_records_end_with_the_separator_that_was_given(lines: list[str], cuts: list[int], end: str) -> None:
     options: dict[str, Any] = {"line_separator": end}
     if not can_split(SourceFile("a.txt", 1), FormatOptions(line_separator=end)):
-        assert end == "||"  # Where its end is its beginning, only the whole file tells which is which.
+        assert end == "||"  # Occurrences of this separator can overlap, so the cut depends on the whole file.
         cuts = []
     data = "".join(one + end for one in lines).encode()
     rows, _ = await same_rows("a.txt", data, cuts, pa.schema([("value", pa.string())]), **options)

@@ -19,13 +19,13 @@ from tests.unit.source.formats.written_files import new_operator, put, read
 INSTANT = pa.timestamp("us", "UTC")
 ZONES = ["America/New_York", "Europe/Paris", "Asia/Kolkata", "Australia/Lord_Howe", "UTC", "+05:30", "GMT-3"]
 
-# Texts, and what Spark makes of them in New York.
+# Texts, and the times that Spark reads in New York.
 TEXTS = {
     "2020-01-05": "2020-01-05 05:00:00",
     "2020-01-05 10:11:12.123456": "2020-01-05 15:11:12.123456",
     "2020-07-05T10:11:12": "2020-07-05 14:11:12",
     "2020-03-08 02:30:00": "2020-03-08 07:30:00",  # Clocks were put forward: 03:30.
-    "2020-11-01 01:30:00": "2020-11-01 05:30:00",  # It came twice: the earlier one.
+    "2020-11-01 01:30:00": "2020-11-01 05:30:00",  # This time occurred twice: the earlier one counts.
     "1883-11-18 00:00:00": "1883-11-18 04:56:02",
     "2060-07-05 00:00:00": "2060-07-05 04:00:00",
     "2020-01-05T10:11:12Z": "2020-01-05 10:11:12",
@@ -58,9 +58,7 @@ async def test_local_times_are_those_of_spark(kind: str) -> None:
     st.lists(st.none() | st.datetimes(datetime(1850, 1, 1), datetime(2200, 1, 1)), max_size=4),
     st.sampled_from(["s", "ms", "us"]),
 )
-def test_what_pyarrow_makes_of_local_times_is_what_python_makes(
-    name: str, times: list[datetime | None], unit: Any
-) -> None:
+def test_pyarrow_and_python_agree_on_local_times(name: str, times: list[datetime | None], unit: Any) -> None:
     floor = {"s": 1_000_000, "ms": 1000, "us": 1}[unit]
     times = [None if one is None else one - timedelta(microseconds=one.microsecond % floor) for one in times]
     zone = zone_of(FormatOptions(time_zone=name))

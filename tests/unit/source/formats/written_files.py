@@ -1,4 +1,4 @@
-"""What the tests of formats share: files in memory, and everything that is read of them."""
+"""Files in memory for the tests of formats, and functions to read them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def new_operator(**options: Any) -> ap.Operator:
 
 
 async def put(operator: ap.Operator, key: str, data: bytes) -> SourceFile:
-    """Write a file, and what a listing would tell of it."""
+    """Write a file, and return its entry in a listing."""
     meta = await operator.write(key, data)
     return SourceFile(key, len(data), meta.etag, meta.version, 1_700_000_000_123)
 
 
 @dataclass(frozen=True)
 class Read:
-    """All that came of some items."""
+    """The results of reading some items."""
 
     rows: list[dict[str, Any]]
     offsets: list[int]
@@ -49,7 +49,7 @@ async def read(
     offsets: bool = True,
     **options: Any,
 ) -> Read:
-    """Read items one after another, by the format of their key or of the options."""
+    """Read items in order, by the format of their keys or of the options."""
     chosen = FormatOptions(**options)
     want = Wanted(schema, chosen, ReadOptions(batch_rows=batch_rows, open_file=settings or {}), offsets)
     found = Read([], [], [], [])
