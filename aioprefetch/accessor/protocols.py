@@ -45,7 +45,7 @@ class Accessor(Protocol):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read into a sink: begin it with the checked head, then deliver the body.
 
-        What ``sink.begin`` raises refuses the response: the read raises it and takes no byte of the body. If the read
+        An error of ``sink.begin`` refuses the response: the read raises it and takes no byte of the body. If the read
         fails or is cancelled, ``sink.received`` bytes have arrived, and a later read may continue there.
         """
         ...

@@ -1,4 +1,4 @@
-"""Where the body of a response goes: the reader of a range offers memory, the service fills it.
+"""The destination of a response's body: the reader of a range provides memory, and the service fills it.
 
 A sink allocates memory when the checked head of the response is there, so by the size that the store has confirmed. It
 outlives attempts: a retry continues at ``received``. It may scatter a body over several buffers.
@@ -128,7 +128,7 @@ def is_same_version(first: ReadHead, head: ReadHead) -> bool:
 
 
 def writable_bytes(buffer: Any, *, operation: str, path: str) -> memoryview:
-    """The bytes of a writable buffer, whatever the type of its items. Raises ``InvalidType`` for other objects."""
+    """The bytes of a writable buffer with items of any type. Raises ``InvalidType`` for other objects."""
     try:
         view = memoryview(buffer).cast("B")
     except TypeError:

@@ -1,4 +1,4 @@
-"""The base of every live layer: it forwards all operations through one hook, and a layer overrides what it changes."""
+"""The base of every live layer: it forwards all operations through one hook, and a layer overrides some of them."""
 
 from __future__ import annotations
 

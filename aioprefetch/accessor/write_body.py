@@ -1,4 +1,4 @@
-"""An object written piece by piece: what ``Accessor.open_write`` returns."""
+"""An object written piece by piece, as returned by ``Accessor.open_write``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WriteBody(Protocol):
         ...
 
     async def abort(self) -> None:
-        """Discard what was written, and remove what the store keeps of it.
+        """Discard the written bytes, and remove them from the store.
 
         Allowed at any time, more than once, and after ``close``, where it does nothing.
         """
