@@ -61,7 +61,7 @@ class Accessor(Protocol):
 
 
 def stall_seconds_of(accessor: Accessor) -> float | None:
-    """The seconds without a byte after which an accessor ends its own waits, ``None`` where it does not.
+    """The seconds without a byte after which an accessor ends its own waits, ``None`` if it does not.
 
     A service whose transport watches its connections has an attribute ``stall_seconds`` on its live accessor. A layer
     that adds no waits copies the attribute, or Timeout watches the same read a second time. ``read`` and ``stat`` then

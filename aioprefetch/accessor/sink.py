@@ -56,7 +56,7 @@ class Sink:
         """Take the checked head of a response, before the first byte of its body.
 
         The head of a later attempt must continue the first one. Raises ``ObjectChanged`` for another version of the
-        object (by ETag and size; by size and ``Last-Modified`` where the store sends neither ETag nor version), and
+        object (by ETag and size; by size and ``Last-Modified`` if the store sends neither ETag nor version), and
         ``ProtocolError`` for a range that does not begin at the next missing byte.
         """
         first = self.head
