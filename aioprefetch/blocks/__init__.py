@@ -1,1 +1,1 @@
-"""Where bytes live: blocks in memory, their fetches, their eviction. Knows no store and no reader."""
+"""Blocks in memory, their fetches and their eviction. Independent of stores and readers."""

@@ -1,4 +1,4 @@
-"""What fetches and blocks count, and in whose name: each in that of the reader for which it was fetched."""
+"""The counters of fetches and blocks. Each segment counts for the reader that it was fetched for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aioprefetch.runtime.statistics import Counters, Tier
 
 
 def counters_of(runtime: Runtime, segment: Segment) -> Counters:
-    """Where counts what happens to a segment: with the reader that had it fetched, as long as that is there."""
+    """The counters for the events of a segment: those of the reader that it was fetched for, as long as it exists."""
     return runtime.ledger.of(None if segment.account is None else segment.account())
 
 
@@ -25,10 +25,10 @@ def count_begin(runtime: Runtime, fetch: Fetch) -> None:
 
 
 def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
-    """A fetch ends; ``Closed`` means that it was broken off."""
+    """A fetch ends; ``Closed`` means that it was cancelled."""
     counters = runtime.ledger.of(fetch.account)
     if isinstance(error, Closed):
-        if fetch.ticket is None:  # It had its memory, so its request was on its way.
+        if fetch.ticket is None:  # It had its memory, so its request was in flight.
             counters["stream_aborted"] += 1
             size = fetch.end - fetch.start if fetch.head is None else fetch.head.size
             counters["stream_read_bytes_discarded_in_abort"] += size - fetch.received
@@ -44,7 +44,7 @@ def count_eviction(runtime: Runtime, first: Segment) -> None:
 
 
 def count_ready(runtime: Runtime, segment: Segment) -> None:
-    """All that will come of a segment has come."""
+    """A segment is complete: no more of its bytes will arrive."""
     segment.ready_at = runtime.now()
     if not segment.unused_prefetch:
         settle(runtime, segment)
@@ -57,12 +57,12 @@ def count_first_read(runtime: Runtime, segment: Segment) -> None:
     counters["prefetch_lead"] += 1
     filling = segment.state is SegmentState.FILLING
     counters.succeeded("prefetch_lead", 0.0 if filling else runtime.now() - segment.ready_at)
-    if not filling:  # Else it is not known yet how much will come.
+    if not filling:  # Otherwise the number of bytes is not known yet.
         settle(runtime, segment)
 
 
 def settle(runtime: Runtime, segment: Segment) -> None:
-    """Count what was prefetched as used or wasted, once: at its first read, or when there will be none."""
+    """Count prefetched bytes as used or wasted, once: at their first read, or when no read can follow."""
     if segment.is_unsettled:
         segment.is_unsettled = False
         name = "prefetch_bytes_wasted" if segment.unused_prefetch else "prefetch_bytes_used"

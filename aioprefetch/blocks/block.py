@@ -1,8 +1,8 @@
-"""A block of an object, its resident segments, and the memory they lie in.
+"""A block of an object, its resident segments, and their memory.
 
-A block is a cell of the grid; what is resident of it may be partial: **segments**, ordered and never overlapping. A
-segment is filled from its start by one fetch, and only that fetch writes to it. What its memory held before, for some
-other segment, is still behind the bytes that have arrived: only those are ever given out.
+A block is a cell of the grid. Its resident parts are **segments**, which are ordered and never overlap. A segment is
+filled from its start by one fetch, and only that fetch writes to it. The earlier contents of its memory, for some other
+segment, are still behind the bytes that have arrived: only received bytes are ever delivered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FOLLOWING = {
     SegmentState.EVICTED: set(),
 }
 
-# A mark that no run reaches.
+# A mark that is beyond every run.
 NO_MARK = 1 << 63
 
 _start_of = attrgetter("start")
@@ -116,11 +116,11 @@ class Segment:
         return self._exported is not None and self._exported() is not None
 
     def is_unread(self, passed: int) -> bool:
-        """Whether reads are still to come, when every reader stands at ``passed`` or behind it."""
+        """Whether reads of it may follow, if every reader is at ``passed`` or behind it."""
         return self.next < self.end and self.end > passed
 
     def is_spent(self, passed: int) -> bool:
-        """Whether dropping it now disturbs no reader, and frees its memory."""
+        """Whether it can be dropped now without disturbing a reader, and its memory freed."""
         return not (self.is_unread(passed) or self.pins or self.is_viewed) and self.state is SegmentState.READY
 
     def export(self, start: int, end: int) -> memoryview:
@@ -177,7 +177,7 @@ class Block:
         return segment if segment.start <= position else None
 
     def bounds(self, start: int, end: int) -> list[Range]:
-        """The ranges that are resident or on their way and touch ``[start, end)``, in order."""
+        """The ranges that are resident or in flight and touch ``[start, end)``, in order."""
         segments = self.segments
         first = bisect_right(segments, start, key=_end_of)
         stop = bisect_left(segments, end, lo=first, key=_start_of)

@@ -1,9 +1,9 @@
 """One request in flight, the segments it fills, and the reads that wait for its bytes.
 
 Each waiting read has a future of its own, so a cancelled one disturbs no other. It wakes as soon as the bytes that it
-needs have arrived, not when the request ends. A demand fetch is broken off when its last waiter leaves, unless it has
+needs have arrived, not when the request ends. A demand fetch is cancelled when its last waiter leaves, unless it has
 served a waiter already: then the rest of the block is read ahead for the next. A fetch that is nearly complete is never
-broken off, because that would cost its connection.
+cancelled, because that would cost its connection.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aioprefetch.values import Lane, ReadHead
 
 FetchCall = Callable[["Fetch"], Awaitable[object]]
 
-# A request with at most this much to come is not broken off: the rest takes one round trip, a new connection two.
+# A request with at most this much to come is not cancelled: the rest takes one round trip, a new connection two.
 DRAIN_BYTES = 32 << 10
 
 
 class Wait:
     """The wait of one read for the bytes of a fetch up to a position, until it is closed.
 
-    ``was_late``: the bytes had not arrived when it began.
+    ``was_late`` says that the bytes had not arrived when it began.
     """
 
     __slots__ = ("fetch", "future", "is_closed", "is_pinning", "position", "was_late")
@@ -56,12 +56,12 @@ class Wait:
                 segment.pins += 1
 
     def close(self) -> None:
-        """Leave the fetch, after the bytes were used or the wait was given up. A second call does nothing."""
+        """Leave the fetch, after the bytes were used or the wait was cancelled. May be called twice."""
         self.fetch.leave(self)
 
 
 class FetchedFile(Protocol):
-    """The file that a fetch fills, as far as the fetch's starter knows it."""
+    """The part of a file that the starter of a fetch uses."""
 
     fetches: list[Fetch]
 
@@ -72,7 +72,7 @@ class FetchedFile(Protocol):
         """The fetch has ended: keep the beginning of unfinished segments."""
 
     def forget_if_empty(self) -> None:
-        """Leave the store if nothing is resident, on its way or open."""
+        """Leave the store if nothing is resident, in flight or open."""
 
 
 class FetchStarter(Protocol):
@@ -101,7 +101,7 @@ class Fetch(Sink):
     """A request for ``[start, end)`` as the sink of its own response.
 
     ``place`` is called with the checked head and makes the segments to fill, by ``new_segment``, in order. The rest of
-    the body is resident already and thrown away. ``on_ready`` is called with each segment whose last byte has arrived.
+    the body is already resident and is dropped. ``on_ready`` is called with each segment whose last byte has arrived.
     """
 
     __slots__ = (
@@ -167,7 +167,7 @@ class Fetch(Sink):
 
     @property
     def position(self) -> int:
-        """Every byte of the fetch before this position has arrived."""
+        """The end of the received bytes: every byte of the fetch before it has arrived."""
         return self.start if self.head is None else self.head.start + self.received
 
     @property
@@ -187,11 +187,11 @@ class Fetch(Sink):
     def join(self, position: int) -> Wait:
         """Wait until everything before ``position`` has arrived; position 0 waits for the head alone.
 
-        A prefetch that is waited for becomes demand.
+        A prefetch with a waiter is promoted to demand.
         """
         wait = Wait(self, position)
         self._waits.append(wait)
-        if not position:  # A read that waits for the head uses the bytes that came with it in the same turn.
+        if not position:  # A read that waits for the head uses the bytes that arrived with it in the same turn.
             wait.pin()
         if self.lane == "prefetch":
             self.lane = "demand"
@@ -218,12 +218,12 @@ class Fetch(Sink):
         self._let_go()
 
     def give_up(self) -> None:
-        """Break the request off because no read needs it any more, unless little of it is still to come."""
+        """Cancel the request because no read needs it any more, unless little of it is missing."""
         if self.head is None or self.head.size - self.received > DRAIN_BYTES:
             self.cancel()
 
     def cancel(self) -> None:
-        """Break the request off unless all of it is there. What has arrived stays; later reads start another."""
+        """Cancel the request unless it is complete. Received bytes stay resident; later reads start another fetch."""
         if self.work is not None and not self.finished and not self.complete:
             self.work.cancel()
             if self.abandon is not None:
@@ -251,7 +251,7 @@ class Fetch(Sink):
         self._budget.reconsider()
 
     def new_segment(self, start: int, end: int) -> Segment:
-        """A segment for ``[start, end)``, its memory taken out of what was reserved for this fetch."""
+        """A segment for ``[start, end)``, in memory from the reservation of this fetch."""
         size = end - start
         buffer = new_buffer(size, self._budget)  # First, so that the reservation stays if the system has no memory.
         taken = min(size, self.reserved_bytes)
@@ -273,7 +273,7 @@ class Fetch(Sink):
             wait.future.set_result(None)
         else:
             wait.future.set_exception(_copy(self.error))
-            wait.future.exception()  # Marked as retrieved: an error that no task awaits is no mistake.
+            wait.future.exception()  # Marked as retrieved, since the error may have no waiter.
 
     def _serves(self, wait: Wait) -> bool:
         return self.head is not None and self.position >= wait.position
@@ -284,7 +284,7 @@ class Fetch(Sink):
                 self._settle(wait)
 
     def _begun(self, head: ReadHead) -> None:
-        if self.finished:  # The request was broken off, and its response arrived nevertheless.
+        if self.finished:  # The request was cancelled, and its response arrived nevertheless.
             raise Closed("the request was broken off", operation="read")
         try:
             self._place(self, head)
@@ -305,7 +305,7 @@ class Fetch(Sink):
 
     def _advanced(self) -> None:
         position = self.position
-        if self.finished:  # Broken off: bytes that arrive nevertheless are dropped.
+        if self.finished:  # Cancelled: bytes that arrive nevertheless are dropped.
             return
         while self._next < len(self.segments) and self.segments[self._next].start < position:
             segment = self.segments[self._next]

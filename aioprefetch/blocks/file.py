@@ -24,7 +24,7 @@ Version = tuple[str | None, str | None] | tuple[None, None, object]
 
 
 class ReaderPosition:
-    """Where a reader stands in a file, for eviction.
+    """The position of a reader in a file, for eviction.
 
     Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
     """
@@ -43,9 +43,9 @@ class ReaderPosition:
 
 @dataclass(slots=True)
 class Survey:
-    """One look at a range: every byte of a read before ``resident_end`` is resident.
+    """The state of a range at one moment: every byte of a read before ``resident_end`` is resident.
 
-    ``gaps`` are the parts of ``[start, end)`` that are neither resident nor on their way.
+    ``gaps`` are the parts of ``[start, end)`` that are neither resident nor in flight.
     """
 
     start: int
@@ -64,9 +64,9 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """What memory holds of one version of an object: a probe for tests and tools, true for the moment it was made.
+    """The resident bytes of one version of an object at one moment: a probe for tests and tools.
 
-    ``ranges`` are resident, in order, neighbours joined; ``requested`` are on their way. ``blocks`` are the numbers of
+    ``ranges`` are resident, in order, neighbours joined; ``requested`` are in flight. ``blocks`` are the numbers of
     the blocks of ``block_bytes`` that hold any of it.
     """
 
@@ -99,7 +99,7 @@ class BlockFile:
         self._runtime = store.runtime
         self._forget = forget
         self._divide = divide
-        # The store's key for this file. It stays, also where the size turns out to be another.
+        # The store's key for this file. It is kept even if the size turns out to be another.
         self.key = (name, version, size, block_bytes)
         self.name = name
         self.version = version
@@ -109,7 +109,7 @@ class BlockFile:
         self.blocks: dict[int, Block] = {}
         self.fetches: list[Fetch] = []
         self.evicted_unread_bytes = 0
-        self.footer_start = size  # Blocks from here on are kept as long as anything can be.
+        self.footer_start = size  # Blocks from here on are evicted last.
         # Weakly, so that a reader that was dropped without closing does not keep the file open.
         self.readers: weakref.WeakSet[ReaderPosition] = weakref.WeakSet()
 
@@ -171,7 +171,7 @@ class BlockFile:
         return segment if segment is not None and position < segment.start + segment.filled else None
 
     def end_of_hits(self, position: int, *, is_random: bool) -> int:
-        """How far reads have come in resident bytes that continue a read which ended at ``position``.
+        """The end of the hits in resident bytes that continue a read which ended at ``position``.
 
         Under random access a read further on continues nothing, unless half of the way to it was read in order.
         """
@@ -198,7 +198,7 @@ class BlockFile:
         return segment.export(start, end)
 
     def missing(self, start: int, end: int) -> list[Range]:
-        """The parts of ``[start, end)`` neither resident nor on their way, cut where blocks on the disk end."""
+        """The parts of ``[start, end)`` neither resident nor in flight, cut where blocks on the disk end."""
         present: list[Range] = []
         for index in self.grid.indices(start, end):
             block = self.blocks.get(index)
@@ -209,7 +209,7 @@ class BlockFile:
         return gaps if self._divide is None or not gaps else self._divide(self, gaps)
 
     def survey(self, start: int, end: int, low: int, high: int) -> Survey:
-        """A read of ``[start, end)``: how far it is resident, and unless all of it is, the gaps of ``[low, high)``."""
+        """The end of the resident part of ``[start, end)`` and, if that is not all, the gaps of ``[low, high)``."""
         position = start
         while position < end:
             segment = self.at(position)
@@ -232,7 +232,7 @@ class BlockFile:
         return ranges
 
     def residency(self) -> Residency:
-        """What is resident and on its way now."""
+        """The resident and the requested bytes now."""
         etag = self.version[1]
         return Residency(
             etag=etag if isinstance(etag, str) else None,
@@ -254,10 +254,10 @@ class BlockFile:
         owner: object = None,
         account: Account | None = None,
     ) -> Fetch:
-        """Start a request for ``[start, end)``, none of which may be resident or on its way.
+        """Start a request for ``[start, end)``, none of which may be resident or in flight.
 
-        ``check`` gets the head of the response before any segment is made, and raises if it is of another object.
-        ``owner`` may break the request off by ``cancel_prefetches``. It is counted for ``account``.
+        ``check`` gets the head of the response before any segment is made, and raises if it is from another object.
+        ``owner`` may cancel the request by ``cancel_prefetches``. It is counted for ``account``.
         """
 
         def file_of(head: ReadHead) -> BlockFile:
@@ -273,7 +273,7 @@ class BlockFile:
         return fetch
 
     def cancel_prefetches(self, owner: object, start: int, end: int, *, keep: Range = (0, 0)) -> None:
-        """Break off the prefetches of ``owner`` in ``[start, end)`` that no read awaits, except within ``keep``."""
+        """Cancel the prefetches of ``owner`` in ``[start, end)`` that no read awaits, except within ``keep``."""
         for fetch in tuple(self.fetches):
             theirs = fetch.owner is owner and fetch.prefetched and not fetch.has_waiters
             far = fetch.end <= keep[0] or fetch.start >= keep[1]
@@ -321,7 +321,7 @@ class BlockFile:
                     del self.blocks[block.index]
 
     def drop(self, block: Block) -> None:
-        """Evict a block; its memory comes back with its last view."""
+        """Evict a block; its memory is released with its last view."""
         self.blocks.pop(block.index, None)
         for segment in block.segments:
             settle(self._runtime, segment)
@@ -356,7 +356,7 @@ class BlockFile:
         ]
 
     def drop_segment(self, block: Block, segment: Segment) -> None:
-        """Evict one segment of a block; its memory comes back with its last view."""
+        """Evict one segment of a block; its memory is released with its last view."""
         block.discard(segment)
         settle(self._runtime, segment)
         segment.become(SegmentState.EVICTED)
@@ -369,7 +369,7 @@ class BlockFile:
         self.forget_if_empty()
 
     def forget_if_empty(self) -> None:
-        """Leave the store if nothing is resident, on its way or open."""
+        """Leave the store if nothing is resident, in flight or open."""
         if not (self.blocks or self.readers or self.fetches):
             self._forget(self)
 
@@ -385,14 +385,14 @@ class BlockFile:
                 self.drop(block)
 
     def clear(self) -> None:
-        """Drop every block, also those in use; views stay valid."""
+        """Drop every block, even those in use. Views stay valid."""
         for block in self.blocks.values():
             for segment in block.segments:
                 settle(self._runtime, segment)
         self.blocks.clear()
 
     def settle_for(self, account: Account) -> None:
-        """The reader of an account was closed: count what was prefetched for it and never read as wasted."""
+        """The reader of an account was closed: count bytes that were prefetched for it and never read as wasted."""
         if not account.counters["stream_read_prefetch_operations"]:
             return
         for block in self.blocks.values():
@@ -411,7 +411,7 @@ class BlockFile:
         self.readers.add(reader)
 
     def close(self, reader: ReaderPosition) -> None:
-        """Remove a reader. With the last one, requests that no read awaits are broken off; blocks stay."""
+        """Remove a reader. With the last one, requests that no read awaits are cancelled; blocks stay."""
         self.readers.discard(reader)
         if not self.readers:
             for fetch in tuple(self.fetches):

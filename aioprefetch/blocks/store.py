@@ -1,6 +1,7 @@
 """The block store of a runtime: the resident blocks of all object versions, their requests, and eviction.
 
-Each missing byte is requested once. The block store knows no service: a reader brings the call that sends a request.
+Each missing byte is requested once. The block store is independent of services: a reader passes the call that sends a
+request.
 
 When memory is short, prefetched blocks that readers passed without reading them go first. Then come blocks that were
 read to their end: the furthest from a cursor first, and at equal distance the one used longest ago. A block just ahead
@@ -67,7 +68,7 @@ class BlockStore:
         return store
 
     async def aclose(self) -> None:
-        """Give back all memory except viewed blocks, even if closed readers still exist."""
+        """Release all memory except viewed blocks, even if closed readers still exist."""
         for file in tuple(self.files.values()):
             file.clear()
         self.files.clear()
@@ -108,7 +109,7 @@ class BlockStore:
         return file
 
     def residency(self, path: str) -> list[Residency]:
-        """What memory holds of each version of the object at ``path``, the oldest first."""
+        """The resident bytes of each version of the object at ``path``, the oldest first."""
         return [file.residency() for file in self.files.values() if file.label == path]
 
     def gauges(self) -> dict[str, int]:
@@ -126,7 +127,7 @@ class BlockStore:
         return self.files.get((name, version, size, block_bytes))
 
     def newest(self, name: Hashable, block_bytes: int) -> BlockFile | None:
-        """The file of ``name`` on this grid that was opened last, whatever its version, if it is held still."""
+        """The last opened file of ``name`` on this grid, of any version, if it is still held."""
         return self._newest.get((name, block_bytes))
 
     def _forget(self, file: BlockFile) -> None:
@@ -139,7 +140,7 @@ class BlockStore:
         """The bytes that a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
 
         The fetched bytes of many readers must fit into memory until they are read. Each reader takes a share of the
-        memory that is neither on its way nor still to be read, and so their requests become equally long. A reader
+        memory that is neither in flight nor still to be read, and so their requests become equally long. A reader
         alone is not limited. ``opening`` is the number of objects being opened besides those that are open.
         """
         budget = self.runtime.budget
@@ -220,7 +221,7 @@ class BlockStore:
             self._end(fetch, None)
 
     def _abandon(self, fetch: Fetch) -> None:
-        """End a fetch that was broken off. Does nothing if it has ended by itself."""
+        """End a fetch that was cancelled. Does nothing if it has ended by itself."""
         if not fetch.finished:
             self._end(fetch, _was_closed())
 
@@ -398,7 +399,7 @@ FAR = 1 << 62
 
 
 def distance(index: int, cursors: Sequence[int], *, ahead_blocks: int) -> int:
-    """Blocks between ``index`` and the nearest cursor (block numbers); 0 within ``ahead_blocks`` in front of one."""
+    """The number of blocks between ``index`` and the nearest cursor; 0 within ``ahead_blocks`` after a cursor."""
     nearest = FAR
     for cursor in cursors:
         gap = index - cursor
@@ -422,7 +423,7 @@ def rank(
 ) -> Rank:
     """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
 
-    A viewed block goes last: dropping it frees nothing before the last view is gone. A ``footer`` that a policy keeps
-    goes just before those: every later reader of the file begins with it.
+    A viewed block is evicted last: dropping it frees no memory before the last view is gone. A ``footer`` that a policy
+    keeps is evicted just before those, since every later reader of the file begins with it.
     """
     return Rank(viewed, footer, not wasted, unread, -distance_blocks, touched)

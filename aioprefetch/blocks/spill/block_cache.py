@@ -27,15 +27,15 @@ from aioprefetch.blocks.spill.directory import (
 from aioprefetch.blocks.spill.entry import BadEntry, checksums, decode_header, encode_header
 from aioprefetch.blocks.spill.index import LruIndex
 
-# This share of a file system stays free, whatever the capacity is: a cache must not make other programs fail.
+# This share of a file system always stays free: a cache must not make other programs fail.
 RESERVE_SHARE = 0.05
 # Listing the directory for the changes of other processes may take this share of the time.
 LOOK_SHARE = 0.05
-# A listing that takes less than this is always worth it.
+# A listing that takes less time than this is always worth it.
 LOOK_SECONDS_FREE = 0.02
-# And any after one part in this many of the capacity was written: others may have written as much.
+# So is a listing after this share (1 / n) of the capacity was written: other processes may have written as much.
 LOOK_WRITTEN_SHARE = 16
-# A directory that changed less than this before it was listed may change again without showing a later time.
+# A directory that changed less than this before its listing may change again without a later time of change.
 RACY_NANOSECONDS = 50_000_000
 _NAME_TRIES = 3
 # The operating system takes 1024 parts at once; blocks have one or a few.
@@ -98,7 +98,7 @@ class BlockCache:
         self._closed = threading.Event()
         self._changed_at = -1
         self._look_again_at = 0.0
-        self._unseen_bytes = 0  # Written since the last look.
+        self._unseen_bytes = 0  # The bytes written since the last listing.
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -111,12 +111,12 @@ class BlockCache:
             if directory is None or (check and directory.is_gone):
                 directory = self._directory = GuardedDirectory(self._path, self._calls)
                 self._changed_at, self._look_again_at = -1, 0.0
-                if self._closed.is_set():  # Closed in the meantime.
+                if self._closed.is_set():  # It was closed meanwhile.
                     self._directory = None
             return directory
 
     def close(self) -> None:
-        """Close the directory. Waits for nothing: calls under way end as if it were still open."""
+        """Close the directory, without waiting: calls in progress end as if it were still open."""
         self._closed.set()
         self._directory = None
 
@@ -131,7 +131,7 @@ class BlockCache:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files that were seen."""
+        """The bytes of all known files."""
         return self._index.total_bytes
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""What identifies a block on disk: the name of its file, and the identity in the file's header. Pure, no I/O."""
+"""The identity of a block on disk: the name of its file, and the identity in the file's header. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class BlockKey:
-    """The file of one block: its name, the identity in its header, and how many bytes of data it holds."""
+    """The file of one block: its name, the identity in its header, and the size of its data."""
 
     name: str
     identity: bytes
@@ -26,17 +26,17 @@ class BlockKey:
 
     @property
     def header_bytes(self) -> int:
-        """Length of the header."""
+        """The length of the header in bytes."""
         return header_length(self.identity, b"", self.data_bytes)
 
     @property
     def file_bytes(self) -> int:
-        """Length of the file."""
+        """The length of the file in bytes."""
         return self.header_bytes + self.data_bytes
 
 
 class FileIdentity:
-    """One version of one object on one grid: what its blocks have in common. ``key`` adds the number of a block.
+    """The common identity of the blocks of one version of an object on one grid. ``key`` adds the number of a block.
 
     ``namespace`` holds the store and the principal, ``tenant`` a separation that the user configures. The names of
     files are hashes and show none of it. A length stands before each part, so that different identities never have

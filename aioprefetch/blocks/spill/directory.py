@@ -37,7 +37,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_FILE = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
-# No write takes that long: an older temporary file is left over, whichever process has its number now.
+# No write takes that long: an older temporary file is a leftover, even if a process has its number again.
 ABANDONED_SECONDS = 3600.0
 
 _NAME = re.compile(r"\.tmp-([1-9][0-9]{0,18})-([0-9a-f]{8})-[0-9a-f]{16}")
@@ -63,7 +63,7 @@ class SystemCalls:
         os.mkdir(name, mode, dir_fd=directory)
 
     def change_mode(self, descriptor: int, mode: int) -> None:
-        """Set the permissions, whatever the umask is."""
+        """Set the permissions regardless of the umask."""
         os.fchmod(descriptor, mode)
 
     def status(self, descriptor: int) -> os.stat_result:
@@ -152,7 +152,7 @@ class Descriptor:
 
 
 class GuardedDirectory:
-    """The private directory below ``path``, created where it is missing. All methods block.
+    """The private directory below ``path``, created if it is missing. All methods block.
 
     Raises ``ConfigInvalid`` for a directory that others could change, ``OSError`` for one that cannot be used.
     """
@@ -275,7 +275,7 @@ class GuardedDirectory:
         self.calls.rename(old, new, directory=self._held.number)
 
     def remove(self, name: str) -> None:
-        """Remove a name. It is no error if it is gone already, or cannot be removed."""
+        """Remove a name. A missing name, or one that cannot be removed, is ignored."""
         with contextlib.suppress(FileNotFoundError):
             try:
                 self.calls.remove(name, directory=self._held.number)

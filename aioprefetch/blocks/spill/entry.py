@@ -10,7 +10,7 @@
     8 bytes   length of the data
     4 bytes   length of a piece
     ...       the identity: which data these are
-    ...       the facts: what is stored beside the data
+    ...       the facts: the values stored beside the data
     ...       4 bytes for each piece of the data: its CRC32
     4 bytes   CRC32 of everything above
     ...       the data, up to the end of the file
@@ -107,7 +107,7 @@ def encode_header(identity: bytes, facts: bytes, data_bytes: int, sums: tuple[in
 
 
 def claimed_length(raw: bytes | bytearray) -> int:
-    """The length that the beginning of a file claims for its header, as far as it is possible; 0 where it is not."""
+    """The length that the beginning of a file claims for its header, as far as it is possible; 0 if it is not."""
     if len(raw) < _PREFIX.size:
         return 0
     length = int.from_bytes(raw[10:14], "big")

@@ -27,7 +27,7 @@ FAILURES_MAX = 3
 # No caller waits for a write or a listing, but one that takes longer than this will not end.
 WRITE_SECONDS_MAX = 10.0
 
-# What follows from a failure: nothing ("entry"); nothing unless others came before it ("count"); the cache is left
+# The result of a failure: nothing ("entry"); nothing unless others came before it ("count"); the cache is left
 # alone ("off"), for writing only ("writes"), or permanently ("permanent").
 Consequence = Literal["entry", "count", "off", "writes", "permanent"]
 
@@ -47,7 +47,7 @@ class SpillFailed(Exception):
 class FailureGuard:
     """Counts the failures of one cache and says when to leave it alone.
 
-    ``subject`` names the cache in warnings, ``counter`` and ``event`` are what a failure counts and publishes. After a
+    ``subject`` names the cache in warnings; a failure counts as ``counter`` and publishes ``event``. After a
     cool-down one more failure is enough to leave the cache alone again, until a call succeeds.
     """
 
@@ -105,7 +105,7 @@ class FailureGuard:
 
 
 class _ThreadCall(Generic[T]):
-    """One job in a thread. ``leave`` returns whether its thread is still at work; ``returned`` is called later then."""
+    """One job in a thread. ``leave`` returns whether its thread still runs; ``returned`` is then called at its end."""
 
     __slots__ = ("_job", "_left", "_lock", "_loop", "_returned", "_running", "is_overdue")
 

@@ -1,6 +1,6 @@
-"""The disk tier of a block store: which blocks are on the disk, and how they get into a fetch.
+"""The disk tier of a block store: the blocks on the disk, and their use in fetches.
 
-Whatever the disk does, a read gets its bytes: those that a file does not give, in time and undamaged, come from the
+A read gets its bytes even if the disk fails: bytes that no file returns in time and undamaged come from the
 store.
 """
 
@@ -23,7 +23,7 @@ from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead
 
-# After this time a read lists the directory again, to find what other processes wrote.
+# After this time a read lists the directory again, to find the files of other processes.
 LOOK_SECONDS = 10.0
 # Bytes that are read, verified and delivered by one job of a thread: fewer cost more turns of the loop, more need more
 # memory beside the block's own.
@@ -78,7 +78,7 @@ class DiskTier:
 
     @classmethod
     def of(cls, runtime: Runtime, *, evictable: Evictable, evict: Evict) -> DiskTier | None:
-        """The disk tier of a runtime, ``None`` where none is configured.
+        """The disk tier of a runtime, ``None`` if none is configured.
 
         ``evictable`` lists the blocks in memory that could be evicted, and ``evict`` evicts one of them.
         """
@@ -90,7 +90,7 @@ class DiskTier:
         return tier
 
     def close(self) -> None:
-        """Close the directory. Waits for nothing."""
+        """Close the directory. Does not wait."""
         self.writer.close()
         self.cache.close()
         self._memory.clear()
@@ -181,7 +181,7 @@ class DiskTier:
         return fetch.head is not None
 
     async def _deliver(self, fetch: SpillFetch, file: SpillFile, key: BlockKey, start: int, end: int) -> bool:
-        """Deliver the bytes ``[start, end)`` of a block to a fetch. Returns whether all of them came."""
+        """Deliver the bytes ``[start, end)`` of a block to a fetch. Returns whether all were delivered."""
         block: OpenBlock | None = None
         try:
             while start < end:

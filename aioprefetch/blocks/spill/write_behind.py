@@ -1,4 +1,4 @@
-"""Blocks on their way from memory to the disk, in the background.
+"""Writes blocks from memory to the disk, in the background.
 
 Blocks are written before their memory is needed: once half of it is taken, those that would be evicted next. They stay
 resident, and when they must go they go without loss. An eviction may wait a little for a block that is not written
@@ -29,7 +29,7 @@ from aioprefetch.values import Lane
 # One part in this many of the memory is kept free, or taken by blocks that are on the disk too: as much as readers may
 # ask for at once without a loss.
 _CLEAN_SHARE = 2
-# Writes under way hold at most one part in this many of the memory, and at least a block.
+# Writes in progress hold at most one part in this many of the memory, and at least a block.
 _WRITING_SHARE = 8
 # After one part in this many of the memory was filled, blocks to write are looked for: ordering them costs time.
 _LOOK_SHARE = 16
@@ -39,7 +39,7 @@ SPILL_WAIT_SECONDS_MAX = 0.5
 # And for this share of the time in the long run.
 SPILL_WAIT_SHARE = 0.05
 
-# While writing does not pay, one block in SAMPLE is written all the same.
+# While writing does not pay, one block in SAMPLE is written anyway.
 SAMPLE = 16
 # A round is as many blocks offered as there are files, and at least this many.
 ROUND_BLOCKS_MIN = 8
@@ -77,7 +77,7 @@ class SpillFile(Hashable, Protocol):
         ...
 
 
-# The blocks in memory that may be evicted for a lane: rank, number, file and block; a heap gives the first to go.
+# The blocks in memory that may be evicted for a lane: rank, number, file and block; a heap has the next one first.
 Evictable = Callable[[Lane], Iterable[tuple[Any, int, Any, Block]]]
 Evict = Callable[[Any, Block], None]
 
@@ -102,7 +102,7 @@ class SpillWaitBudget:
         return seconds if self._waiting_since is None else seconds - (now - self._waiting_since)
 
     def begin(self, now: float) -> None:
-        """A wait begins now, unless one is under way."""
+        """A wait begins now, unless one is in progress."""
         if self._waiting_since is None:
             self._seconds, self._at, self._waiting_since = self.left(now), now, now
 
@@ -197,7 +197,7 @@ class WriteBehind:
         return self._calls.is_writing_off or self._runtime.now() < self._paused_until
 
     def filled(self, count: int) -> None:
-        """``count`` bytes came into memory: write blocks if their memory may soon be needed."""
+        """``count`` bytes were added to memory: write blocks if their memory may soon be needed."""
         self._filled_bytes += count
         if self._filled_bytes >= self._limit_bytes // _LOOK_SHARE and self._work is None:
             self._filled_bytes = 0
@@ -257,7 +257,7 @@ class WriteBehind:
             self._wait_ends = self._runtime.loop.call_later(self._wait_budget.left(now), self._run_out)
 
     def _run_out(self) -> None:
-        self._has_waited_too_long = True  # Whatever the clock says: a timer may be early by its resolution.
+        self._has_waited_too_long = True  # Without a look at the clock: a timer may be early by its resolution.
         self._runtime.budget.reconsider()
 
     def close(self) -> None:
@@ -323,7 +323,7 @@ class WriteBehind:
         self._runtime.budget.reconsider()
 
     def _relieve(self) -> None:
-        """Give back what demand overdrew of the memory while writes held it."""
+        """Release the memory that demand has overdrawn while writes held the rest."""
         over = self._runtime.budget.used_bytes - self._limit_bytes
         if over > 0 and self._evict is not None:
             order = list(self._evictable("demand"))
