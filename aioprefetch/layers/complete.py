@@ -44,8 +44,8 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-# Options that change a result, and the capability that each of them needs. A lost content type is no wrong result; an
-# ignored condition is one, and so is lost metadata.
+# Options that change a result, and the capability that each of them needs. A lost content type is not a wrong result;
+# an ignored condition is one, and so is lost metadata.
 _READ_OPTIONS = {"if_none_match": "read_if_none_match", "version": "read_version"}
 _WRITE_OPTIONS = {
     "if_match": "write_if_match",

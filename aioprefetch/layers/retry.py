@@ -1,7 +1,7 @@
-"""Retry: temporary failures are tried again, within bounds; a read continues where it broke off.
+"""Retry: temporary failures are tried again, within bounds; a read continues where it was interrupted.
 
 Only errors of status ``temporary`` are tried again, after a pause with full jitter below an exponential bound
-(``Throttled`` has a longer base), or after the pause that the store asked for. A response that breaks off in its body
+(``Throttled`` has a longer base), or after the pause that the store asked for. A response that is cut off in its body
 is continued at once. Retries are bounded by the number of attempts, the time, the ``deadline`` of the request, and a
 bucket of tokens that all operations of a runtime share: when a store is down, retries end soon and do not multiply its
 load.
@@ -13,7 +13,7 @@ cause. The first attempt of each operation needs no token, so successes fill the
 **Reads** continue at the byte after the last one received, pinned to the ETag or version of the first response, so no
 delivered byte is fetched again and two versions never mix. If the object has changed, the error is ``ObjectChanged``.
 If a server sends neither ETag nor version, its total and ``Last-Modified`` must agree (see ``Sink.begin``); without
-these a read that broke off is not resumed. Each ``progress_bytes`` received reset attempts and time, so a long body
+these an interrupted read is not resumed. Each ``progress_bytes`` received reset attempts and time, so a long body
 survives many cuts, and no server causes more than ``attempts_max`` requests for each ``progress_bytes``.
 
 **Writes.** Writing a whole object, copying and deleting may be repeated. A conditional write (``if_match``,

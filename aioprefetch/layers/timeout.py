@@ -120,7 +120,7 @@ class TimeoutAccessor(WrappedAccessor):
         return TimeoutWriteBody(await self.around(request, self.inner.open_write), self, request)
 
     async def write_chunk(self, request: WriteRequest, count: int, call: Callable[[], Awaitable[T]]) -> T:
-        """One call on an inner body that is written, which may send ``count`` bytes."""
+        """A call of the inner write, which may send ``count`` bytes."""
         return await self.bounded(request, self._write_limit(count), call)
 
     async def bounded(self, request: Request, limit_seconds: float | None, call: Callable[[], Awaitable[T]]) -> T:
@@ -221,7 +221,7 @@ def _too_late(request: Request, head: ReadHead | None, received: int) -> TimedOu
 
 
 class Watch:
-    """One wait of the current task, from its creation to ``end``."""
+    """A wait of the current task, from its creation to ``end``."""
 
     __slots__ = ("_cancelling", "_idle_checks", "_is_alone", "_received", "_sink", "_task", "due", "expired")
 
@@ -246,7 +246,7 @@ class Watch:
     def end(self) -> bool:
         """Take back the cancellation by this watch; whether the watch alone had cancelled the task.
 
-        Call it before the task goes on, whatever the outcome of the wait; later calls return the same.
+        Call it after every wait, before the task continues. Later calls return the same value.
         """
         if self.expired is None:
             return False

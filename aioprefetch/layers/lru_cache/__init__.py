@@ -1,4 +1,4 @@
-"""The LruCache layer: a second store holds what was read, bounded in bytes."""
+"""The LruCache layer: a second store keeps objects that were read, bounded in bytes."""
 
 from aioprefetch.layers.lru_cache.layer import LruCacheLayer
 

@@ -1,6 +1,6 @@
 """The entries in the cache's store: listed, found, read, verified, written, evicted.
 
-No error of the cache gets out of here but ``SpillFailed``, which makes the layer go on without the cache.
+No error of the cache gets out of here but ``SpillFailed``, which makes the layer continue without the cache.
 
 Several processes may use one cache. An entry that is not in the index is looked up by its name before the object's
 store is asked, since another process may have written it; and the store is listed again now and then, so that the
@@ -94,7 +94,7 @@ class CacheCalls:
         work = supervisor.spawn(self._run(call, outcome, dispose), name=f"cache {what}")
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                # Shielded, so that a result that came at the same moment as a cancellation is not lost.
+                # Shielded, so that a result at the same moment as a cancellation is not lost.
                 result = await asyncio.shield(outcome)
         except Exception as error:
             self._abandon(work, outcome, dispose)
@@ -130,7 +130,7 @@ class CacheCalls:
     def _abandon(
         self, work: Work, outcome: asyncio.Future[T], dispose: Callable[[T], Coroutine[object, object, None]] | None
     ) -> None:
-        """The caller stops waiting for the outcome; one that has just come is disposed of."""
+        """The caller stops waiting for the result. A result that has just arrived is disposed of."""
         if not outcome.done():
             outcome.cancel()
             work.cancel()
@@ -146,7 +146,7 @@ class CacheCalls:
 
 
 class CacheStore:
-    """The cache of one runtime: its index, and what is done with its files."""
+    """The cache of one runtime: its index, and the operations on its files."""
 
     def __init__(self, calls: CacheCalls, runtime: Runtime, *, capacity_bytes: int) -> None:
         self.calls = calls
@@ -178,7 +178,7 @@ class CacheStore:
     async def ready(self) -> bool:
         """Whether the cache can be used now; at first use the index is rebuilt from a listing of the store.
 
-        A rebuild that takes longer than one call may goes on in the background: until then reads bypass the cache.
+        A rebuild that takes longer than one call may continue in the background: until then reads bypass the cache.
         """
         if self._runtime.supervisor.closed or self.calls.is_off:
             return False
@@ -391,7 +391,7 @@ class CacheStore:
         return True
 
     def forget(self, names: list[str]) -> None:
-        """Forget the entries of these names, and delete their files in the background, whichever process wrote them."""
+        """Forget the entries of these names, and delete their files in the background, those of other processes too."""
         self._discard(names)
         self._delete_later(names)
 
@@ -530,7 +530,7 @@ class EntrySink(Sink):
 
 
 def _strong_etag(cache: Accessor, etag: str | None) -> str | None:
-    """The ETag to pin a read of the cache's store to, ``None`` where that is not possible."""
+    """The ETag to pin a read of the cache's store to, ``None`` if that is not possible."""
     return None if etag is None or is_weak(etag) or not cache.capability.read_if_match else etag
 
 

@@ -1,7 +1,7 @@
-"""What a cache entry says of its object, and the name of its file. Pure, no I/O.
+"""The header of a cache entry, and the name of its file. Pure.
 
-The file has the format of ``blocks/spill/entry.py``: the identity is what a read asks for (namespace, path, version
-id), the facts are what the store said of the object, as JSON, and the data is the whole object.
+The file has the format of ``blocks/spill/entry.py``: the identity is that of a read (namespace, path, version
+id), the facts are the metadata of the object as JSON, and the data is the whole object.
 
 A read can ask for exactly one **slot**, and each slot has one file, so that every process finds, replaces and removes
 an entry under the same name. The name is a SHA-256 of the identity and shows nothing of it.
@@ -28,7 +28,7 @@ _OLD_NAME = re.compile(r"objects/([0-9a-f]{2})/\1[0-9a-f]{62}-[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a read asks for: the name of the one entry that can serve it, and the identity in that entry's header."""
+    """The identity of a read: the name of the only entry that can serve it, and the identity in the entry's header."""
 
     name: str
     identity: bytes
@@ -60,7 +60,7 @@ def is_old_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFacts:
-    """What the store said of an object. ``version`` is the version id in the response."""
+    """The metadata of an object in the store. ``version`` is the version id in the response."""
 
     etag: str
     version: str | None
@@ -108,10 +108,10 @@ def _text_or_none(value: object) -> str | None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CacheEntry:
-    """One entry: its name and size in the cache, and what this process has learnt of it.
+    """An entry: its name and size in the cache, and the state of it in this process.
 
     ``header`` and ``facts`` are ``None`` until they were read and verified. ``store_etag`` and ``store_modified`` are
-    what the cache's own store says of the file. ``validated_at`` is the time on the runtime's clock at which the
+    the metadata of the file in the cache's own store. ``validated_at`` is the time on the runtime's clock at which the
     object's store last said that this is the current version.
     """
 

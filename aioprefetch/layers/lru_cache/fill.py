@@ -2,11 +2,11 @@
 
 It asks for the object (on condition that it is not the one in the cache), receives it into memory, and writes it to
 the cache. Readers take their bytes out of its memory as soon as these have arrived. It belongs to the supervisor, not
-to the reader that started it. When its last reader leaves unserved (by a cancellation) it is broken off, unless at
+to the reader that started it. When its last reader leaves unserved (by a cancellation) it is cancelled, unless at
 least half of the object has arrived: then it is finished.
 
 The head of the response may show that the object is not stored, because it is too large or has no ETag. The response
-then goes on into the sink of the first reader for which that is worth it (a ``Relay``), and the others read without
+then continues into the sink of the first reader for which that is worth it (a ``Relay``), and the others read without
 the cache.
 """
 
@@ -40,7 +40,7 @@ RELAY_BYTES = 256 << 10
 
 
 class FillReader:
-    """One read that has joined a fill. ``relay`` is set when the response goes on into its sink."""
+    """A read that has joined a fill. ``relay`` is set if the response is also delivered into its sink."""
 
     __slots__ = ("relay", "request", "sink")
 
@@ -72,7 +72,7 @@ class Relay:
             self.finished.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """The response broke off, or the reader's sink refused it."""
+        """The response was cut off, or the reader's sink refused it."""
         if not self.finished.done():
             self.finished.set_exception(error)
             self.finished.exception()  # The reader gets it, unless it has left.
@@ -118,9 +118,9 @@ class FillSink(Sink):
 
 
 class Fill:
-    """One object on its way from its store into the cache.
+    """The transfer of an object from its store into the cache.
 
-    ``opening``: the head has not come. Then ``not_modified`` (``stale`` is still the current version), ``bypassed``
+    ``opening``: the head has not arrived. Then ``not_modified`` (``stale`` is still the current version), ``bypassed``
     (the object is not stored: one reader may have a relay, the others read without the cache) or ``receiving``;
     ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
     """
@@ -179,7 +179,7 @@ class Fill:
     # --- readers ------------------------------------------------------------------------------------------------
 
     def join(self, request: ReadRequest, sink: Sink) -> FillReader:
-        """One more reader, which must ``leave``."""
+        """Add a reader, which must ``leave``."""
         reader = FillReader(request, sink)
         self._readers.append(reader)
         self.last_read = self._cache.read_time()
@@ -309,9 +309,9 @@ class Fill:
             )
 
     def begin(self, head: ReadHead) -> None:
-        """The checked head of the response: decide what happens to its body."""
+        """Take the checked head of the response, and decide on the use of its body."""
         stale = self.stale
-        # Not every store knows the condition: the ETag tells as well.
+        # Not every store supports the condition, so the ETag is compared too.
         if stale is not None and stale.etag is not None and stale.etag == head.etag:
             self._not_modified(stale)
             self._break_off()
@@ -340,7 +340,7 @@ class Fill:
         self._wake()
 
     def relay(self, start: int, data: memoryview) -> None:
-        """More bytes have come of a response that is not stored."""
+        """More bytes have arrived of a response that is not stored."""
         if self._relay is not None:
             self._relay.feed(start, data)
             if self._relay.finished.done() and start + len(data) < self._response_bytes:
@@ -358,7 +358,7 @@ class Fill:
         self._settle("bypassed")
 
     def _relayed_part(self, reader: FillReader, head: ReadHead) -> ReadHead | None:
-        """The part of the object that a reader gets by a relay, ``None`` where a request of its own is better."""
+        """The part of the object that a reader gets by a relay, ``None`` if a request of its own is better."""
         if reader.request.suffix is not None or head.start != 0 or head.total is None:
             return None
         try:

@@ -5,7 +5,7 @@ The outermost layer. A read may be served from:
 * an **entry**, when path, version and conditions fit. A read that is pinned (by ``if_match`` or ``version``) takes
   the entry of that version as it is. Another read first asks the store whether the entry is still current (a
   conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
-* a **fill** that is on its way, whose bytes are taken as they arrive, or passed on where the object turns out to be
+* a **fill** that is in progress, whose bytes are taken as they arrive, or passed on if the object turns out to be
   too large or to have no ETag.
 * the store itself: objects that are too large or have no ETag, and everything while the cache keeps failing.
 
@@ -54,7 +54,7 @@ class LruCacheLayer(Layer):
         An Operator over the store that holds the entries, which several processes may share. They are not encrypted: a
         user who may read that store may read them.
     capacity_bytes
-        Maximum of the bytes of all entries together. Each runtime keeps to it by what it knows: the store is listed
+        Maximum of the bytes of all entries together. Each runtime keeps to it by its own index: the store is listed
         again when a sixteenth of it was written.
     object_bytes_max
         Larger objects are not cached; their reads go to the store as they are.
@@ -240,7 +240,7 @@ class LruCacheAccessor(WrappedAccessor):
         return names
 
     def forget(self, names: list[str]) -> None:
-        """Drop these entries, and let no fill that is on its way become one of them."""
+        """Drop these entries, and let no fill in progress become one of them."""
         self._stop_fills(names)
         self._state.cache.forget(names)
 

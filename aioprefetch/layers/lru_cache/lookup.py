@@ -1,4 +1,4 @@
-"""Where a read is served from: an entry of the cache, a fill on its way, or the store itself."""
+"""The source of a read: an entry of the cache, a fill in progress, or the store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BypassedObjects:
 
 
 class CacheState:
-    """What all stacks of one runtime with the same LruCache layer share: the cache, the fills, and their memory."""
+    """The shared state of the stacks of a runtime with the same LruCache layer: cache, fills, and their memory."""
 
     def __init__(self, cache: CacheStore, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -86,7 +86,7 @@ Source = JoinedFill | CacheEntry | None
 
 
 class Lookup:
-    """Finds the source of a read, and starts a fill where there is none."""
+    """Finds the source of a read, and starts a fill if there is none."""
 
     def __init__(
         self, inner: Accessor, state: CacheState, *, object_bytes_max: int, revalidate_seconds: float | None
@@ -104,7 +104,7 @@ class Lookup:
         self._state.bypassed.check(self._slots(request)[0].name, head.total, head.etag)
 
     def _slots(self, request: ReadRequest) -> tuple[Slot, ...]:
-        """Where an entry for this read may be, the slot of exactly this request first."""
+        """The slots that may have an entry for this read, that of exactly this request first."""
         current = slot_of(self._namespace, request.path, None)
         if request.version is None:
             return (current,)
@@ -239,6 +239,6 @@ class Lookup:
 
 
 def _fits(entry: CacheEntry, version: str | None, pin: str | None) -> bool:
-    """Whether an entry is of this version id and ETag, where they are given."""
+    """Whether an entry is of this version id and ETag, if they are given."""
     facts = entry.facts
     return facts is not None and version in (None, facts.version) and pin in (None, facts.etag)

@@ -1,4 +1,4 @@
-"""Memory for whole objects on their way through the LruCache layer, taken from the runtime's one budget.
+"""Memory for the objects that the LruCache layer transfers, taken from the budget of the runtime.
 
 A caller of the layer already holds memory for its own buffer while the layer needs memory for the object. If all
 memory is held by such callers, no read would ever get on. So one object at a time may overdraw the budget, as one
@@ -28,7 +28,7 @@ class Overdraft:
         return True
 
     async def take(self, seconds: float) -> bool:
-        """Wait for it. Returns whether it came in time; a cancelled call has not taken it."""
+        """Wait for the overdraft. Returns whether it was granted in time; a cancelled call has not taken it."""
         if self.take_now():
             return True
         waiter = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ class Reservation:
         self._overdraft = overdraft
 
     def release(self) -> None:
-        """Give the bytes back."""
+        """Release the bytes."""
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -96,14 +96,17 @@ class Turn:
         return None
 
     def end(self) -> None:
-        """Nothing more will be reserved."""
+        """End the reservations."""
         if self._holds_overdraft:
             self._holds_overdraft = False
             self._overdraft.release()
 
 
 class ObjectMemory:
-    """Reserves memory in the demand lane; what is not granted at once goes one object at a time, granted or not."""
+    """Reserves memory in the demand lane.
+
+    Objects that are not granted memory at once continue one at a time without it.
+    """
 
     def __init__(self, budget: MemoryBudget, *, wait_seconds: float) -> None:
         self._budget = budget
