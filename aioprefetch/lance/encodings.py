@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, Parsed, message, uint
+from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, ParsedMessage, message, uint
 
 PAGE_TYPE_URL = "/lance.encodings.ArrayEncoding"
 COLUMN_TYPE_URL = "/lance.encodings.ColumnEncoding"
@@ -129,14 +129,14 @@ _COMPRESSION = MessageTable("Compression", {1: FieldRule("scheme", "text"), 2: F
 _OWNERS = ("page", "column", "file")
 
 
-def _buffer(content: Parsed) -> BufferRef:
+def _buffer(content: ParsedMessage) -> BufferRef:
     owner = content.get("owner", 0)
     if owner >= len(_OWNERS):
         raise UntrustedMetadata(f"a buffer of owner {owner}")
     return BufferRef(content.get("index", 0), _OWNERS[owner])
 
 
-def _scheme(content: Parsed) -> str:
+def _scheme(content: ParsedMessage) -> str:
     scheme: str = content.get("scheme", "")
     return "" if scheme == "none" else scheme
 

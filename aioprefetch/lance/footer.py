@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
-from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, one_of, parse, uint
+from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, one_of, parse, uint
 from aioprefetch.ranges import OFFSET_MAX, Range, coalesce
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
@@ -103,7 +103,7 @@ def parse_column(
     return ColumnMetadata(encoding, type_url, _buffers(parsed, file_size, path), pages)
 
 
-def _page(parsed: Parsed, version: tuple[int, int], file_size: int, path: str) -> PageMetadata:
+def _page(parsed: ParsedMessage, version: tuple[int, int], file_size: int, path: str) -> PageMetadata:
     rows = parsed.get("rows", 0)
     first_row = None if version == (2, 0) else parsed.get("priority", 0)
     if rows > OFFSET_MAX or (first_row or 0) > OFFSET_MAX:
@@ -122,7 +122,7 @@ def _check_order(pages: Sequence[PageMetadata], path: str) -> None:
             last = page.first_row
 
 
-def _buffers(parsed: Parsed, file_size: int, path: str) -> tuple[Range, ...]:
+def _buffers(parsed: ParsedMessage, file_size: int, path: str) -> tuple[Range, ...]:
     offsets: list[int] = parsed.get("buffer_offsets", [])
     sizes: list[int] = parsed.get("buffer_sizes", [])
     if len(offsets) != len(sizes):

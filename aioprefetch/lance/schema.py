@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
-from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, uint
+from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, uint
 from aioprefetch.scan import column_names
 
 _PLAIN: dict[str, pa.DataType] = {
@@ -220,9 +220,9 @@ def walk(fields: Sequence[Field]) -> Iterator[Field]:
         yield from walk(member.children)
 
 
-def build_fields(rows: Sequence[Parsed], *, path: str = "") -> tuple[Field, ...]:
+def build_fields(rows: Sequence[ParsedMessage], *, path: str = "") -> tuple[Field, ...]:
     """Build the tree of a stored schema, without columns. ``UntrustedMetadata`` if the rows are not a tree."""
-    children: dict[int, list[Parsed]] = {-1: []}
+    children: dict[int, list[ParsedMessage]] = {-1: []}
     for row in rows:
         parent, identity = row.get("parent_id", 0), row.get("id", 0)
         if parent not in children or parent < -1:
@@ -234,7 +234,7 @@ def build_fields(rows: Sequence[Parsed], *, path: str = "") -> tuple[Field, ...]
     return tuple(_build(row, children, path, 0) for row in children[-1])
 
 
-def _build(row: Parsed, children: Mapping[int, Sequence[Parsed]], path: str, depth: int) -> Field:
+def _build(row: ParsedMessage, children: Mapping[int, Sequence[ParsedMessage]], path: str, depth: int) -> Field:
     if depth > _DEPTH_MAX:
         raise UntrustedMetadata(f"fields are nested more than {_DEPTH_MAX} deep", path=path)
     below = tuple(_build(child, children, path, depth + 1) for child in children[row.get("id", 0)])

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 
 Kind = Literal["uint", "int", "bool", "bytes", "text", "message", "map", "fixed64", "fixed32"]
-Parsed = dict[str, Any]
+ParsedMessage = dict[str, Any]
 T = TypeVar("T")
 
 # The maximum depth of messages: far above real schemas and encodings, far below Python's recursion limit.
@@ -75,7 +75,7 @@ def message(name: str, table: MessageTable, *, repeated: bool = False) -> FieldR
 
 def parse(
     table: MessageTable, data: bytes | memoryview, *, path: str = "", strict: bool = False, depth: int = 0
-) -> Parsed:
+) -> ParsedMessage:
     """Parse a message into its fields by name.
 
     The last occurrence of a singular field counts. Unknown fields are skipped, unless ``strict``: then they are
@@ -85,7 +85,7 @@ def parse(
     """
     if depth > DEPTH_MAX:
         raise _broken(table, f"messages are nested more than {DEPTH_MAX} deep", path)
-    parsed: Parsed = {}
+    parsed: ParsedMessage = {}
     if not isinstance(data, bytes):
         data = bytes(data)  # Indexing bytes is faster than indexing a memoryview.
     position, end = 0, len(data)
@@ -142,7 +142,7 @@ def _span(
 
 
 def _store(
-    parsed: Parsed,
+    parsed: ParsedMessage,
     table: MessageTable,
     rule: FieldRule,
     wire_type: int,
@@ -292,7 +292,7 @@ class EncodingTree(MessageTable, Generic[T]):
         """
         return self.build(parse(self, data, strict=True))
 
-    def build(self, parsed: Parsed) -> T:
+    def build(self, parsed: ParsedMessage) -> T:
         """The tree of a parsed message. Raises as ``read`` does."""
         name, content = one_of(parsed, self)
         alternative = self._alternatives.get(name)
@@ -305,7 +305,7 @@ class EncodingTree(MessageTable, Generic[T]):
         raise Unsupported(self._refusal.format(name))
 
 
-def _values(name: str, alternative: _Alternative[Any], content: Parsed) -> Iterator[Any]:
+def _values(name: str, alternative: _Alternative[Any], content: ParsedMessage) -> Iterator[Any]:
     for rule in alternative.fields:
         if rule.name in alternative.refused:
             if content.get(rule.name, False) is not False:

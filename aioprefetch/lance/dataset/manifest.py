@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import FIELD_TABLE, Field, build_fields
-from aioprefetch.lance.wire import FieldRule, MessageTable, Parsed, message, parse, uint
+from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, parse, uint
 from aioprefetch.ranges import OFFSET_MAX, Range
 
 TRAILER = struct.Struct("<QHH4s")
@@ -141,7 +141,7 @@ def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
     )
 
 
-def _check_format(data_format: Parsed, path: str) -> None:
+def _check_format(data_format: ParsedMessage, path: str) -> None:
     name, version = data_format.get("file_format", "lance"), data_format.get("version", "2.0")
     if name != "lance" or version not in ("2.0", "2.1", "2.2"):
         raise Unsupported(
@@ -149,7 +149,7 @@ def _check_format(data_format: Parsed, path: str) -> None:
         )
 
 
-def _fragment(parsed: Parsed, base: str, path: str) -> Fragment:
+def _fragment(parsed: ParsedMessage, base: str, path: str) -> Fragment:
     identity, rows = parsed.get("id", 0), parsed.get("rows", 0)
     files = tuple(_data_file(file, base, path) for file in parsed.get("files", ()))
     if rows > OFFSET_MAX:
@@ -162,7 +162,7 @@ def _fragment(parsed: Parsed, base: str, path: str) -> Fragment:
     )
 
 
-def _data_file(parsed: Parsed, base: str, path: str) -> DataFile:
+def _data_file(parsed: ParsedMessage, base: str, path: str) -> DataFile:
     name = parsed.get("path", "")
     _check_base(parsed, name, path)
     if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
@@ -175,7 +175,7 @@ def _data_file(parsed: Parsed, base: str, path: str) -> DataFile:
     return DataFile(f"{base}data/{name}", columns, parsed.get("size") or None)
 
 
-def _deletion(parsed: Parsed, fragment: int, rows: int, base: str, path: str) -> DeletionFile:
+def _deletion(parsed: ParsedMessage, fragment: int, rows: int, base: str, path: str) -> DeletionFile:
     kind, count = parsed.get("kind", 0), parsed.get("rows", 0)
     if kind > 1:
         raise Unsupported(f"deletion files of kind {kind} are not supported", path=path)
@@ -186,6 +186,6 @@ def _deletion(parsed: Parsed, fragment: int, rows: int, base: str, path: str) ->
     return DeletionFile(f"{base}_deletions/{name}", kind == 1, count or None)
 
 
-def _check_base(parsed: Parsed, what: str, path: str) -> None:
+def _check_base(parsed: ParsedMessage, what: str, path: str) -> None:
     if "base_id" in parsed:
         raise Unsupported(f"{what} lies outside the dataset's directory, which is not supported", path=path)

@@ -155,7 +155,7 @@ def _value_bytes(kind: pa.DataType) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _LeafPart:
     """Some wanted rows of one page: ``rows`` rows after the first ``skip``."""
 
     page: LeafPage
@@ -164,7 +164,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _LoadedPart:
     """Some wanted rows of one loaded page. Immutable, so that another thread can decode them."""
 
     rows_of_page: LoadedRows
@@ -221,11 +221,11 @@ class StructuralField:
     def drain(self, rows: int) -> ArrayTask:
         """A task that decodes the next ``rows`` rows; the call itself decodes nothing."""
         spent: list[PendingRead] = []
-        taken: list[list[_Taken]] = []
+        loaded_parts: list[list[_LoadedPart]] = []
         for leaf, pages in enumerate(self._pages):
             parts = self._parts(leaf, rows)
-            taken.append(
-                [_Taken(part.page.loading.decoder, part.skip, part.rows, part.page.together) for part in parts]
+            loaded_parts.append(
+                [_LoadedPart(part.page.loading.decoder, part.skip, part.rows, part.page.together) for part in parts]
             )
             for part in parts:
                 if part.skip + part.rows == part.page.rows:
@@ -233,29 +233,29 @@ class StructuralField:
                     self._drained[leaf] = 0
                 else:
                     self._drained[leaf] = part.skip + part.rows
-        return ArrayTask(lambda: self._decode(rows, taken), spent)
+        return ArrayTask(lambda: self._decode(rows, loaded_parts), spent)
 
     def close(self) -> None:
         for pages in self._pages:
             while pages:
                 pages.popleft().loading.release()
 
-    def _parts(self, leaf: int, rows: int) -> list[_Part]:
-        parts: list[_Part] = []
+    def _parts(self, leaf: int, rows: int) -> list[_LeafPart]:
+        parts: list[_LeafPart] = []
         skip = self._drained[leaf]
         for page in self._pages[leaf]:
             if not rows:
                 break
             count = min(rows, page.rows - skip)
-            parts.append(_Part(page, skip, count))
+            parts.append(_LeafPart(page, skip, count))
             rows -= count
             skip = 0
         return parts
 
-    def _decode(self, rows: int, taken: Sequence[Sequence[_Taken]]) -> pa.Array:
+    def _decode(self, rows: int, loaded_parts: Sequence[Sequence[_LoadedPart]]) -> pa.Array:
         """Decode on any thread: loaded pages are immutable."""
         try:
-            decoded_parts = ((decoded for part in leaf for decoded in part.decoded_parts()) for leaf in taken)
+            decoded_parts = ((decoded for part in leaf for decoded in part.decoded_parts()) for leaf in loaded_parts)
             return assemble_field(self._field, rows, decoded_parts)
         except Error as error:
             raise self._explained(error) from error.__cause__

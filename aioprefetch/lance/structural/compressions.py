@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, Parsed, message, one_of, uint
+from aioprefetch.lance.wire import EncodingTree, FieldRule, MessageTable, ParsedMessage, message, one_of, uint
 
 # The maximum width of a value, above that of any real value (a long fixed-size list of doubles).
 VALUE_BITS_MAX = 1 << 31
@@ -165,7 +165,7 @@ def _same(value: bytes) -> Same:
     return Same(value)
 
 
-def _out_of_line(bits: int, values: Parsed) -> OutOfLineBitpacked:
+def _out_of_line(bits: int, values: ParsedMessage) -> OutOfLineBitpacked:
     kind, inner = one_of(values, ENCODINGS)
     if kind != "Flat" or inner.get("compression") is not None:
         raise Unsupported(f"OutOfLineBitpacking over {kind} is not supported")
@@ -196,7 +196,7 @@ def _split(values: Encoding) -> ByteStreamSplit:
     return ByteStreamSplit(_word_bits(_flat_bits(values, "ByteStreamSplit"), "ByteStreamSplit"))
 
 
-def _general(compression: Parsed, values: Encoding) -> General:
+def _general(compression: ParsedMessage, values: Encoding) -> General:
     number = compression.get("scheme", 0)
     if number not in _SCHEMES:
         raise Unsupported(f"compression scheme {number} is not supported")

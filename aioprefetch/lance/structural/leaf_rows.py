@@ -203,7 +203,7 @@ class _Text:
         return self._texts.data[int(self._texts.offsets[skip]) : int(self._texts.offsets[skip + rows])]
 
 
-_Part = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
+_RowBuffer = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
 
 
 class LeafRows:
@@ -219,7 +219,7 @@ class LeafRows:
             raise damaged(f"{values.count} values with {validity.size} flags of validity")
         if isinstance(values, Nulls) and validity is None and _has_values(kind):
             validity = np.zeros(values.count, bool)
-        self._parts: list[_Part] = []
+        self._parts: list[_RowBuffer] = []
         if not pa.types.is_null(kind):
             self._parts.append(_Bits(validity, 1))
         if _has_values(kind):
@@ -246,7 +246,7 @@ class LeafRows:
         return [part.slice(skip, rows) for part in self._parts]
 
 
-def _add(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) -> None:
+def _add(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
     """Append the buffers of values, without the validity of the rows. A row has ``per_row`` values."""
     if pa.types.is_dictionary(kind):
         _add_indices(parts, kind.index_type, values)
@@ -260,7 +260,7 @@ def _add(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) ->
         _add_fixed(parts, kind, values, per_row)
 
 
-def _add_fixed(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) -> None:
+def _add_fixed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
     bits = _bits(kind)
     if isinstance(values, Coded):
         values = expand(values)
@@ -283,12 +283,12 @@ def _bits(kind: pa.DataType) -> int:
     raise damaged(f"a page cannot hold values of type {kind}")
 
 
-def _add_texts(parts: list[_Part], values: Values, width: int) -> None:
+def _add_texts(parts: list[_RowBuffer], values: Values, width: int) -> None:
     texts = as_texts(values)
     parts += [_Offsets(texts.offsets, width), _Text(texts)]
 
 
-def _add_lists(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) -> None:
+def _add_lists(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
     size = int(kind.list_size)
     if isinstance(values, Nulls):
         parts.append(_Bits(None, per_row * size))
@@ -305,7 +305,7 @@ def _has_values(kind: pa.DataType) -> bool:
     return not pa.types.is_null(kind) and not (pa.types.is_struct(kind) and not kind.num_fields)
 
 
-def _add_packed(parts: list[_Part], kind: pa.DataType, values: Values, per_row: int) -> None:
+def _add_packed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
     """Append the buffers of a packed struct: its rows are split into one column for each field."""
     fields = [kind.field(index) for index in range(kind.num_fields)]
     widths = [_bits(field.type) for field in fields]
@@ -324,7 +324,7 @@ def _add_packed(parts: list[_Part], kind: pa.DataType, values: Values, per_row: 
         at += bits // 8
 
 
-def _add_indices(parts: list[_Part], kind: pa.DataType, values: Values) -> None:
+def _add_indices(parts: list[_RowBuffer], kind: pa.DataType, values: Values) -> None:
     width = int(kind.bit_width) // 8
     if isinstance(values, Nulls):
         parts.append(_Zeros(width))

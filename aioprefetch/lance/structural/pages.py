@@ -39,7 +39,7 @@ class Page(Protocol):
         ...
 
 
-class PageScheduler(Protocol):
+class StructuralPageScheduler(Protocol):
     """The ``PhysicalPageScheduler`` of a page of version 2.1 or 2.2."""
 
     @property
@@ -127,7 +127,7 @@ class Deferred:
             return self._page
 
 
-def page_scheduler(layout: PageLayout, rows: int, buffers: Sequence[Range]) -> PageScheduler:
+def page_scheduler(layout: PageLayout, rows: int, buffers: Sequence[Range]) -> StructuralPageScheduler:
     """The scheduler of a page of ``rows`` rows. ``UntrustedMetadata`` if its buffers do not fit its layout."""
     match layout:
         case MiniBlock():
