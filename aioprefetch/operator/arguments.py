@@ -22,7 +22,7 @@ _PATH_BYTES_MAX = 4096
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ETAG = re.compile(r"[\x20\x21\x23-\x7e\x80-\xff]+")
-_METADATA_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # what names of headers are made of
+_METADATA_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # the characters of header names
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 

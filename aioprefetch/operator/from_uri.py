@@ -153,7 +153,7 @@ def store_options(scheme: str) -> tuple[str, ...]:
 
 
 def recipe_of(scheme: str) -> type[UriRecipe]:
-    """The recipe class of a scheme. ``ConfigInvalid`` where an entry point cannot be loaded, or has none."""
+    """The recipe class of a scheme. ``ConfigInvalid`` if an entry point cannot be loaded, or has none."""
     recipe = BUILT_IN.get(scheme) or _loaded.get(scheme)
     if recipe is None:
         entry = _entry_point(scheme)
@@ -288,7 +288,7 @@ def from_environment(recipe: type[UriRecipe], names: Iterable[str]) -> dict[str,
 
 @functools.cache
 def _text_form(recipe: type[UriRecipe], name: str) -> type | None:
-    """The type that the text of an option is parsed as, from its field; ``None`` where it has no text form."""
+    """The type that the text of an option is parsed as, from its field; ``None`` if it has no text form."""
     hint = _operator_types().get(name) or get_type_hints(recipe).get(name)
     types = _members(hint)
     return next((form for form in (Secret, bool, int, float, str) if form in types), None)

@@ -21,7 +21,7 @@ _ONE_CHARACTER = re.compile(r"\[([^!/])\]")
 
 
 def wildcard_at(text: str, start: int = 0) -> int:
-    """The position of the first wildcard from ``start`` on; the length where there is none."""
+    """The position of the first wildcard from ``start`` on; the length of the pattern if there is none."""
     match = _WILDCARD.search(text, start)
     return len(text) if match is None else match.start()
 

@@ -13,7 +13,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 
 
 class PendingReader(Awaitable[RangeReader]):
-    """A reader that is being opened, a future in Hadoop's words: ``await`` gives the same reader each time.
+    """A reader that is being opened, a future in Hadoop's words: ``await`` returns the same reader each time.
 
     Nothing is sent before the reader's first read, so awaiting it neither waits nor leaves anything behind when it is
     cancelled. ``async with`` awaits it, and closes the reader at the end. ``asyncio.ensure_future`` makes a real
@@ -55,7 +55,7 @@ class PendingReader(Awaitable[RangeReader]):
 
 
 class KeyedBuilder:
-    """Opens one object by Hadoop's keys: what the builders of coroutines and of code that blocks have in common.
+    """Opens one object by Hadoop's keys: the common base of the asynchronous and the blocking builder.
 
     ``opt`` sets a key that may be ignored where it is unknown, ``must`` one that has to be known. The last call for a
     key decides on its value and on ``opt`` or ``must``. Calls check nothing and return the builder; ``build`` checks
@@ -108,9 +108,9 @@ class KeyedBuilder:
         return self.opt(BUFFER_SIZE, size)
 
     def with_status(self, status: object | None) -> Self:
-        """Give what is known of the object: ``Metadata``, ``Entry``, or any object or mapping with a path and a size.
+        """Pass the known status of the object: ``Metadata``, ``Entry``, or an object or mapping with path and size.
 
-        Reads end at its size, whatever a length option says, and no request asks for the size. Its ETag and version
+        Reads end at its size, which overrides a length option, and no request asks for the size. Its ETag and version
         pin the object before the first request. ``None`` means that nothing is known.
         """
         self._status = status
@@ -175,9 +175,9 @@ class OpenFileBuilder(KeyedBuilder):
     def build(self) -> PendingReader:
         """Check everything, and open: a plain call that needs no loop and sends nothing.
 
-        Await what it returns, or use it by ``async with``. Raises ``ConfigInvalid`` for an unknown mandatory key, an
+        Await the result, or use it by ``async with``. Raises ``ConfigInvalid`` for an unknown mandatory key, an
         invalid block size or count, or a status of another object; ``Unsupported`` for S3 Select. Errors of the object
-        itself come later: awaiting raises ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when
+        itself are raised later: awaiting raises ``IsADirectory`` when the path ends with ``/`` and ``NotFound`` when
         the status is a directory's; the first read finds out that an object is missing or may not be read.
         Each call opens another reader.
         """

@@ -49,9 +49,9 @@ Treatment = Literal["honoured", "aliased", "ignored"]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A known key. ``option`` is the option of ``operator.reader()`` that it becomes, ``""`` where it is ignored.
+    """A known key. ``option`` is the option of ``operator.reader()`` that it becomes, ``""`` if it is ignored.
 
-    ``honoured``: it means here what it means there. ``aliased``: it becomes the nearest thing that there is.
+    ``honoured``: it has the meaning of Hadoop. ``aliased``: it becomes the nearest setting of this project.
     """
 
     name: str
@@ -104,7 +104,7 @@ _DIRECTORY_NAMES = ("is_directory", "is_dir", "isdir")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One call of ``opt`` or ``must``."""
+    """A call of ``opt`` or ``must``."""
 
     value: object
     mandatory: bool
@@ -190,7 +190,7 @@ def warn_once(key: str, text: str, wanted: str) -> None:
 
 
 def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) -> dict[str, Any]:
-    """The options that the settings set. ``limits`` are those of the operator, for what is counted in blocks.
+    """The options that the settings set. ``limits`` are those of the operator, for settings in blocks.
 
     Raises ``ConfigInvalid`` for an unknown mandatory key and for a block size or count below 1,
     ``Unsupported`` for S3 Select.
@@ -212,7 +212,7 @@ def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) ->
 
 
 def check_keys(settings: Settings, *, path: str) -> None:
-    """Refuse keys that would give other bytes than those of the object, and unknown mandatory keys."""
+    """Refuse keys that would change the bytes of the object, and unknown mandatory keys."""
     for key, setting in settings.items():
         if key.startswith(SELECT_PREFIX):
             raise Unsupported(
@@ -294,7 +294,7 @@ def _readahead_blocks(settings: Settings, block_bytes: int, limits: RuntimeOptio
 
 @dataclass(frozen=True, slots=True)
 class KnownObject:
-    """The facts of a status. ``size`` is in bytes; ``None`` where the status has no such fact."""
+    """The facts of a status. ``size`` is in bytes; ``None`` if the status has no such fact."""
 
     size: int | None = None
     etag: str | None = None
@@ -302,7 +302,7 @@ class KnownObject:
     is_directory: bool = False
 
     def keywords(self) -> dict[str, Any]:
-        """As options of ``operator.reader()``."""
+        """The settings as options of ``operator.reader()``."""
         facts = {"size": self.size, "etag": self.etag, "version": self.version}
         return {name: fact for name, fact in facts.items() if fact is not None}
 

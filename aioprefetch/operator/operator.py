@@ -49,9 +49,9 @@ _DELETE_PATHS = 1000
 class Operator:
     """Reads, lists and writes one store.
 
-    An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on
-    any number of event loops, in threads and after a fork. What is live is made at the first use on a loop and shared
-    by all Operators derived from one another with ``layer``. ``aclose`` (or ``async with``) closes what is live on the
+    An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on any
+    number of event loops, in threads and after a fork. The live parts are made at the first use on a loop and shared by
+    all Operators derived from one another with ``layer``. ``aclose`` (or ``async with``) closes the live parts on the
     running loop; the recipe stays usable.
 
     Parameters
@@ -119,7 +119,7 @@ class Operator:
     def from_uri(cls, uri: str, **options: Any) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
 
-        Options are those of the service and of the constructor; what is not given comes from ``AIOPREFETCH_*``
+        Options are those of the service and of the constructor; missing ones come from ``AIOPREFETCH_*``
         variables. ``ConfigInvalid`` names an unknown scheme, option or value.
         """
         service, rest = configure(uri, options)
@@ -136,17 +136,17 @@ class Operator:
     def layer(self, layer: Layer, *, inside: type[Layer] | None = None) -> Self:
         """An Operator with ``layer`` in its stack, and the same runtime.
 
-        It takes the place of the layer of the same type, and becomes the outermost where there is none. ``inside``
+        It takes the place of the layer of the same type, and becomes the outermost if there is none. ``inside``
         places it directly inside another layer instead: ``op.layer(x, inside=ap.layers.RetryLayer)`` runs ``x`` once
-        for each attempt. ``ConfigInvalid`` for what is not a layer, and for an ``inside`` that is not in the stack.
+        for each attempt. ``ConfigInvalid`` for other objects, and for an ``inside`` that is not in the stack.
         """
         return self._of(self._service, with_layer(self._layers, layer, inside=inside), self._family)
 
-    # --- what it is ---------------------------------------------------------------------------------------------
+    # --- description -------------------------------------------------------------------------------------------
 
     @property
     def info(self) -> ServiceInfo:
-        """Which store this is; no secret in it."""
+        """The identity of the store, without secrets."""
         return self._service.info
 
     @property
@@ -161,7 +161,7 @@ class Operator:
 
     @property
     def capability(self) -> Capability:
-        """What this stack can do."""
+        """The operations that this stack supports."""
         capability = self._service.capability
         for layer in self._layers:
             capability = layer.adapt(capability)
@@ -200,7 +200,7 @@ class Operator:
     ) -> bytes:
         """The bytes ``[offset, offset + size)`` of an object, to its end without ``size``, or its last ``suffix``.
 
-        A range that crosses the end gives what is there; one that starts at or beyond the end of an object that is
+        A range that crosses the end is cut there; one that starts at or beyond the end of an object that is
         not empty is ``RangeNotSatisfied``; an empty range costs no request. ``timeout_seconds`` bounds the whole call,
         all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
         """
@@ -232,7 +232,7 @@ class Operator:
         return sink.to_view()
 
     async def read_into(self, path: str, offset: int, buffer: Any) -> int:
-        """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns how many bytes came.
+        """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns the number of bytes.
 
         If it fails or is cancelled, the content of the buffer is undefined.
         """
@@ -392,12 +392,12 @@ class Operator:
     ) -> Lister:
         """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
 
-        What lies below the next ``/`` is folded into a directory entry unless ``recursive``; the directory that is
-        listed does not list itself. ``start_after`` is exclusive. A prefix under which there is nothing gives an empty
+        Keys below the next ``/`` are folded into a directory entry unless ``recursive``; the directory that is
+        listed does not list itself. ``start_after`` is exclusive. A prefix without entries gives an empty
         listing.
 
         ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
-        ``recursive`` where it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
+        ``recursive`` if it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
         of such a prefix, or of a URL, that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given
         (``**`` takes all).
         """
@@ -456,16 +456,16 @@ class Operator:
         return await self.accessor().copy(CopyRequest(path=source, target=target))
 
     async def delete(self, path: str) -> None:
-        """Delete an object (or, with a trailing ``/``, an empty directory). One that is missing is no error.
+        """Delete an object (or, with a trailing ``/``, an empty directory). A missing object is ignored.
 
-        What lies below a directory is never deleted, see ``delete_all``: files refuse to let go of a directory that is
-        not empty (``IsADirectory``); elsewhere its marker goes, if there is one, and the objects below it stay.
+        Objects below a directory are never deleted (``delete_all`` does): file systems refuse to delete a directory
+        that is not empty (``IsADirectory``); elsewhere its marker goes, if there is one, and the objects below it stay.
         """
         checked_path(path, "delete")
         await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
 
     async def delete_all(self, prefix: str) -> None:
-        """Delete every object below the directory ``prefix``, and the directory. One that is missing is no error."""
+        """Delete every object below the directory ``prefix``, and the directory. A missing directory is ignored."""
         check_directory(prefix, "delete_all")
         paths: list[str] = []
         async for entry in list_literally(self, prefix, recursive=True):
@@ -474,7 +474,7 @@ class Operator:
                 await self._delete(paths)
                 paths.clear()
         await self._delete(paths)
-        if prefix:  # By itself and last: some stores refuse to delete a directory along with what lies in it.
+        if prefix:  # By itself and last: some stores refuse to delete a directory together with its contents.
             await self._delete([prefix])
 
     async def _delete(self, paths: Sequence[str]) -> None:
@@ -482,7 +482,7 @@ class Operator:
             await self.accessor().delete(DeleteRequest(path=paths[0], paths=tuple(paths)))
 
     async def create_dir(self, path: str) -> None:
-        """Create a directory, its parents too; ``path`` ends with ``/``. One that exists is no error."""
+        """Create a directory and its parents. ``path`` ends with ``/``. An existing directory is kept."""
         check_directory(path, "create_dir")
         await self.accessor().create_dir(CreateDirRequest(path=path))
 
@@ -505,7 +505,7 @@ class Operator:
         )
         return await self.accessor().presign(request)
 
-    # --- what is live -------------------------------------------------------------------------------------------
+    # --- live parts -----------------------------------------------------------------------------------------
 
     def runtime(self) -> Runtime:
         """The runtime of the running loop."""
@@ -548,6 +548,6 @@ class Operator:
 def list_literally(
     operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
 ) -> Lister:
-    """List like ``Operator.list``, but a prefix that matches nothing is never an error, whatever it looks like."""
+    """List like ``Operator.list``, but a prefix without entries is never an error, even if it looks like a pattern."""
     request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)

@@ -45,7 +45,7 @@ WriteSource: TypeAlias = ReadableFile | Iterable[BytesLike] | AsyncIterable[Byte
 
 
 def bytes_of(data: object, path: str) -> BytesLike | None:
-    """``data`` as bytes, copied only where it is not contiguous; ``None`` without the buffer protocol.
+    """``data`` as bytes, copied only if it is not contiguous; ``None`` without the buffer protocol.
 
     ``InvalidType`` for a buffer that cannot be read, or that holds Python objects, which are addresses in this process.
     """
@@ -71,7 +71,7 @@ def is_asynchronous(data: object) -> bool:
 
 
 async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike | WriteSource) -> Metadata:
-    """Write bytes at once, a file or what an iterator yields piece by piece.
+    """Write bytes at once, or a file or an iterator piece by piece.
 
     ``InvalidType`` for anything else, or for an item that is not bytes; then nothing is left behind.
     """
@@ -162,7 +162,7 @@ async def _in_thread(path: str, call: Callable[..., T], *args: object) -> T:
 
 
 def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, bool]:
-    """On a worker thread: the next piece, and whether it is the last. Pipes and sockets give a little at a time."""
+    """On a worker thread: the next piece, and whether it is the last. Pipes and sockets return a little at a time."""
     gathered = bytearray()
     while len(gathered) < PIECE_BYTES_MIN:
         chunk = _checked_chunk(read(FILE_PIECE_BYTES), path)
