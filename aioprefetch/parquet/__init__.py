@@ -1,6 +1,6 @@
 """Parquet files over any store: few requests, known beforehand, decoded by pyarrow while they arrive.
 
-``scan`` streams record batches, ``read_table`` collects them, ``plan`` tells what they would read, ``footer`` reads the
+``scan`` streams record batches, ``read_table`` collects them, ``plan`` lists their reads, ``footer`` reads the
 metadata alone, once for all scans of a file.
 """
 

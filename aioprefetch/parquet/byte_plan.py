@@ -72,22 +72,22 @@ class Plan:
     rows
         The rows that are read, before filters.
     chunks
-        What is read of each chunk, row group by row group. Those in the tail, which came with the footer, too.
+        The reads of each chunk, row group by row group, including those in the tail that came with the footer.
     requests
         The requests in the order in which they are sent, with memory for all of them. Nothing that came with the
         footer, or is in memory, is in them alone.
     projected_bytes
         Bytes of all wanted ranges.
     resident_bytes
-        How many of them came with the footer, or are in the runtime's memory.
+        The number of them that came with the footer, or are in the runtime's memory.
     requested_bytes
-        Bytes of the requests: what is wanted and not there yet, and gaps.
+        The bytes of the requests: wanted bytes that are not in memory, and gaps.
     gap_bytes
-        The price of a request: wider gaps are not asked for along with what is wanted.
+        The price of a request: wider gaps are not requested with the wanted bytes.
     request_bytes_max
         The parts of a run larger than a block have at most this size.
     held_ranges
-        What is in the runtime's memory already, and is copied from there.
+        The bytes that are already in the runtime's memory, and are copied from there.
     """
 
     path: str
@@ -149,7 +149,7 @@ def planned_chunk(chunk: ColumnChunk, rows: Sequence[Range], index: OffsetIndex 
     pages = index.pages_of(wanted)
     if not pages:
         return whole
-    before = (chunk.start, index.starts[0])  # The dictionary, where there is one.
+    before = (chunk.start, index.starts[0])  # The dictionary, if there is one.
     ranges = tuple(joined([before, *(index.page_bytes(page) for page in pages)]))
     if total_length(ranges) > PAGES_SHARE_MAX * chunk.size:
         return whole

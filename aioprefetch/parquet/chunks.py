@@ -1,7 +1,7 @@
 """Column chunks of a file: from names to leaves, and byte ranges that are checked before any request.
 
 ``footer_walk`` reads the numbers of each chunk from the footer; here they are checked against the file, and only for
-the chunks that a scan wants: a file with a bad chunk still gives the others.
+the chunks that a scan wants: the other chunks of a file with a bad one can be read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MISCOUNTING_WRITER = re.compile(r"parquet-mr(?: version (?:0|1\.(?:[01]\.|2\.[0
 # The maximum number of column names in a message.
 _NAMES_MAX = 30
 
-# Parquet's numbers for codecs, by the names that pyarrow gives them.
+# Parquet's numbers for codecs, by their names in pyarrow.
 CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
 

@@ -1,4 +1,4 @@
-"""Filters on batches that are decoded: what statistics of row groups and pages could not decide."""
+"""Filters on decoded batches, for rows that the statistics of row groups and pages could not exclude."""
 
 from __future__ import annotations
 

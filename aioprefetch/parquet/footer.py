@@ -5,7 +5,7 @@ is so large that a small file arrives whole; the tail for a footer alone holds m
 known to be at most a block arrives whole for a scan.
 
 Footers of files in one directory are alike, so their sizes are remembered and the next one comes in one request. A
-footer that is larger than the tail takes a second request, of exactly what is missing.
+footer that is larger than the tail takes a second request for exactly the missing bytes.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Footer:
     """The metadata of one version of a file, checked, and the bytes it came from.
 
     ``metadata`` is pyarrow's, ``schema`` the Arrow schema of the whole file. ``start`` is the first byte of the footer:
-    the data end there. ``raw`` are its bytes in Thrift's compact protocol, ``row_groups_end`` where the list of row
-    groups ends in them. ``first_rows`` has the file's row number of each row group's first row, and the number of rows
-    at the end. ``shape`` are paths and levels of the leaves. ``chunks`` has what is said of each column chunk, by row
-    group and leaf, unchecked: ``column_chunks`` checks it. (Do not ask ``metadata`` for column chunks: what a hostile
-    footer says there may end the process.) ``pinned`` reads the file at this version, and holds the tail.
+    the data end there. ``raw`` are its bytes in Thrift's compact protocol, and ``row_groups_end`` is the end of the
+    list of row groups in them. ``first_rows`` has the file's row number of each row group's first row, and the number
+    of rows at the end. ``shape`` are paths and levels of the leaves. ``chunks`` has the metadata of each column chunk,
+    by row group and leaf, unchecked: ``column_chunks`` checks it. (Do not ask ``metadata`` for column chunks: a hostile
+    footer can end the process that way.) ``pinned`` reads the file at this version, and holds the tail.
     """
 
     __slots__ = (
@@ -129,9 +129,9 @@ class Footer:
             return ""
 
     def with_int96_unit(self, unit: str) -> Footer:
-        """The same footer, for scans that read timestamps of 96 bits in a unit other than nanoseconds.
+        """A copy of the footer for scans that read timestamps of 96 bits in a unit other than nanoseconds.
 
-        The nanoseconds of years before 1678 and after 2261 do not fit into 64 bits: pyarrow gives other years then.
+        The nanoseconds of years before 1678 and after 2261 do not fit into 64 bits: pyarrow returns wrong years then.
         ``schema`` stays as it is.
         """
         copy = self._copy()
@@ -145,7 +145,7 @@ class Footer:
         return copy
 
     def held_by(self, pinned: PinnedFile) -> Footer:
-        """The same footer for reads through another ``PinnedFile`` of the same version."""
+        """A copy of the footer for reads through another ``PinnedFile`` of the same version."""
         copy = self._copy()
         copy.pinned = pinned
         copy.raw = pinned.resident(self.start, self.size - _END_BYTES) or self.raw
@@ -167,20 +167,20 @@ async def footer(
 ) -> Footer:
     """The footer of a Parquet file, by one request (two for one that is larger than the tail).
 
-    A footer that was read before is kept by path and ETag: where the store knows ``If-None-Match`` it is asked whether
+    A footer that was read before is kept by path and ETag: if the store supports ``If-None-Match`` it is asked whether
     the file is still the same, and no bytes travel if it is. One that is asked for by its ``version`` or its ETag
     (``if_match``) costs no request then. Footers of stores without ETags are read every time.
 
     Parameters
     ----------
     tail_bytes
-        How much the first request asks for, instead of what suits.
+        The size of the first request, instead of the default.
     everything
         Data are going to be read too: a larger tail pays, and a small file comes whole.
     size
-        How many bytes the object has, where that is known. One of at most a block comes whole if there is memory.
+        The size of the object, if it is known. An object of at most a block is read whole if there is memory.
 
-    Raises ``UntrustedMetadata`` for what is no Parquet file, a damaged footer or one above ``FOOTER_BYTES_MAX``,
+    Raises ``UntrustedMetadata`` for a file that is not Parquet, a damaged footer or one above ``FOOTER_BYTES_MAX``,
     ``Unsupported`` for encrypted footers and types that pyarrow does not read, ``ConditionNotMatch`` if the file is
     not the one of ``if_match``, ``NotFound``. A cancelled call leaves nothing behind.
     """
@@ -239,7 +239,7 @@ def _without_data(footer: Footer, operator: Operator) -> Footer:
 
 
 def _repinned(pinned: PinnedFile, operator: Operator, tail: memoryview | None = None) -> PinnedFile:
-    """The same file, read through the layers of this operator, which may differ from those that read the footer."""
+    """The file for reads through the layers of this operator, which may differ from those that read the footer."""
     return PinnedFile(
         operator.accessor(),
         operator.runtime(),

@@ -1,4 +1,4 @@
-"""One walk over the bytes of a footer: the leaves of its schema, and where the metadata of each column chunk lie.
+"""One walk over the bytes of a footer finds the leaves of its schema and the metadata of each column chunk.
 
 It comes before pyarrow builds anything. A footer of a few bytes may claim lists of millions, or nest groups until a
 recursive parser runs out of stack: the schema is walked element by element, the row groups must fit into the bytes
@@ -149,7 +149,7 @@ class _Element:
 
 @dataclass(slots=True)
 class _OpenGroup:
-    """A group whose children are being walked; ``left`` of them are still to come."""
+    """A group whose children are being walked. ``left`` is the number of remaining ones."""
 
     path: tuple[str, ...]
     definition: int

@@ -184,7 +184,7 @@ _ORDERS_FIELD = 7
 def statistics_footer(footer: Footer, row_groups: Sequence[int], leaves: Sequence[int]) -> bytes:
     """A file without data: ``leaves`` (top-level columns without lists), and ``row_groups``, counted from 0.
 
-    The bytes can be parsed safely, whatever the footer holds.
+    The bytes can be parsed safely for any footer.
     """
     elements = [thrift.read_struct(footer.raw, footer.shape.positions[leaf])[0] for leaf in leaves]
     root = {4: (thrift.BINARY, b"schema"), 5: (thrift.I32, len(leaves))}

@@ -1,4 +1,4 @@
-"""The page indexes of column chunks: where each page lies and which row it begins with, and what values it holds.
+"""The page indexes of column chunks: the position, the first row and the value statistics of each page.
 
 They lie between data and footer, those of all chunks together, so they come in one request or were in the tail.
 """

@@ -53,7 +53,7 @@ class _PageSpan:
 
 
 class PagedLeaf:
-    """A ``Unit`` and a source of one column; the dictionary comes with the first part and stays."""
+    """A ``Unit`` and a source of one column. The dictionary is part of the first part and is kept."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ async def plan(
     version: str | None = None,
     if_match: str | None = None,
 ) -> Plan:
-    """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes where they pay.
+    """The reads of ``scan`` with the same arguments. Reads the footer, and page indexes if that pays.
 
     The requests are those of a scan that has memory for all of them. A scan with a smaller budget reads the same
     bytes in more and smaller requests, as memory becomes free, and may leave gaps out.
@@ -115,7 +115,7 @@ async def plan_scan(
     request_bytes_max: int | None = None,
     limits: PlanLimits | None = None,
 ) -> Plan:
-    """The plan for a file whose footer is known. Reads page indexes where they pay.
+    """The plan for a file whose footer is known. Reads page indexes if that pays.
 
     ``InvalidArgument`` names unknown columns, ``InvalidType`` and ``InvalidRange`` are raised for rows and
     row groups that are invalid, ``UntrustedMetadata`` for chunks and indexes that are damaged.

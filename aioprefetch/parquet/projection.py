@@ -72,7 +72,7 @@ class Projection:
 
 
 def _places(paths: Sequence[tuple[str, ...]], leaves: Sequence[int]) -> list[int]:
-    """Which top-level column, of those that are read, each leaf is part of."""
+    """The top-level column of each leaf, among those that are read."""
     places: list[int] = []
     columns = -1
     before: tuple[int, int] | None = None

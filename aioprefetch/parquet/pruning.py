@@ -1,4 +1,4 @@
-"""Which row groups, and which rows within them, may hold what filters ask for. What may match is always kept.
+"""The row groups, and the rows within them, that may match filters. Rows that may match are always kept.
 
 Row groups go by their statistics, which pyarrow itself evaluates, from a footer that holds nothing else. Pages go by
 the column index. No statistic is believed that cannot be true: a lower bound above the upper one, a bound that is NaN
@@ -139,7 +139,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def filter_leaves(footer: Footer, filters: Filters) -> tuple[int, ...]:
-    """The leaves whose page indexes can drop rows: top-level columns that clauses name and that are no lists."""
+    """The leaves whose page indexes can drop rows: top-level columns that clauses name and that are not lists."""
     if filters is None or isinstance(filters, pc.Expression):
         return ()
     return _plain_leaves(footer, filter_columns(footer, filters))

@@ -66,7 +66,7 @@ class LeafScheduler:
 
 
 class ColumnSource(Protocol):
-    """Some columns of a window; rows are the window's wanted ones, counted from 0."""
+    """Some columns of a window. Row numbers count the window's wanted rows from 0."""
 
     def ready(self) -> int:
         """The number of rows that can be decoded, from the window's first row on."""
@@ -170,7 +170,7 @@ class WindowsDecoder:
         return self.fitting_rows(rows, batch_bytes)
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
-        """As in ``RootDecoder``, by sizes in the footer and of the batches so far."""
+        """The number of rows that may fit, by the sizes in the footer and of the batches so far."""
         fitting, left = 0, float(batch_bytes)
         parts = self._parts(rows)
         for window, first, last in parts[:1] if self._ends_with_window else parts:
@@ -207,7 +207,7 @@ class WindowsDecoder:
             decode_pool().release_unused()
 
     def _release_decoded(self) -> None:
-        """Give back the pages of batches that are decoded, up to the first that is not: it may need any of them."""
+        """Release the pages of batches that are decoded, up to the first that is not: it may need any of them."""
         while self._draining and self._draining[0].is_decoded:
             for window, last in self._draining.popleft().parts:
                 for source in window.sources:

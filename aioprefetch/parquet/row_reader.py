@@ -46,7 +46,7 @@ def decode_pool() -> pa.MemoryPool:
         return default
 
 
-# Rows that are decoded to be dropped come in batches of this size.
+# Rows that are decoded to be dropped are read in batches of this size.
 _SKIPPED_ROWS = 65536
 
 
@@ -220,7 +220,7 @@ def read_schema(metadata: Any, leaves: Sequence[int], int96_unit: str | None = N
     """The Arrow schema of some leaves, as ``pyarrow.parquet.read_table`` has it."""
     reader = open_reader(pa.BufferReader(b""), metadata, int96_unit)
     read = reader.read_row_groups([], column_indices=list(leaves), use_threads=False).schema
-    # A table read by row groups also has the key-value pairs of the file that are no part of a stored Arrow schema.
+    # A table read by row groups also has the key-value pairs of the file outside of a stored Arrow schema.
     kept = reader.schema_arrow.metadata
     return read.with_metadata(kept) if kept else read.remove_metadata()
 

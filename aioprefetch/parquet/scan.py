@@ -72,7 +72,7 @@ def scan(
     ----------
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. None
-        at all (``[]``) gives batches that have rows and no columns, for which no data is requested.
+        at all (``[]``) returns batches with rows and no columns, for which no data is requested.
     row_groups
         Numbers of row groups; they are read in the order of the file.
     rows
@@ -87,19 +87,19 @@ def scan(
     gap_bytes, request_bytes_max
         Neighbouring ranges so far apart share a request of up to this size; see ``plan``.
     budget_bytes, slots
-        See ``IoService``: what may be held in memory, requests in flight.
+        The memory for pages, and the requests in flight (``IoService``).
     page_checksums
         Verify the checksum of each page whose header has one, of dictionaries too: a bit that flipped on the way or in
         the store is ``UntrustedMetadata``.
     page_bytes_max
         A compressed page whose header claims to become more bytes is refused (``UntrustedMetadata``) before anything is
-        decompressed: 256 MiB, or the runtime's ``memory_bytes`` where that is less. Pages of more than 16 MiB that are
+        decompressed: 256 MiB, or the runtime's ``memory_bytes`` if that is less. Pages of more than 16 MiB that are
         decoded at the same time, one of each column of a row group, may not become more than ``memory_bytes`` together,
         or than this (``BudgetExhausted``).
     footer
         A footer of this file that was read before: its version is read, without a request for the metadata.
     size
-        How many bytes the file has, where that is known: one of at most a block comes whole with one request then.
+        The size of the file, if it is known. A file of at most a block is then read whole by one request.
     version, if_match
         The version or the ETag that the file must have.
 
@@ -143,7 +143,7 @@ def scan(
 
 
 async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
-    """All that ``scan`` gives with the same options, as one table, equal to ``pyarrow.parquet.read_table``'s.
+    """The batches of ``scan`` with the same options as one table, equal to that of ``pyarrow.parquet.read_table``.
 
     Since the whole table will be in memory, its pages may take all memory of the runtime, and its chunks are larger
     than a scan's batches: 131,072 rows, or 256 MiB.

@@ -38,11 +38,11 @@ class Coverage:
         self._counts = [0]
 
     def add(self, start: int, end: int) -> None:
-        """Every byte of ``[start, end)`` is needed once more."""
+        """Increment the number of uses of every byte of ``[start, end)``."""
         self._change(start, end, 1)
 
     def remove(self, start: int, end: int) -> list[Range]:
-        """Every byte of ``[start, end)`` is needed once less; returns the parts with a count of 0 now, in order."""
+        """Decrement the number of uses of every byte of ``[start, end)``. Returns the parts without uses, in order."""
         freed: list[Range] = []
         for low, high in self._change(start, end, -1):
             if freed and freed[-1][1] == low:

@@ -30,7 +30,7 @@ Struct = dict[int, tuple[int, Any]]
 
 
 class MalformedThrift(ValueError):
-    """Bytes that are no struct of the compact protocol."""
+    """Bytes that are not a struct of the compact protocol."""
 
 
 class TruncatedThrift(MalformedThrift):
@@ -47,7 +47,7 @@ class ThriftList:
 
 @dataclass(slots=True)
 class ThriftMap:
-    """A map: the types of keys and values (both 0 where it is empty) and its pairs in order."""
+    """A map: the types of keys and values (both 0 if it is empty) and its pairs in order."""
 
     key: int
     value: int
@@ -57,7 +57,7 @@ class ThriftMap:
 def read_struct(buffer: bytes | memoryview, position: int = 0) -> tuple[Struct, int]:
     """The struct that begins at ``position``, and where it ends.
 
-    Raises ``TruncatedThrift`` where the buffer ends first and ``MalformedThrift`` for anything else that is no struct.
+    Raises ``TruncatedThrift`` if the buffer ends early, and ``MalformedThrift`` for other invalid bytes.
     """
     try:
         return _struct(buffer, position, DEPTH_MAX)
@@ -74,7 +74,7 @@ def skip_value(buffer: bytes | memoryview, position: int, kind: int) -> int:
 
 
 def read_field_header(buffer: bytes | memoryview, position: int, before: int) -> tuple[int, int, int]:
-    """Type, id and end of the header of the field after that with id ``before``; type 0 where the struct ends."""
+    """Type, id and end of the header of the field after that with id ``before``; type 0 at the end of the struct."""
     try:
         return _field_header(buffer, position, before)
     except IndexError:
@@ -222,7 +222,7 @@ def _value(buffer: bytes | memoryview, position: int, kind: int, depth: int) -> 
 
 def _element(buffer: bytes | memoryview, position: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind in (TRUE, FALSE):
-        return buffer[position], position + 1  # As it stands there: writers disagree about what false is.
+        return buffer[position], position + 1  # Kept as stored: writers disagree about the value of false.
     return _value(buffer, position, kind, depth)
 
 

@@ -1,4 +1,4 @@
-"""Which rows of a stretch of rows are wanted: ordered, disjoint ranges, and counting in them. Pure."""
+"""The wanted rows of a stretch of rows, as ordered, disjoint ranges, and positions in them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a plan to windows: which row groups are decoded together, and in what pieces their chunks are read."""
+"""From a plan to windows: the row groups that are decoded together, and the pieces in which their chunks are read."""
 
 from __future__ import annotations
 
