@@ -18,7 +18,7 @@ A *miss* goes four steps:
    continue one another, and decides whether the miss brings whole blocks or the exact range, and how many blocks are
    fetched ahead of the run. ``policy`` holds the table of read policies, ``growth`` how a window grows. All three are
    pure.
-2. The store says which bytes are resident, which are on their way, and which are missing. For the missing ones it
+2. The store says which bytes are resident, which are in flight, and which are missing. For the missing ones it
    starts a **fetch**: it reserves memory, and calls ``Accessor.read`` through the layers down to the service.
 3. The fetch is the **sink** of its own request: the service writes the body into the memory of the segments. Each
    reader that needs some of these bytes waits for the same fetch, and wakes as soon as its own bytes have arrived.

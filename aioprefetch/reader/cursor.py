@@ -1,6 +1,6 @@
 """The position of a reader: seek, tell, and the rules of ``whence``. No I/O.
 
-A seek moves the cursor and nothing else: resident blocks and requests on their way stay. (OpenDAL's RangeReader dropped
+A seek moves the cursor and nothing else: resident blocks and requests in flight stay. (OpenDAL's RangeReader dropped
 its stream on every seek, which made 600 requests out of a Parquet file of 50 row groups and 12 columns.)
 """
 
@@ -15,10 +15,10 @@ from aioprefetch.runtime.statistics import Counters
 
 
 class Cursor:
-    """Where the next ``read`` begins.
+    """The position of the next ``read``.
 
     ``from_end`` is the offset of a seek relative to an end that is not known yet, otherwise ``None``. ``turn`` is held
-    by the one read that moves the cursor. ``mark`` is what the block store sees of the position, once it is open.
+    by the one read that moves the cursor. ``mark`` is the position for the block store, once it is open.
     """
 
     def __init__(self, path: str, counters: Counters) -> None:

@@ -1,7 +1,7 @@
 """How the window of a sequential run grows: small strategies to choose from, by name or as an object. Pure, no I/O.
 
 ``stall`` is the default: a window that is wide enough stays as it is, so it finds the product of bandwidth and delay by
-itself. The others do what comparable readers do, for comparison. ``docs/guides/growth.md`` shows how to write one.
+itself. The others imitate comparable readers, for comparison. ``docs/guides/growth.md`` shows how to write one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aioprefetch.errors import ConfigInvalid
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One more read of a run, as a growth strategy sees it.
+    """A read of a run, as passed to a growth strategy.
 
     ``blocks`` is the window now and ``blocks_max`` its limit, both in blocks. ``stalled``: the read had to wait for its
     bytes. ``crossed``: it ended in another block than the read before it. ``jumped``: it began neither in the block

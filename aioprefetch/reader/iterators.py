@@ -1,4 +1,4 @@
-"""The iterators of a RangeReader: objects with ``aclose`` and ``async with``; leaving one early gives all back."""
+"""The iterators of a RangeReader: objects with ``aclose`` and ``async with``. One that is left early releases all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aioprefetch.runtime.statistics import Counters, Tier
 class RangePlan:
     """Ranges of an object, and the requests they were merged into.
 
-    ``tier`` is where the bytes come from at best: the network, if the plan had to wait for the first response.
+    ``tier`` is the best possible origin of the bytes: the network, if the plan had to wait for the first response.
     """
 
     reads: ObjectReads
@@ -42,7 +42,7 @@ class RangeIterator:
     def __init__(
         self, connect: Callable[[], ObjectReads], ranges: Sequence[Range], limits: tuple[int, int], counters: Counters
     ) -> None:
-        """``connect`` gives the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``."""
+        """``connect`` gets the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``."""
         self._connect = connect
         self._ranges = ranges
         self._limits = limits
@@ -58,7 +58,7 @@ class RangeIterator:
         return self
 
     async def __anext__(self) -> tuple[int, bytes]:
-        if self._plan is not None:  # A foreign loop must not even queue.
+        if self._plan is not None:  # A call on another loop must not even wait in the queue.
             reads = self._plan.reads
             reads.runtime.check_loop(operation="read_ranges", path=reads.path)
         async with self._turn:
@@ -123,7 +123,7 @@ class RangeIterator:
             self._active.append((piece, reads.request_and_join(piece.start, piece.end, fill="exact")))
 
     async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
-        """A range too large to lie in memory as a whole, or evicted before its turn, step by step."""
+        """Copy a range step by step that is too large for memory, or was evicted before its turn."""
         collected = io.BytesIO()
         try:
             tier = await plan.reads.copy(piece.start, piece.end, collected.write)
@@ -170,7 +170,7 @@ class RangeIterator:
         plan.reads.count_delivered(delivered_bytes, max(tier, plan.tier))
 
     async def aclose(self) -> None:
-        """Give up the results that were not delivered yet, and their requests."""
+        """Drop the undelivered results, and cancel their requests."""
         self._closed = True
         self._pending.clear()
         self._ready.clear()
@@ -194,7 +194,7 @@ class RangeIterator:
 class ChunkIterator:
     """Yields the bytes from the cursor on in chunks, and moves the cursor; blocks ahead are fetched meanwhile.
 
-    Left before its end, by ``aclose`` or ``async with``, it breaks off what is fetched ahead.
+    Closing it early, by ``aclose`` or ``async with``, cancels the requests ahead.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class ChunkIterator:
     async def aclose(self) -> None:
         """End the iteration; the reader stays open, its cursor after the last chunk delivered.
 
-        Requests for what lies ahead are broken off, and their memory comes back; what has arrived stays.
+        Requests ahead are cancelled, and their memory is released. Received bytes stay resident.
         """
         if self._begun and not self._closed:
             self._leave_run(self._run, self._position)

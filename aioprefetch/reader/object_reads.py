@@ -2,7 +2,7 @@
 
 A read looks into the block store first (``hit``). A miss is reported to the windows of the reader's runs, which decide
 what it brings and what is fetched ahead of it; then its missing bytes are requested, each one once, and it waits for
-the requests that bring them. Requests of the read itself come first in every queue, those of the windows after them.
+the requests that bring them. Requests of the read itself are queued before those of the windows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.values import Lane
 
-# How often bytes are requested again that were evicted before their copy, or whose prefetch failed.
+# The number of attempts for bytes that were evicted before their copy, or whose prefetch failed.
 _TRIES = 4
 
 # Small blocks are fetched several per request, so that a request is worth the wait for its first byte, but a window
@@ -128,7 +128,7 @@ class ObjectReads:
         segment = None if file is None or not size else file.at(offset)
         if file is None or segment is None:
             return None if size else memoryview(b"")
-        if offset + size > segment.start + segment.filled:  # Evicted by the loop's thread, and on its way again.
+        if offset + size > segment.start + segment.filled:  # Evicted by the loop's thread, and in flight again.
             return None
         return file.view(segment, offset, offset + size)
 
@@ -142,7 +142,7 @@ class ObjectReads:
             counters["stream_read_operations_incomplete"] += 1
 
     def _report_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
-        """A run of hits has come to a mark: look further ahead, on the loop's thread."""
+        """A run of hits has reached a mark: look further ahead, on the loop's thread."""
         loop = self.runtime.loop
         if asyncio._get_running_loop() is loop:
             self._pass_mark(segment, start, end, at_cursor)
@@ -203,7 +203,7 @@ class ObjectReads:
         return memoryview(await self.read(offset, size, operation))
 
     async def read_into(self, offset: int, target: memoryview, operation: str) -> int:
-        """Fill ``target`` from ``offset`` on as a read at the cursor; returns how many bytes there were."""
+        """Fill ``target`` from ``offset`` on, as a read at the cursor. Returns the number of bytes."""
         start, length = checked_range(offset, len(target), operation=operation, path=self.path)
         opened = self.opened
         is_first = opened.file is None
@@ -232,7 +232,7 @@ class ObjectReads:
         self.count_delivered(count, tier)
 
     def count_delivered(self, count: int, tier: Tier) -> None:
-        """Count bytes that went to the caller; ``tier`` is where they came from."""
+        """Count bytes that were delivered to the caller. ``tier`` is their origin."""
         counters = self._counters
         counters["stream_read_bytes"] += count
         counters["stream_read_block_hits" if tier is Tier.MEMORY else "stream_read_block_misses"] += 1
@@ -256,10 +256,10 @@ class ObjectReads:
     def copy(
         self, start: int, end: int, write: Callable[[memoryview], object], *, at_cursor: bool = False
     ) -> Awaitable[Tier]:
-        """Give ``[start, end)`` to ``write`` piece by piece, in order, with several requests ahead in flight.
+        """Pass ``[start, end)`` to ``write`` piece by piece, in order, with several requests in flight.
 
-        Returns where they came from. ``write`` gets less if the object turns out to be shorter than its declared size.
-        If the copy fails or is cancelled, what has arrived stays resident, and ``write`` may have got a beginning.
+        Returns the origin of the bytes. ``write`` gets less if the object turns out to be shorter than its declared
+        size. If the copy fails or is cancelled, received bytes stay resident, and ``write`` may have got a part.
         """
         if self._by_block and start < end:
             return self._copy_by_block(start, end, write, at_cursor)
@@ -292,7 +292,7 @@ class ObjectReads:
         try:
             while cut is not None or steps_in_flight:
                 if cut is not None and cut[0] >= opened.end_of_reads():
-                    cut = None  # The object ends here, whatever size was declared.
+                    cut = None  # The object ends here, even if the declared size is larger.
                 while cut is not None and self.has_room(len(steps_in_flight), bytes_in_flight, cut):
                     waits = self.request_and_join(*cut, fill=fill, survey=survey)
                     steps_in_flight.append((*cut, waits))
@@ -323,7 +323,7 @@ class ObjectReads:
         fill: Fill,
         has_prefix: bool,
     ) -> Tier:
-        """Give ``[start, end)`` to ``write`` as it arrives. Only what comes next is pinned, and used at once.
+        """Pass ``[start, end)`` to ``write`` as it arrives. Only the next bytes are pinned, and used at once.
 
         ``has_prefix``: the first bytes may be resident already.
         """
@@ -358,7 +358,7 @@ class ObjectReads:
         return tier_of(joined)
 
     def _copy_available(self, start: int, end: int, write: Callable[[memoryview], object]) -> int:
-        """Give the resident beginning of ``[start, end)`` to ``write``; returns its end."""
+        """Pass the resident beginning of ``[start, end)`` to ``write``, and return its end."""
         for piece in self.opened.open_file().find_prefix(start, end):
             write(piece)
             start += len(piece)
@@ -372,7 +372,7 @@ class ObjectReads:
         )
 
     def _begin(self, start: int, end: int) -> list[Wait]:
-        """Request ``[start, end)`` as a read of its own, and what its run looks ahead to."""
+        """Request ``[start, end)`` as a separate read, and the prefetches of its run."""
         survey = self._survey(self.opened.open_file(), start, end)
         decision = self._on_miss(survey, start, end, at_cursor=False)
         waits = self.request_and_join(start, end, fill=decision.fill, survey=survey)
@@ -382,8 +382,8 @@ class ObjectReads:
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
         """``[start, end)`` in pieces of block memory once the waits are over. Copy them before the next ``await``.
 
-        ``None`` if a byte is missing all the same: it was evicted, its prefetch failed, or the object is shorter than
-        declared. ``copy`` delivers what there is.
+        ``None`` if a byte is missing anyway: it was evicted, its prefetch failed, or the object is shorter than
+        declared. ``copy`` delivers the available bytes.
         """
         opened = self.opened
         if len(waits) == 1:
@@ -398,7 +398,7 @@ class ObjectReads:
         return opened.open_file().find_pieces(start, end)
 
     async def first_completed(self, waits: Iterable[Wait]) -> None:
-        """Wait until one of the waits has ended, well or not."""
+        """Wait until one of the waits has ended, with or without an error."""
         with self.opened.waiting():
             await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)
 
@@ -420,7 +420,7 @@ class ObjectReads:
     def _request_missing(
         self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int, survey: Survey | None = None
     ) -> None:
-        """Start requests for the bytes of ``[start, end)`` that are neither resident nor on their way."""
+        """Start requests for the bytes of ``[start, end)`` that are neither resident nor in flight."""
         opened = self.opened
         file = opened.open_file()
         limit = opened.end_of_reads()
@@ -472,7 +472,7 @@ class ObjectReads:
         return run
 
     def leave_run(self, run: Run | None, position: int) -> None:
-        """End an expected run at ``position``: break off the requests ahead of it that no other run needs."""
+        """End an expected run at ``position``: cancel the requests ahead of it that no other run needs."""
         file = self.file
         for start, end in self.windows.leave(run, position):
             if file is not None:
@@ -480,7 +480,7 @@ class ObjectReads:
         self.opened.position.runs = self.windows.positions
 
     def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
-        """What there is of the bytes that a miss of ``[start, end)`` is likely to request first."""
+        """The resident part of the bytes that a miss of ``[start, end)`` is likely to request first."""
         # The first block's worth is enough for the decision: an object may claim any size, and a read all of it.
         stop = min(end, start + self._block_bytes)
         low, high = extent(start, stop, fill=self.windows.fill, grid=file.grid)
@@ -493,12 +493,14 @@ class ObjectReads:
         return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
 
     def _pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
-        """A read of resident bytes has come to the mark of their segment."""
+        """A read of resident bytes has reached the mark of their segment."""
         if self.file is None or self.opened.closed:
             return
         decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor)
         rest = segment.end - end
-        if not decision.continues:  # A random read in what lies ahead of a run: the run itself is still to come.
+        if (
+            not decision.continues
+        ):  # A random read in bytes that were fetched ahead of a run, which will still read them.
             segment.run_bytes, segment.mark_bytes = 0, 1
         elif decision.ahead is None and rest > 1:  # Too early: report again after half of the rest of the segment.
             segment.mark_bytes = segment.run_bytes + rest // 2
@@ -527,9 +529,9 @@ class ObjectReads:
         )
 
     def _apply(self, decision: WindowDecision, start: int) -> None:
-        """Break off the requests ahead of an abandoned run, and send those of the next window of this one.
+        """Cancel the requests ahead of an abandoned run, and send those of the next window of this one.
 
-        ``start`` is where the read began.
+        ``start`` is the start of the read.
         """
         file = self.opened.file
         if file is None:
@@ -544,7 +546,7 @@ class ObjectReads:
         self.opened.position.runs = self.windows.positions
 
     def _goes_back(self, file: BlockFile, start: int, end: int) -> bool:
-        """Whether the bytes right behind a read were the last ones read there: then it goes on towards the start.
+        """Whether the bytes right behind a read were the last ones read there: then it continues towards the start.
 
         A short skip between the two makes no difference, unless access is random.
         """
@@ -557,7 +559,7 @@ class ObjectReads:
         return segment is not None and max(end, segment.start) < segment.next <= end + near + 2 * (end - start)
 
     def _last_end(self, position: int) -> int:
-        """How far a run that stood at ``position`` has come since, by reads that were hits."""
+        """The end of the hits that have continued a run since it stood at ``position``."""
         file = self.opened.file
         return position if file is None else file.end_of_hits(position, is_random=self.windows.is_random)
 
@@ -588,7 +590,7 @@ class ObjectReads:
         }
 
     def unbuffer(self) -> None:
-        """Give back the memory of resident blocks, unless another reader has the same version open."""
+        """Release the memory of resident blocks, unless another reader has the same version open."""
         file = self.file
         self.windows.forget()
         self.opened.position.runs = ()

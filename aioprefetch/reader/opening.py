@@ -4,8 +4,8 @@ Nothing is sent before bytes are wanted. The first request brings size, ETag and
 meanwhile wait for its head alone. Each later request carries the ETag, and its response is compared with the pin.
 
 Readers that open one object at the same time share the first request as long as it was not sent. A reader that comes
-after that waits for the head and then asks whether the object is still of that version, so that every read sees what
-was written before its reader was opened.
+after that waits for the head and then asks whether the object is still of that version, so that every read sees
+all writes before its reader was opened.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Opening:
 class OpenObject:
     """The open object of a reader: the one version that it reads, and its size. Bound to one runtime.
 
-    ``size`` is the end of what reads may reach: the declared size, as long as no response shows that the object is
+    ``size`` is the end of readable bytes: the declared size, as long as no response shows that the object is
     shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
     until the version is pinned and again after closing. ``position`` tells the store where the reader stands.
     ``waits`` are those of its reads for requests, until they are released.
@@ -148,7 +148,7 @@ class OpenObject:
             self._opening = self._join_opening(offset, 0) or self._start_opening(offset, 0)
 
     async def open(self, offset: int | None, size: int) -> None:
-        """Learn size and version from the first request, which also brings ``size`` bytes at ``offset``.
+        """Get size and version by the first request, which also brings ``size`` bytes at ``offset``.
 
         An ``offset`` of ``None`` is the end of the object. If nothing lies at ``offset``, only the size is known
         afterwards, and the next read pins the version.
@@ -284,9 +284,9 @@ class OpenObject:
         return first if first.suffix else self._first_blocks(first.offset, first.offset + first.size, offset, size)
 
     def _first_blocks(self, start: int, end: int, offset: int | None, size: int) -> FirstRequest:
-        """A first request by blocks, cut to what memory allows and to the split.
+        """A first request by blocks, cut to the free memory and to the split.
 
-        It ends with the split, unless the read itself goes on behind it. It begins with the split only if split and
+        It ends with the split, unless the read itself continues behind it. It begins with the split only if split and
         request together are longer than half a block: otherwise the whole block costs nothing more.
         """
         if offset is not None and self.policy.fill != "exact":
@@ -299,7 +299,7 @@ class OpenObject:
         return FirstRequest(start, end - start, suffix=False)
 
     def _resident_file(self, opening: Opening, offset: int | None, size: int) -> BlockFile | None:
-        """The newest version in the block store, if the wanted bytes of it are resident or on their way."""
+        """The newest version in the block store, if the wanted bytes of it are resident or in flight."""
         file = self.store.newest(self.name, self._block_bytes)
         if file is None or not self._may_revalidate or file.version[1] is None:
             return None
@@ -371,7 +371,7 @@ class OpenObject:
         return file
 
     def _reachable(self, total: int) -> int:
-        """The end of what reads may reach in an object of ``total`` bytes."""
+        """The end of readable bytes in an object of ``total`` bytes."""
         return total if self._declared is None else min(self._declared, total)
 
     def _footer_start(self, total: int) -> int:
@@ -423,7 +423,7 @@ class OpenObject:
         return low, min(blocks[1], low - (low - end) // cell * cell)
 
     def fetch(self, file: BlockFile, start: int, end: int, *, lane: Lane) -> None:
-        """Start a request for ``[start, end)``, none of which may be resident or on its way."""
+        """Start a request for ``[start, end)``, none of which may be resident or in flight."""
         file.start_fetch(
             start,
             end,
@@ -510,7 +510,7 @@ class OpenObject:
             wait.close()
 
     async def result(self, wait: Wait, *, ignores_prefetch: bool = False) -> None:
-        """Wait until a wait is over. Its error names this object, because the block store knows no paths.
+        """Wait until a wait has ended. Its error names this object, because the block store has no paths.
 
         With ``ignores_prefetch`` the error of a prefetch is dropped, because it says nothing about the read: the read
         sends a request of its own.
@@ -540,7 +540,7 @@ class OpenObject:
         )
 
     def close(self, reason: Callable[[], Error] | None = None) -> None:
-        """Fail the reads under way and break off the requests that no other reader needs. Does not wait.
+        """Fail the reads in progress and cancel the requests that no other reader needs. Does not wait.
 
         ``reason`` makes the error of these reads, ``Closed`` by default.
         """
@@ -550,7 +550,7 @@ class OpenObject:
         for wait in self.waits:
             if not wait.future.done():
                 wait.future.set_exception(self._end_error())
-        self.release(tuple(self.waits))  # At once, so that no request goes on until the reading tasks have a turn.
+        self.release(tuple(self.waits))  # At once, so that no request continues until the reading tasks have a turn.
         if self._opening is not None and self.file is None:
             self._opening.leave(self)
         if self.file is not None:
@@ -565,6 +565,6 @@ class OpenObject:
         return Closed("the reader was closed", operation="read", path=self.path)
 
     def left_behind(self) -> ObjectChanged:
-        """The error of a read of this version after its reader went on with another one."""
+        """The error of a read of this version after its reader was reopened with another one."""
         pin = replace(self.pin, advice="", counters=None)
         return pin.changed(None, "the reader was reopened while this read of the version before was under way")

@@ -20,12 +20,12 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
-    """What ``operator.reader()`` takes. Sizes in bytes.
+    """The options of ``operator.reader()``. Sizes are in bytes.
 
     ``size``, ``etag`` and ``version`` are known to the caller. Reads end at a declared size, or with the object if it
     is shorter; an ETag or a version pins the object before the first request. ``split`` is the range that the caller is
-    going to use: look-ahead ends with it, reads may go on. ``chunk_bytes`` is the chunk of streams (``buffer_bytes``).
-    ``footer_bytes`` is the tail that the first request brings, ``None`` for the policy's
+    going to use: look-ahead ends with it, reads may continue. ``chunk_bytes`` is the chunk of streams
+    (``buffer_bytes``). ``footer_bytes`` is the tail that the first request brings, ``None`` for the policy's
     (``footer_cache``: ``True`` is a block, a number that many bytes, ``False`` no tail under any policy).
     ``prefetch_blocks`` is the limit of a window, ``growth`` its strategy; without ``prefetch_enabled`` reads are plain
     ranged reads. ``on_progress`` is called with the number of bytes after each read.

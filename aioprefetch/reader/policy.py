@@ -1,4 +1,4 @@
-"""What a read policy means: one table of what a miss brings, how far to look ahead, and where the first request lies.
+"""The read policies, as a table: the bytes that a miss fetches, the prefetch window, and the first request.
 
 The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.policy``. Pure, no I/O.
 """
@@ -30,7 +30,7 @@ Fill = Literal["block", "exact"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One row of the table.
+    """A row of the table.
 
     ``fill``: a miss brings whole blocks, the exact range, or (``adaptive``) blocks until access turns out to be
     random. ``window``: how far a sequential run looks ahead: not at all, as far as it has ``grown``, or ``full``
@@ -70,7 +70,7 @@ ALIASES = {"default": "adaptive", "avro": "sequential", "csv": "sequential", "js
 _BY_NAME = {row.name: row for row in _ROWS}
 POLICIES = {**_BY_NAME, **{name: replace(_BY_NAME[meant], name=name) for name, meant in ALIASES.items()}}
 
-# Prefetching switched off: plain ranged reads, whatever the policy.
+# Prefetching switched off: plain ranged reads with every policy.
 PLAIN = Policy("plain", "exact", "none", "exact")
 
 _NUMBERS = {name: number for number, name in enumerate((*POLICIES, PLAIN.name), start=1)}
@@ -103,7 +103,7 @@ def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Pol
 
 @dataclass(frozen=True, slots=True)
 class FirstRequest:
-    """The first request of a reader that knows no size: a range, or the last ``suffix`` bytes."""
+    """The first request of a reader without a known size: a range, or the last ``suffix`` bytes."""
 
     offset: int
     size: int
@@ -113,10 +113,10 @@ class FirstRequest:
 def first_request(
     policy: Policy, *, offset: int | None, size: int, block_bytes: int, tail_bytes: int | None
 ) -> FirstRequest:
-    """Where to begin: at the block of ``offset``, exactly there for exact policies, or at the tail.
+    """The start of the first request: the block of ``offset``, ``offset`` itself for exact policies, or the tail.
 
     ``offset`` is ``None`` when only the end is known to matter (a seek relative to it). ``tail_bytes`` is a footer
-    size that the caller expects; else the tail is a block long, so that a small object comes whole.
+    size that the caller expects; otherwise the tail is a block long, so that a small object is read whole.
     """
     if offset is None or (policy.first == "tail" and size > 0):
         return FirstRequest(0, tail_bytes or block_bytes, suffix=True)
@@ -139,7 +139,7 @@ def steps(start: int, end: int, *, fill: Fill, step_bytes: int) -> Iterator[Rang
 
 
 def extent(start: int, end: int, *, fill: Fill, grid: BlockGrid) -> Range:
-    """What a miss of ``[start, end)`` should bring: the whole blocks it touches, or itself."""
+    """The bytes to fetch for a miss of ``[start, end)``: the blocks that it touches, or the range itself."""
     if fill == "exact" or start >= end:
         return start, end
     return grid.bounds(grid.index(start))[0], grid.bounds(grid.index(end - 1))[1]

@@ -35,8 +35,8 @@ class RangeReader:
     """One open object. Made by ``operator.reader(path)``; use it with ``async with``, or call ``aclose``.
 
     Opening does no I/O: the first read brings size, ETag and bytes in one request. The version is pinned from then
-    on: bytes of two versions never mix, another version is ``ObjectChanged``, and ``reopen`` goes on with it. A read
-    that fails or is cancelled leaves the reader usable, the cursor where it was and what has arrived resident.
+    on: bytes of two versions never mix, another version is ``ObjectChanged``, and ``reopen`` continues with it. A read
+    that fails or is cancelled leaves the reader usable, the cursor in place and received bytes resident.
 
     All methods belong to the event loop of the first use (``WrongLoop``). ``read_at`` and the other positional methods
     may run in any number of tasks; ``read`` and ``readinto`` share the cursor and take turns.
@@ -60,7 +60,7 @@ class RangeReader:
 
     @property
     def size(self) -> int | None:
-        """The end of what reads can reach, in bytes: the declared size, or the object's if that is less.
+        """The end of readable bytes: the declared size, or the size of the object if that is less.
 
         ``None`` before the first response, unless it was declared.
         """
@@ -100,7 +100,7 @@ class RangeReader:
         return self._counters.snapshot(reads.gauges() if reads is not None and is_live else {})
 
     def has_capability(self, name: str) -> bool:
-        """Whether the reader can do what Hadoop calls ``name`` (``in:readvectored``, ``in:unbuffer``, ...)."""
+        """Whether the reader has Hadoop's capability ``name`` (``in:readvectored``, ``in:unbuffer``, ...)."""
         return name.lower() in _CAPABILITIES
 
     def __repr__(self) -> str:
@@ -255,16 +255,16 @@ class RangeReader:
         return ChunkIterator(self.read, self.tell, size, expect_run=self._expect_run, leave_run=self._leave_run)
 
     def _expect_run(self) -> Run | None:
-        """Begin a run at the cursor that goes on to the end; ``None`` if there is nothing to look ahead to."""
+        """Begin a run at the cursor that continues to the end; ``None`` if there is nothing to look ahead to."""
         reads = self._live("stream")
         if self._cursor.from_end is not None or self._options.policy.window == "none":
             return None
         return reads.expect_run(self._cursor.position)
 
     def _leave_run(self, run: Run | None, position: int) -> None:
-        """End an expected run at ``position``: break off what is fetched ahead for it. Does nothing once closed.
+        """End an expected run at ``position``, and cancel its requests ahead. Does nothing once closed.
 
-        What has arrived stays; what other runs of this reader look ahead to goes on.
+        Received bytes stay resident, and the prefetches of other runs of this reader continue.
         """
         reads = self._reads
         if reads is not None and not self._closed and not reads.runtime.closed:
@@ -292,7 +292,7 @@ class RangeReader:
                 left -= stop - start
 
     def set_policy(self, policy: str) -> None:
-        """Read under another policy from now on; what is resident stays."""
+        """Use another policy for later reads. Resident bytes are kept."""
         self._check_open("set_policy")
         chosen = find_policy(policy, operation="set_policy", path=self.path)
         before = self.policy
@@ -332,7 +332,7 @@ class RangeReader:
         return self.size
 
     async def unbuffer(self) -> None:
-        """Give back memory and break off what is in flight; cursor and version stay, the next read works.
+        """Release memory and cancel requests in flight. Cursor and version are kept, and the next read works.
 
         After closing it does nothing.
         """
@@ -342,7 +342,7 @@ class RangeReader:
             self._reads.unbuffer()
 
     async def aclose(self) -> None:
-        """Close: reads under way fail with ``Closed``, requests are broken off. Waits for nothing; twice is fine."""
+        """Close: reads in progress fail with ``Closed``, requests are cancelled. Does not wait. May be called twice."""
         if self._closed:
             self._counters["stream_read_close_operations"] += 1
             return

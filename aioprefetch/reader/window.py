@@ -38,11 +38,11 @@ RUNS_MAX = 16
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One run: it began at ``start`` and goes on at ``position``; everything before ``requested_end`` was requested.
+    """One run: it began at ``start`` and continues at ``position``; everything before ``requested_end`` was requested.
 
     ``reported_position``: its position after the last reported read; hits in between are not reported.
-    ``cursor_left``: the cursor left it and came back, so that leaving it again says nothing.
-    ``merged``: another run has come to the same place, and the two are one.
+    ``cursor_left``: the cursor left it and returned, so that leaving it again has no meaning.
+    ``merged``: another run has reached the same position, and was merged with it.
     ``beyond_bytes``: the bytes that were read behind the end of the split.
     ``used``: the number of the reported read that used it last.
     """
@@ -78,11 +78,11 @@ class BackwardRun:
 
 @dataclass(frozen=True, slots=True)
 class WindowDecision:
-    """What follows from a read.
+    """The decision that follows from a read.
 
     ``fill``: whether a miss brings blocks or the exact range. ``ahead``: the range to fetch ahead. ``abandoned``: the
     range that was fetched ahead in vain. ``continues`` is false for a read that belongs to no run and begins none,
-    because it lies in what was fetched ahead of another run, which goes on unchanged.
+    because it is in the bytes that were fetched ahead of another run, which continues unchanged.
     """
 
     fill: Fill
@@ -94,7 +94,7 @@ class WindowDecision:
 class Windows:
     """The runs of one reader.
 
-    ``last_end`` says how far a run that stood at a position has come since, by hits, which are not reported here.
+    ``last_end`` returns the end of the hits that have continued a run since a position; hits are not reported here.
     ``stop`` is the end of look-ahead: the end of the object. ``split_end`` is where the caller means to stop. A read
     beyond it mostly finishes a record, so a run looks ahead there only after it has read a block, and its window begins
     at 0 again.
@@ -133,7 +133,7 @@ class Windows:
 
     @property
     def fill(self) -> Fill:
-        """What a miss outside of all runs brings."""
+        """The bytes to fetch for a miss outside of all runs."""
         spent = self.policy.fill == "adaptive" and self._random_reads >= RANDOM_READS_BY_BLOCK
         return "exact" if spent or self.is_random else "block"
 
@@ -153,9 +153,9 @@ class Windows:
         may_grow: bool = True,
         backward: bool = False,
     ) -> WindowDecision:
-        """Report a read of ``[start, end)`` that was no hit, or a hit that has come to a mark.
+        """Report a read of ``[start, end)`` that was a miss, or a hit that has reached a mark.
 
-        ``missing``: some of it is neither resident nor on its way. ``stalled``: it has to wait. ``at_cursor``: it was
+        ``missing``: some of it is neither resident nor in flight. ``stalled``: it has to wait. ``at_cursor``: it was
         made through the reader's cursor, which follows one run at a time. ``may_grow``: there is memory to look ahead.
         ``backward``: it is missing, and lies right in front of the read before it.
         """
@@ -170,7 +170,7 @@ class Windows:
             if not missing and self._is_requested(start, end):
                 return WindowDecision(self.fill, continues=False)
             return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
-        if missing:  # The bytes requested ahead are gone: evicted, broken off, or they never came.
+        if missing:  # The bytes requested ahead are missing: evicted, cancelled, or never received.
             run.requested_end = min(run.requested_end, end)
         if self.is_random and self._tick - run.used > RUNS_MAX:
             self._doubt(run)
@@ -233,7 +233,7 @@ class Windows:
     # --- runs ---------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Move every run on by its hits, and merge runs that have come to the same position."""
+        """Advance every run by its hits, and merge runs at the same position."""
         at: dict[int, Run] = {}
         for run in self.runs:
             position = self._last_end(run.position)
@@ -327,7 +327,7 @@ class Windows:
     # --- backward -----------------------------------------------------------------------------------------------
 
     def _go_back(self, start: int, end: int, *, may_grow: bool) -> WindowDecision:
-        """Report a miss that goes on towards the start: it brings a block, in which the next reads are hits.
+        """Report a miss that continues towards the start: it brings a block, in which the next reads are hits.
 
         Under random access it is exact at first, and fetches ahead as much again as the run is long, as forward.
         """
@@ -434,7 +434,7 @@ class Windows:
         return self._block_end(min(starts)) if starts else self.stop
 
     def _in_block(self, start: int, position: int) -> bool:
-        """Whether ``start`` is in order as S3A has it: in the block of ``position``, or at its end."""
+        """Whether ``start`` is in order as in S3A: in the block of ``position``, or at its end."""
         return self._block_end(position) - self.block_bytes <= start <= self._block_end(position)
 
     def _block(self, position: int) -> int:
