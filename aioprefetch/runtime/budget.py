@@ -1,7 +1,7 @@
 """The one byte budget of a runtime: cache, prefetch, requests in flight and scans all reserve here before they start.
 
 There are two lanes, each first in, first out. Demand goes before prefetch and may overdraw by one reservation, so that
-a read always makes progress; prefetch never overdraws. ``release`` gives memory back, from any thread: the last view of
+a read always makes progress; prefetch never overdraws. ``release`` returns memory, from any thread: the last view of
 a block may be dropped anywhere.
 
 Unused mappings stay here for the next buffers. Together with the memory in use they never exceed the limit by more
@@ -22,7 +22,7 @@ from aioprefetch.values import Lane
 
 
 class Ticket:
-    """A reservation, granted or queued. Give it back exactly once: by ``cancel``, or by ``release`` after the grant.
+    """A reservation, granted or queued. End it exactly once: by ``cancel``, or by ``release`` after the grant.
 
     ``is_promise``: the memory is allocated later, which ``MemoryBudget.keep`` reports; until then idle memory may fill
     it. ``on_grant`` is called once, when the ticket is granted, and must not touch the budget.
@@ -58,7 +58,7 @@ class Ticket:
 class MemoryBudget:
     """Bytes in use against a limit.
 
-    When the limit is reached, ``reclaim`` is called with a number of bytes and a lane, and frees what it can through
+    When the limit is reached, ``reclaim`` is called with a number of bytes and a lane, and frees memory through
     ``release`` (the block store evicts). ``used_bytes`` exceeds ``limit_bytes`` by at most one demand reservation and
     the reads that a scan charges because it could not make progress without them. Idle memory is not in use.
     ``on_lend`` is called before the first buffer is handed out; the runtime uses it to close the budget later.
@@ -101,7 +101,7 @@ class MemoryBudget:
     def request(
         self, size_bytes: int, lane: Lane, *, is_promise: bool = False, on_grant: Callable[[], None] | None = None
     ) -> Ticket:
-        """A ticket, granted at once where the limit and the queue allow it. The options are those of ``Ticket``."""
+        """A ticket, granted at once if the limit and the queue allow it. The options are those of ``Ticket``."""
         ticket = Ticket(size_bytes, lane, is_promise=is_promise, on_grant=on_grant)
         behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
         if behind or not self._admit(ticket):
@@ -109,7 +109,7 @@ class MemoryBudget:
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Give a ticket back, whether it was granted in the meantime or still waits."""
+        """End a ticket, whether it was granted or still waits."""
         if ticket.granted:
             if ticket.is_promise:
                 self._promised_bytes -= ticket.size_bytes
@@ -135,7 +135,7 @@ class MemoryBudget:
     def room(self, need_bytes: int, lane: Lane) -> int:
         """The bytes left of the limit, after reclaiming memory to make it at least ``need_bytes``.
 
-        Negative where the limit is exceeded. The queue is ignored: the caller overtakes the waiting tickets.
+        Negative if the limit is exceeded. The queue is ignored: the caller overtakes the waiting tickets.
         """
         over = self.used_bytes + need_bytes - self.limit_bytes
         if over > 0 and self.reclaim is not None:
@@ -152,12 +152,12 @@ class MemoryBudget:
         self._make_room()
 
     def give_up(self, size_bytes: int) -> None:
-        """Give back promised bytes that were never allocated."""
+        """Release promised bytes that were never allocated."""
         self._promised_bytes -= size_bytes
         self.release(size_bytes)
 
     def release(self, size_bytes: int, mapping: mmap.mmap | None = None) -> None:
-        """Give bytes and their mapping back, from any thread: the last view of a block may be dropped anywhere."""
+        """Return bytes and their mapping, from any thread: the last view of a block may be dropped anywhere."""
         if threading.get_ident() == self._thread:
             self._release(size_bytes, mapping)
         elif not self._loop.is_closed():

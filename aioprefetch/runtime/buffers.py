@@ -4,7 +4,7 @@ Fresh memory from the kernel costs more than receiving bytes into it: each page 
 virtual machine the host may have to allocate it too. So a mapping whose last view is gone stays with the budget for a
 while, **idle**, and the next buffer of the same size gets it unchanged.
 
-A buffer is given back by its destructor, never by a call. It is a ctypes array over a mapping: every slice of a view
+A buffer is released by its destructor, never by a call. It is a ctypes array over a mapping: every slice of a view
 keeps the array alive, and the mapping becomes free when the array dies, never before. A buffer still holds its earlier
 bytes, so its users must hand out only the parts that they have received into.
 """
@@ -76,7 +76,7 @@ class IdleMemory:
             self.size_bytes -= len(self._mappings.pop(0))
 
     def close(self) -> None:
-        """Give all mappings back to the kernel, and keep none from now on."""
+        """Return all mappings to the kernel, and keep no later ones."""
         self._closed = True
         self.shrink(0)
 
@@ -125,7 +125,7 @@ class Owner(Protocol):
 
 
 class Lease:
-    """The charge of a buffer, given back to its owner when the last view is gone."""
+    """The charge of a buffer, returned to its owner when the last view is gone."""
 
     __slots__ = ("charged_bytes", "mapping", "owner")
 
@@ -205,7 +205,7 @@ def lend_buffer(size_bytes: int, owner: Owner | None) -> memoryview:
 
 
 def export_buffer(buffer: Buffer) -> ExportedBuffer:
-    """The same memory to be viewed from outside; counted by the owner's ``exports`` until the last view is gone."""
+    """The memory of a buffer for views from outside. The owner's ``exports`` counts it until the last view is gone."""
     exported = _exported_type(len(buffer)).from_buffer(buffer)
     exported.hold = ExportHold(buffer.lease.owner.exports, len(buffer))
     return exported

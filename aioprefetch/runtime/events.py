@@ -101,7 +101,7 @@ COUNTERS: Mapping[str, str] = {
     "cache_failures": "failures of the cache store, none of which failed a read",
 }
 
-# What takes time. Each is a counter too: how often it began.
+# Events with a duration. Each is a counter too: the number of its starts.
 DURATIONS: Mapping[str, str] = {
     "action_http_get_request": "from the request to the head of its response",
     "action_http_head_request": "from the request to its response",
@@ -139,7 +139,7 @@ Listener = Callable[[Event], None]
 
 
 class EventBus:
-    """Where layers, blocks and readers publish. Without a listener a publication costs one truth test."""
+    """The event bus of layers, blocks and readers. Without a listener a publication costs one truth test."""
 
     __slots__ = ("_complained", "listeners")
 
@@ -157,7 +157,7 @@ class EventBus:
         return unsubscribe
 
     def publish(self, name: str, path: str = "", **facts: object) -> None:
-        """Tell every listener. A listener that raises is logged once and never disturbs a read."""
+        """Notify every listener. A listener that raises is logged once and never disturbs a read."""
         if not self.listeners:
             return
         event = Event(name, path, facts)

@@ -46,7 +46,7 @@ def checked_file(name: str, value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiskCache:
-    """Where and how blocks are kept on a local disk: the option ``disk_cache`` of an Operator.
+    """The cache of blocks on a local disk: the option ``disk_cache`` of an Operator.
 
     Raises ``ConfigInvalid`` for invalid values. A directory that cannot be used is found out at its first use: the
     cache is then off, with a warning, and no read fails.

@@ -1,4 +1,4 @@
-"""What is live behind an Operator: one runtime for each process and event loop, made when it is first needed.
+"""The live parts of an Operator: one runtime for each process and event loop, made at first use.
 
 An Operator is a recipe; its **family** (itself and all that is derived from it by ``.layer()``) shares runtimes. A
 runtime holds the supervisor, the byte budget, clock, random generator, executor, counters and events. Other parts
@@ -82,11 +82,11 @@ class Runtime:
 
     @property
     def counters(self) -> Counters:
-        """Where the running task counts: for the reader whose bytes it fetches, else for the runtime itself."""
+        """The counters of the running task: those of the reader that it fetches for, otherwise of the runtime."""
         return self.ledger.current
 
     def timer(self, name: str) -> Timer:
-        """``with runtime.timer(name):`` counts what is done within, and how long it takes."""
+        """``with runtime.timer(name):`` counts the block and measures its duration."""
         return Timer(self.ledger.current, name, self.loop.time)
 
     def statistics(self) -> Statistics:

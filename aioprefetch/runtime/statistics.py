@@ -22,7 +22,7 @@ _NAMES = frozenset(COUNTERS) | {f"{name}.failures" for name in DURATIONS}
 
 
 class Tier(IntEnum):
-    """Where the bytes of a read came from: of several, the slowest."""
+    """The origin of the bytes of a read; of several origins the slowest."""
 
     MEMORY = 0
     DISK = 1
@@ -61,7 +61,7 @@ class Timing:
         self.total += taken
 
     def merge(self, other: Timing) -> None:
-        """Count what ``other`` has, as if it had been measured here."""
+        """Add the counts of ``other``, as if they had been measured here."""
         if other.samples:
             self.shortest = min(self.shortest, other.shortest) if self.samples else other.shortest
             self.longest = max(self.longest, other.longest)
@@ -211,7 +211,7 @@ def count_for(account: Account | None) -> None:
 
 
 class Ledger:
-    """All counts of one runtime. It outlives it, as long as a reader of it does."""
+    """All counts of one runtime. They live as long as the runtime and its readers."""
 
     def __init__(self) -> None:
         self.own = Counters()
@@ -227,7 +227,7 @@ class Ledger:
         return account.counters if account is not None and account.gone is self._gone else self.own
 
     def of(self, account: Account | None) -> Counters:
-        """The counters of ``account``, or of the runtime where the account is gone."""
+        """The counters of ``account``, or of the runtime if the account is gone."""
         return self.own if account is None else account.counters
 
     def open(self, counters: Counters) -> Account:

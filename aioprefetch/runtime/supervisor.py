@@ -1,7 +1,7 @@
 """The task of a runtime that owns all its background work, so that no work outlives the runtime.
 
 Readers never enter a task group: they spawn work here. Work reports failures to its own waiters; an exception that
-still escapes is a bug: it is logged, and other work goes on.
+still escapes is a bug: it is logged, and other work continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aioprefetch.runtime.statistics import count_for
 
 Closer = Callable[[], Awaitable[None]]
 
-# Closing waits for no response; a resource that hangs all the same is cut off.
+# Closing waits for no response; a resource that hangs anyway is cut off.
 CLOSE_SECONDS_MAX = 10.0
 
 # A loop holds its tasks weakly: a supervisor that waits for its own future would be collected with its operator,
@@ -28,7 +28,7 @@ class Work:
     """A piece of background work that may be cancelled, also before it starts.
 
     ``on_end`` is called once, however the work ends. A coroutine that is cancelled before its first step never runs,
-    not even its ``finally``: resources that must always be given back are given back in ``on_end``.
+    not even its ``finally``: resources that must always be released are released in ``on_end``.
     """
 
     __slots__ = ("_cancelled", "_on_end", "_task", "_work")
@@ -102,7 +102,7 @@ class Supervisor:
             self._main.cancel()
 
     async def aclose(self) -> None:
-        """Cancel all work, wait for it, close the resources. Safe to call twice; if cancelled, closing goes on."""
+        """Cancel all work, wait for it, close the resources. May be called twice; if cancelled, closing continues."""
         self.end()
         if self._main is not None and not self._main.done():
             await asyncio.wait({self._main})
