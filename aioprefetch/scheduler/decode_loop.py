@@ -1,7 +1,7 @@
 """The decode loop: batches of a given number of rows, which have nothing to do with pages, in order.
 
-After the document's ``BatchDecodeStream``. A pump drains rows as soon as all their pages have come, and decodes a few
-batches ahead of the consumer, on threads of the runtime where that pays. It stops at ``readahead`` batches: then pages
+After the document's ``BatchDecodeStream``. A pump drains rows as soon as all their pages have arrived, and decodes a
+few batches ahead of the consumer, on threads of the runtime if that pays. It stops at ``readahead`` batches: then pages
 stay where they are, the queue runs out of budget, and so a slow consumer stops the reads. Pages go back to the budget
 when the consumer comes back for the batch after the last one that needs them.
 """
@@ -37,7 +37,7 @@ DECODES_MAX = min(4, os.cpu_count() or 1)
 # After a request has ended, the free task of an indirect read takes a few turns of the loop to submit the next one.
 _TURNS = 3
 
-# When the rows of a batch have not all come for so long, the ones that have are delivered as a shorter batch: a read
+# If the rows of a batch have not all arrived in this time, those that have are delivered as a shorter batch: a read
 # that hangs holds back no row before its own.
 SHORT_BATCH_SECONDS = 1.0
 
@@ -58,7 +58,7 @@ class _BatchDecoding:
 
 
 class DecodeLoop:
-    """Runs both loops of a scan and gives its batches. Bound to the runtime's loop; one consumer at a time."""
+    """Runs both loops of a scan and returns its batches. Bound to the runtime's loop; one consumer at a time."""
 
     def __init__(self, runtime: Runtime, scan: PreparedScan, options: BatchOptions, *, path: str) -> None:
         self._runtime = runtime
@@ -88,7 +88,7 @@ class DecodeLoop:
     async def next_batch(self) -> pa.RecordBatch | None:
         """The next batch, ``None`` at the end. A cancelled wait takes no batch with it.
 
-        Raises what a read, a page or the scheduling failed with, after the batches before it.
+        Raises the error of a read, of a page or of scheduling after the batches before it.
         """
         self._put_down()
         while True:
@@ -121,9 +121,9 @@ class DecodeLoop:
             await asyncio.wait(running)
 
     def close(self) -> list[asyncio.Future[pa.RecordBatch | None]]:
-        """Stop both loops and give back every page. Needs no response; safe to call twice.
+        """Stop both loops and release every page. Needs no response; may be called twice.
 
-        Returns what threads are still decoding. Pages go back when they are done with them.
+        Returns the batches that threads are still decoding. They release their pages at the end.
         """
         self._end(self._closed("the scan was closed"))
         for work in self._works:
@@ -207,10 +207,10 @@ class DecodeLoop:
             self._part.root.accept(column, page)
 
     async def _loaded(self, root: RootDecoder[Any], rows: int) -> int:
-        """Wait until ``rows`` rows have come; when that takes long, until any have, and how many that are.
+        """Wait until ``rows`` rows have arrived or, if that takes long, until any have. Returns their number.
 
-        As long as the consumer does not wait, what comes within the budget has to do. Only then are the pages wanted:
-        what is wanted may exceed the budget, and a slow consumer must not make that the rule.
+        While the consumer does not wait, the pages within the budget have to do. Only then are the pages wanted:
+        wanted pages may exceed the budget, and a slow consumer must not make that the rule.
         """
         while (loaded := root.loaded_rows(rows)) < rows and (self._decoding or not self._is_awaited()):
             self._progress = self._runtime.loop.create_future()

@@ -1,11 +1,11 @@
-"""The I/O of one scan: sends what the queue admits, gives the bytes to those who submitted, and counts them.
+"""The I/O of one scan: sends the requests that the queue admits, delivers and counts their bytes.
 
-What is submitted is sent in a later turn of the loop, so that everything submitted in one burst can be merged. Each
-request is background work of the runtime, none of a reader's: a request that fails fails the reads it serves, and the
-others go on. Its bytes are the scan's until the last read that it served is released.
+Submissions are sent in a later turn of the loop, so that those of one burst can be merged. Each
+request is background work of the runtime and not of a reader: its failure fails the reads that it serves, and the
+others continue. Its bytes are the scan's until the last read that it served is released.
 
-A view of a merged response keeps all of that response in memory: the budget counts what reads hold, not
-what becomes of their bytes after ``release``.
+A view of a merged response keeps all of that response in memory: the budget counts the bytes that reads hold, not
+their bytes after ``release``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aioprefetch.scheduler.queued_parts import QueuedFile, Submission, TakenRead
 from aioprefetch.scheduler.scan_memory import ScanMemory
 
 # Reading through a gap of this size takes 0.7 ms at 90 MB/s, where a request of its own takes 20 to 50 until its first
-# byte. It could be larger for time's sake; but the bytes are paid for, and pages that no column asked for are mostly
+# byte. It could be larger for time's sake; but the bytes are paid for, and pages that no column needs are mostly
 # larger than this, so that it merges neighbours and skips columns.
 GAP_BYTES = 64 << 10
 
@@ -50,10 +50,11 @@ _REQUEST_SHARE = 8
 class IoService:
     """The queue of one scan, over any number of files. Belongs to the loop of its runtime.
 
-    ``budget_bytes`` is what its reads may hold together, a third of the runtime's memory by default; 0 is no bound.
-    ``slots`` is how many requests may be in flight, by default the runtime's concurrency, at most 64. ``gap_bytes``
-    and ``request_bytes_max`` are how reads are merged and cut; ``wanted_bytes`` is about what the scan will read in
-    all, and tells how large a request may be by default. ``ConfigInvalid`` or ``InvalidType`` for what cannot be.
+    ``budget_bytes`` is the maximum that its reads hold together, a third of the runtime's memory by default (0: no
+    limit). ``slots`` is the maximum number of requests in flight, by default the runtime's concurrency, at most 64.
+    ``gap_bytes`` and ``request_bytes_max`` control how reads are merged and cut. ``wanted_bytes`` is the approximate
+    size of the whole scan, which decides on the default maximum of a request. ``ConfigInvalid`` or ``InvalidType`` for
+    invalid values.
     """
 
     def __init__(
@@ -121,14 +122,17 @@ class IoService:
         return ScanFile(self, pinned, rank=rank, memory=memory, planned=planned, wanted=wanted)
 
     def carry(self, size_bytes: int) -> None:
-        """Count bytes that came before the scan, with the metadata of a file: they are its own until it is closed."""
+        """Count bytes that arrived before the scan, with the metadata of a file.
+
+        They belong to the scan until it is closed.
+        """
         self._carried_bytes += size_bytes
         self.memory.take(size_bytes)
 
     def close(self) -> None:
         """End everything: queued reads and requests in flight get ``Closed``, spawned work is cancelled.
 
-        It waits for nothing: the requests are gone, and their bytes given back, within the next turns of the loop.
+        It waits for nothing: the requests are gone, and their bytes released, within the next turns of the loop.
         """
         self.is_closed = True
         self.memory.leave_queue()
@@ -141,7 +145,7 @@ class IoService:
             if work is not None:
                 work.cancel()
 
-    # --- what files and reads ask for ---------------------------------------------------------------------------
+    # --- calls of files and reads -------------------------------------------------------------------------
 
     def submit(self, file: ScanFile, ranges: Sequence[Range], row: int, *, is_follow_up: bool) -> QueuedRead:
         """Queue ranges of a file; see ``PageIo``."""
@@ -199,7 +203,7 @@ class IoService:
             work = self._requests[taken].work
             if work is not None:
                 work.cancel()
-        self._schedule()  # What follows in the queue may be admissible now.
+        self._schedule()  # Later parts of the queue may be admissible now.
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -249,7 +253,7 @@ class IoService:
         counters["scan_bytes_requested"] += request.taken.size
 
     def _ended(self, request: PageRequest) -> None:
-        """A request is over, however that came about: cancelled before its first step too."""
+        """A request has ended in any way, even by a cancellation before its first step."""
         taken = request.taken
         if request.is_complete:
             request.deliver()
@@ -302,11 +306,11 @@ class ScanFile(QueuedFile):
         return self.pinned.size
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> QueuedRead:
-        """See ``PageIo``. ``Closed`` once the scan is closed. What lies in the tail of the file is there at once."""
+        """Submit reads. ``Closed`` once the scan is closed. Bytes in the tail of the file are available at once."""
         return self._service.submit(self, ranges, row, is_follow_up=is_follow_up)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """See ``PageIo``. Once the scan is closed it is not even begun."""
+        """Run a task of the scan. It is not started once the scan is closed."""
         self._service.spawn(work, name=name)
 
     def check_ranges(self, ranges: Sequence[Range]) -> None:

@@ -1,4 +1,4 @@
-"""One request of a scan: the sink of its response, in memory that is taken when the checked head has come."""
+"""One request of a scan: the sink of its response, in memory that is taken when the checked head has arrived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioprefetch.values import Lane, ReadHead
 
 
 class FileMemory(Protocol):
-    """Where the bytes of a file are received, if its format wants them in a place of its own."""
+    """The memory for the bytes of a file, if its format provides it."""
 
     def allocate(self, start: int, end: int) -> memoryview:
         """Writable memory for ``[start, end)`` of the file."""
@@ -28,7 +28,7 @@ class FileMemory(Protocol):
 
 
 class PageRequest(Sink):
-    """A request in flight, and what came of it: ``is_complete``, or ``error``, or neither where it was cancelled."""
+    """A request in flight, and its result: ``is_complete``, ``error``, or neither if it was cancelled."""
 
     __slots__ = (
         "_buffer",
@@ -101,7 +101,7 @@ class PageRequest(Sink):
         return is_copied
 
     def deliver(self) -> None:
-        """Give each reader that still waits for it its bytes, which are its own from now on."""
+        """Deliver the bytes to each read that still waits for them."""
         view, taken = self._buffer, self.taken
         assert view is not None
         for part, reader in zip(taken.parts, self._readers, strict=True):

@@ -1,4 +1,4 @@
-"""What a file format gives the two loops, and what it gets from them.
+"""The interface between a file format and the two loops.
 
 The scheduling loop asks the columns of a file for their pages in row-major order, and each page submits its reads to
 a ``PageIo`` without waiting. The decode loop hands every page to a ``RootDecoder`` and asks that for batches. After
@@ -23,7 +23,7 @@ PageT_contra = TypeVar("PageT_contra", contravariant=True)
 
 
 class PendingRead(Protocol):
-    """Byte ranges that were submitted together: queued, in flight, arrived, or given back."""
+    """Byte ranges that were submitted together: queued, in flight, arrived, or released."""
 
     @property
     def done(self) -> bool:
@@ -32,11 +32,11 @@ class PendingRead(Protocol):
 
     @property
     def views(self) -> Sequence[memoryview]:
-        """The bytes of each range in the order of submission, once done; raises what the read failed with."""
+        """The bytes of each range in the order of submission, once done. Raises the error of a failed read."""
         ...
 
     def promote(self) -> None:
-        """A decoder cannot go on without these bytes: they may exceed the budget."""
+        """A decoder cannot continue without these bytes: they may exceed the budget."""
         ...
 
     async def wait(self) -> Sequence[memoryview]:
@@ -44,11 +44,11 @@ class PendingRead(Protocol):
         ...
 
     async def arrive(self) -> None:
-        """Wait until it is done, without promoting it: no decoder waits, so it must not exceed the budget."""
+        """Wait until it is done without promoting it: a task is not a decoder, and must not exceed the budget."""
         ...
 
     def release(self) -> None:
-        """Give the bytes back to the budget, and break off a request that no other read needs.
+        """Release the bytes to the budget, and cancel a request that no other read needs.
 
         Existing views stay readable. A second call does nothing.
         """
@@ -60,7 +60,7 @@ class PageIo(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes of the file: what no range may leave."""
+        """The size of the file in bytes, which no range may exceed."""
         ...
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PendingRead:
@@ -109,7 +109,7 @@ class ScanLine(Generic[PageT]):
 class DecodeTask:
     """One batch to decode: ``decode`` runs once, on any thread, and touches nothing that the loop may change.
 
-    ``release`` is called on the loop's thread when the batch is out of the consumer's hands: it gives back the pages
+    ``release`` is called on the loop's thread when the batch is out of the consumer's hands: it releases the pages
     that ended with this batch. ``is_cheap``: slicing alone, not worth another thread.
     """
 
@@ -120,10 +120,10 @@ class DecodeTask:
 
 
 class RootDecoder(Protocol[PageT_contra]):
-    """All columns of a scan: takes pages, gives batches, in row order. Stateful, belongs to the loop's thread."""
+    """All columns of a scan: takes pages and returns batches, in row order. Stateful, belongs to the loop's thread."""
 
     def accept(self, column: int, page: PageT_contra) -> None:
-        """A page of a column, behind those that came before."""
+        """Append a scheduled page of a column."""
         ...
 
     async def wait(self, rows: int) -> None:
@@ -131,7 +131,7 @@ class RootDecoder(Protocol[PageT_contra]):
         ...
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """The number of the next ``rows`` rows that may stay within ``batch_bytes``, by what is known before they come.
+        """The number of the next ``rows`` rows that may stay within ``batch_bytes``, judged before their pages arrive.
 
         At least 1. So that no more is waited for than a batch will have; ``fitting_rows`` has the last word.
         """
@@ -156,7 +156,7 @@ class RootDecoder(Protocol[PageT_contra]):
 
 @dataclass(frozen=True, slots=True)
 class ScanPart:
-    """What is scheduled and decoded together: a file. No batch spans two parts.
+    """The columns and rows that are scheduled and decoded together: a file. No batch spans two parts.
 
     ``columns`` emit pages that ``root`` accepts, until each covers ``rows`` rows.
     """
@@ -168,7 +168,7 @@ class ScanPart:
 
 
 class ReadService(Protocol):
-    """The I/O service of a scan, as far as its loops know it.
+    """The part of the I/O service that the loops of a scan use.
 
     ``on_progress`` is called whenever a request has ended, after its reads were notified.
     """
@@ -176,7 +176,7 @@ class ReadService(Protocol):
     on_progress: Callable[[], None] | None
 
     def close(self) -> None:
-        """Break off what is in flight and give everything back. Safe to call twice."""
+        """Cancel requests in flight and release all memory. May be called twice."""
         ...
 
 
@@ -184,9 +184,9 @@ class ReadService(Protocol):
 class PreparedScan:
     """A scan whose metadata is known.
 
-    ``parts`` come one after the other; an iterator may read the metadata of the next ones meanwhile, and is closed in
-    any case. ``finish`` is what is still to be done with a decoded batch, in the thread that decoded it: filters,
-    columns to be dropped; ``None`` or a batch without rows is not delivered.
+    ``parts`` are taken one after the other; an iterator may read the metadata of the next ones meanwhile, and is closed
+    in any case. ``finish`` is applied to a decoded batch, in the thread that decoded it: filters, columns to be
+    dropped; ``None`` or a batch without rows is not delivered.
     """
 
     schema: pa.Schema

@@ -98,7 +98,7 @@ class QueuedRead:
         return [(starts[first:last], ends[first:last], base, view) for first, last, base, view in arrivals]
 
     def promote(self) -> None:
-        """Let the read exceed the budget, because a decoder cannot go on without it."""
+        """Let the read exceed the budget, because a decoder cannot continue without it."""
         if not (self.is_promoted or self.done):
             self.is_promoted = True
             self._on_promote(self)
@@ -120,7 +120,7 @@ class QueuedRead:
                 self._waiters.remove(waiter)
 
     def release(self) -> None:
-        """Give the bytes back; a second call does nothing."""
+        """Release the bytes; a second call does nothing."""
         if not self._is_released:
             self._is_released = True
             self._forget()

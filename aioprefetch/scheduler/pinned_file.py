@@ -22,7 +22,7 @@ from aioprefetch.ranges import Range, at_least
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
 
-# What a file is opened with. It holds the metadata of most files of up to some hundred column pages, and takes less
+# The size of the first request. It has the metadata of most files of up to some hundred column pages, and takes less
 # than a millisecond at 90 MB/s, where a second request costs 20 to 50.
 TAIL_BYTES = 64 << 10
 
@@ -56,7 +56,7 @@ class PinnedFile:
 
     @property
     def etag(self) -> str | None:
-        """The unquoted ETag of the version, ``None`` where the store sends none."""
+        """The unquoted ETag of the version, ``None`` if the store sends none."""
         return self.pin.etag
 
     @property
@@ -79,9 +79,9 @@ class PinnedFile:
     ) -> PinnedFile:
         """Learn size and version by one GET that brings the last ``tail_bytes``; an empty object is a file of size 0.
 
-        ``known_size`` is what metadata elsewhere claims: a plain range is asked for then, which every store knows, and
+        ``known_size`` is the size in other metadata: then a plain range is requested, which every store supports, and
         another size is ``UntrustedMetadata``. ``if_match`` and ``if_none_match`` are ETags; where they do not hold it
-        is ``ConditionNotMatch``. Where no version is asked for and readers have the tail of one in memory, the store is
+        is ``ConditionNotMatch``. If no version is requested and readers have the tail of one in memory, the store is
         asked whether that still is the object, and no bytes travel if it is. A cancelled call leaves nothing behind.
         """
         tail_bytes = at_least(1, tail_bytes, "tail_bytes", operation="open", path=path)
@@ -161,7 +161,7 @@ class PinnedFile:
         return self.tail[start - self.tail_start : end - self.tail_start]
 
     def held_ranges(self) -> list[Range]:
-        """What the runtime's blocks have of this version, in order: it needs no request while it is there."""
+        """The bytes of this version in the runtime's blocks, in order. They need no request while they are resident."""
         file = self._blocks()
         return [] if file is None else file.resident_ranges()
 

@@ -2,7 +2,7 @@
 
 A take submits thousands of small ranges at once. Ranges that ascend and lie within the gap of each other are queued as
 one **part**. A part is divided only where a request ends, or where a part of another submission begins inside it. It
-is a slice of its submission's lists: it is queued, taken and delivered in one step, whatever its number of ranges, and
+is a slice of its submission's lists: it is queued, taken and delivered in one step with any number of ranges, and
 the requests are the same as if each range were queued alone.
 """
 
@@ -35,7 +35,7 @@ _Entry = tuple[int, int, Key, "Part"]
 class QueuedFile:
     """A file of the queue: neighbours within it are merged over gaps of at most ``gap_bytes``.
 
-    If its requests were **planned** (disjoint ranges), ranges inside one request are merged whatever the gap between
+    If its requests were **planned** (disjoint ranges), ranges inside one request are merged over any gap between
     them, and nothing is merged across the end of a request. ``wanted`` holds the ranges that will be submitted
     (disjoint too): a request is complete when all wanted bytes inside it were submitted.
     """

@@ -1,8 +1,8 @@
 """The bytes that a scan may hold: a budget of its own, and its part in the one of the runtime.
 
-What is held is charged to the runtime's budget too, so that cached blocks make room for it. Where that budget is used
+Held memory is charged to the runtime's budget too, so that cached blocks make room for it. Where that budget is used
 up by others the scan queues for the head of its queue, behind earlier requests for memory, with a prefetch's place in
-line. What must exceed the budget is charged all the same.
+line. Memory that must exceed the budget is charged too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aioprefetch.runtime.budget import MemoryBudget, Ticket
 
 
 class ScanMemory:
-    """``limit_bytes`` of 0 is no limit. ``on_room`` is called when memory has come that was waited for."""
+    """``limit_bytes`` of 0 means no limit. ``on_room`` is called when awaited memory is available."""
 
     def __init__(self, budget: MemoryBudget, limit_bytes: int, on_room: Callable[[], None]) -> None:
         self.held_bytes = 0
@@ -25,13 +25,13 @@ class ScanMemory:
 
     @property
     def left_bytes(self) -> int:
-        """What the scan's own limit leaves; less than 0 where it is exceeded."""
+        """The rest of the scan's own limit; negative if it is exceeded."""
         return self.limit_bytes - self.held_bytes
 
     def free_bytes(self, need_bytes: int) -> int | None:
-        """What may be taken now, of which ``need_bytes`` are of use; ``None`` without a limit.
+        """The memory that may be taken now, of which ``need_bytes`` are useful; ``None`` without a limit.
 
-        Blocks are evicted for it. Nothing is free while others wait for memory, unless they came later.
+        Blocks are evicted for it. No memory is free while others wait for it, unless they asked later.
         """
         if not self.limit_bytes:
             return None
@@ -40,7 +40,7 @@ class ScanMemory:
             return left
         is_next = self._ticket is not None and self._ticket.granted
         if is_next:
-            self.leave_queue()  # And take what it had before anybody else is granted anything.
+            self.leave_queue()  # Take its memory before other requests are granted any.
         elif self._budget.waiting:
             return 0
         return max(0, min(left, self._budget.room(min(left, need_bytes), "prefetch")))

@@ -71,7 +71,7 @@ class ScheduledPages:
         resolve(self._filled)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more comes, because all was scheduled or because of an error. The first end counts."""
+        """End the channel, because all pages are scheduled or because of an error. Only the first call counts."""
         if not self._ended:
             self._ended, self._error = True, error
             resolve(self._filled)
@@ -107,7 +107,7 @@ def resolve(future: asyncio.Future[None] | None) -> None:
 async def schedule_parts(
     parts: Sequence[ScanPart] | AsyncIterator[ScanPart], pages: ScheduledPages, *, pages_per_turn: int = PAGES_PER_TURN
 ) -> None:
-    """Schedule part after part into ``pages``; an error ends the channel behind what was scheduled before.
+    """Schedule part after part into ``pages``; an error ends the channel after the pages scheduled before it.
 
     It waits for no read. It lets other tasks have their turn after ``pages_per_turn`` pages, and waits for room then.
     """
