@@ -1,7 +1,7 @@
-"""Services: accessors that do I/O. Each is a recipe that loads what it needs when it is first used.
+"""Services: accessors that do I/O. Each is a recipe that loads its dependencies at first use.
 
 Every service is a folder whose files have the same names: ``options`` (fields and checks, below everything),
-``errors`` and ``responses`` where the store has any, ``accessor`` (the live service) and ``recipe`` (schemes,
+``errors`` and ``responses`` if the store has any, ``accessor`` (the live service) and ``recipe`` (schemes,
 ``from_uri``, ``build``).
 """
 

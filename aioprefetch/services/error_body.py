@@ -9,7 +9,7 @@ ERROR_BODY_BYTES_MAX = 64 << 10
 
 
 class ErrorBody:
-    """The destination of a body that explains an error. A body that is too long is broken off."""
+    """The destination of a body that explains an error. A body that is too long is cancelled."""
 
     __slots__ = ("_connection", "_room", "body")
 

@@ -11,7 +11,7 @@ PAGE_ENTRIES = 1000
 
 
 def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str], Entry]) -> ListPage:
-    """One page of the keys that begin with ``request.path``, in order, what lies deeper folded into directories.
+    """One page of the keys that begin with ``request.path``, in order, with deeper keys folded into directories.
 
     A key that ends with ``/`` is a directory made by hand; the directory that is listed does not list itself. The
     page token is the last path of the page.

@@ -11,7 +11,7 @@ def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX) ->
     """``path`` itself, kept as it is: spaces, ``//``, a leading slash and unicode all count.
 
     Raises ``InvalidPath`` for a key that some client or server on the way would change or cut: segments ``.`` and
-    ``..``, a NUL character, text that is no UTF-8 (a lone surrogate), and more than ``bytes_max`` bytes of UTF-8.
+    ``..``, a NUL character, text that is not UTF-8 (a lone surrogate), and more than ``bytes_max`` bytes of UTF-8.
     """
     try:
         size = len(path.encode())

@@ -140,7 +140,7 @@ class FsAccessor(ServiceAccessor):
     def _scan(
         self, scan: Iterator[Entry] | None, prefix: str, recursive: bool, after: str, limit: int
     ) -> tuple[list[Entry], Iterator[Entry] | None]:
-        """Some entries, and the rest of the scan, if there is any."""
+        """Some entries, and the rest of the scan or ``None``."""
         if scan is None:
             scan = Scan(self._root, prefix, recursive=recursive, after=after)
         entries = list(islice(scan, limit))

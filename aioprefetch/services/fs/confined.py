@@ -44,7 +44,7 @@ class ConfinedRoot:
         self.follow_symlinks = follow_symlinks
 
     def resolved(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """``names`` with links replaced by what they lead to, when links are followed. ``InvalidPath`` if outside."""
+        """``names`` with links replaced by their targets, if links are followed. ``InvalidPath`` if outside."""
         if not self.follow_symlinks:
             return names
         base = os.path.realpath(self.root)

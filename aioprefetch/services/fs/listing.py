@@ -38,7 +38,7 @@ _GONE = (FileNotFoundError, NotADirectoryError)
 
 
 class Scan:
-    """An iterator over the entries whose key begins with ``prefix`` and comes after ``after``. It blocks.
+    """An iterator over the entries whose key begins with ``prefix`` and is above ``after``. It blocks.
 
     ``prefix`` has its slashes collapsed already. Between two entries it holds no descriptor, so it may be left
     anywhere. Raises ``OSError`` or ``InvalidPath``.
@@ -118,7 +118,7 @@ class Scan:
         return sorted(child for child in children if child.startswith(beginning))
 
     def _statuses(self, names: Names, batch: list[str]) -> list[os.stat_result | None]:
-        """The status of each file of a batch, ``None`` for directories and for what is gone by now."""
+        """The status of each file of a batch, ``None`` for directories and for files that were deleted."""
         if all(child.endswith("/") for child in batch):
             return [None] * len(batch)
         with contextlib.suppress(InvalidPath, *_GONE), self._root.directory(self._resolved(names)) as directory:
@@ -132,7 +132,7 @@ class Scan:
 
 
 def make_directories(root: ConfinedRoot, names: Names) -> None:
-    """Make a directory and its parents. A directory that exists is no error, a file in the way is."""
+    """Make a directory and its parents. An existing directory is kept; an existing file is an error."""
     names = root.resolved(names)
     with root.directory(names[:-1], create=True) as directory:
         if not names:
@@ -149,7 +149,7 @@ def make_directories(root: ConfinedRoot, names: Names) -> None:
 
 
 def remove(root: ConfinedRoot, names: Names, *, directory: bool) -> None:
-    """Remove a file, or a directory below which no file is; a missing one is no error.
+    """Remove a file, or a directory without files. A missing one is ignored.
 
     A link is refused, or with ``follow_symlinks`` removed itself.
     """

@@ -36,7 +36,7 @@ def metadata_of(path: str, status: os.stat_result) -> Metadata:
 
 
 class OpenedFile:
-    """An open file. Its reads block and belong in threads; ``close`` may come at any time, from any thread."""
+    """An open file. Its reads block and belong in threads; ``close`` may be called at any time, from any thread."""
 
     __slots__ = ("_closing", "_descriptor", "_lock", "_reads", "etag", "status")
 
@@ -49,7 +49,7 @@ class OpenedFile:
         self.etag = etag_of(status)
 
     def read_into(self, buffer: memoryview, position: int) -> None:
-        """Fill ``buffer`` with the bytes from ``position`` on. ``ObjectChanged`` unless the file is what it was.
+        """Fill ``buffer`` with the bytes from ``position`` on. ``ObjectChanged`` if the file was replaced or changed.
 
         A file that was truncated, grown, modified or replaced counts as changed. One limit: a modification in place
         within one tick of the file system's clock that keeps the size is not seen.

@@ -59,7 +59,7 @@ async def translated(
     *,
     give_up: Callable[[], object] | None = None,
 ) -> T:
-    """Await a thread's job to its end (see ``settled``) and raise what goes wrong as an error of ours."""
+    """Await a thread's job to its end (see ``settled``), and raise its failure as an error of ours."""
     try:
         return await settled(job, dispose, give_up=give_up)
     except Error as error:

@@ -57,7 +57,7 @@ class PartialFile:
 
     def create(self) -> None:
         """Make the empty file."""
-        # The kernel applies umask and default ACL: that mode is noted, and given back at the end.
+        # The kernel applies umask and default ACL: that mode is noted, and restored at the end.
         self.descriptor = os.open(self._name, _CREATE, 0o666, dir_fd=self._directory)
         self._made = True
         with contextlib.suppress(OSError):  # Not every file system has locks.
@@ -214,7 +214,7 @@ class FileWriteBody:
 class _PartialFileMaker:
     """Makes a temporary file in a thread, and keeps it for the case that the result reaches no caller.
 
-    A loop that ends cancels whatever waits for the thread, while the thread goes on.
+    At its end a loop cancels the waiters for the thread, while the thread continues.
     """
 
     def __init__(self, open_partial: Callable[[], PartialFile]) -> None:
@@ -269,7 +269,7 @@ async def open_write_body(
 
 @lru_cache(maxsize=1)
 def machine_token() -> str:
-    """Eight hexadecimal digits that tell this machine since its start from others."""
+    """Eight hexadecimal digits that identify this machine since its start."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             identity = file.read()
@@ -302,6 +302,6 @@ def _is_abandoned(descriptor: int, name: str) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # No locks here: only age tells.
+    except OSError:  # Without locks only the age decides.
         return age >= ABANDONED_SECONDS_ELSEWHERE
     return True

@@ -66,7 +66,7 @@ class HttpAccessor(ServiceAccessor):
             read.close()
 
     async def _read_elsewhere(self, request: ReadRequest, sink: Sink, start: int, end: int) -> ReadReply:
-        """The whole object came instead of a range that begins beyond ``skip_bytes_max``, and was broken off."""
+        """Read otherwise: the whole object was sent instead of a range beyond ``skip_bytes_max``, and was cancelled."""
         if request.suffix is not None:
             # Many servers that support ranges do not support ranges from the end.
             return await self.read(replace(request, offset=start, size=end - start, suffix=None), sink)
@@ -120,9 +120,9 @@ class HttpAccessor(ServiceAccessor):
 
 
 class _SinkRead:
-    """One read: where the body of its response goes.
+    """The destination of the body of one read.
 
-    The range that was asked for goes into the sink in place. A wanted part of a whole object is received behind a
+    The requested range goes into the sink in place. A wanted part of a whole object is received behind a
     prefix that is dropped; a body without a length is collected, and copied at its end. ``head`` is set once the sink
     has begun. ``too_far`` are the bounds of a part that was not received because its prefix is too long.
     """
@@ -158,7 +158,7 @@ class _SinkRead:
         return self._receive_part(response, response.length, connection)
 
     def _receive_part(self, response: ResponseHead, total: int, connection: Connection) -> Destination | None:
-        """The whole object came although a range was asked for: take the wanted part, if that is near."""
+        """Take the wanted part of a whole object that was sent instead of a range, if the part is near."""
         bounds = start, end = _bounds(self._request, total)
         head = _checked_part(self._request, unchecked_head(response), bounds, total)
         if start > self._options.skip_bytes_max:
@@ -189,7 +189,7 @@ class _SinkRead:
         return ReadReply(head=self.head, received=self.head.size)
 
     def close(self) -> None:
-        """Give back the memory of a body without a length."""
+        """Release the memory of a body without a length."""
         if self._unsized is not None:
             self._unsized.release()
 
@@ -199,7 +199,7 @@ def _receive_nothing(response: ResponseHead, connection: Connection) -> None:
 
 
 def _receive_one_byte(response: ResponseHead, connection: Connection) -> Destination | None:
-    """Receive a body that is short, so that its connection serves others; break off a whole object."""
+    """Receive a body that is short, so that its connection serves others; cancel a whole object."""
     return ErrorBody(connection) if response.length is not None and response.length <= 1 else None
 
 

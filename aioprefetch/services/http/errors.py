@@ -44,7 +44,7 @@ _TAG = re.compile(r"<[^<>]*>")
 
 def has_text(head: ResponseHead) -> bool:
     """Whether the body of an error response is text for people, and may be shown."""
-    # A proxy may repeat what it was sent, and with it the password in its URL.
+    # A proxy may repeat the request, and with it the password in its URL.
     return head.status != 407 and _TEXT.fullmatch(field_of(head, b"content-type") or "") is not None
 
 

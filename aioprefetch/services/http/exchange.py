@@ -19,7 +19,7 @@ from aioprefetch.transport import Connection, Destination, HttpClient, Origin, R
 from aioprefetch.values import Request
 
 Method = Literal["GET", "HEAD"]
-# Called with the head of a success, or of any response to a HEAD. Returns where its body goes; ``None`` breaks it off.
+# Called with the head of a success, or of any response to a HEAD. Returns where its body goes; ``None`` cancels it.
 Receive = Callable[[ResponseHead, Connection], Destination | None]
 
 # The headers and the query that identify the caller.
@@ -79,7 +79,7 @@ class Exchange:
         self.traits = runtime.shared(("http traits", options.origin), ServerTraits)
 
     async def send(self, request: Request, method: Method, fields: bytes, receive: Receive) -> Response:
-        """The response at the end of the redirects, whatever its status, once its body has been received.
+        """The response at the end of the redirects, with any status, once its body has been received.
 
         ``fields`` are the headers of this request alone, encoded. An error of ``receive`` refuses the response.
         ``receive`` is called for neither redirects nor errors.
@@ -174,7 +174,7 @@ class _CountingReceiver:
 
     @property
     def error_text(self) -> bytes:
-        """The text of an error response, nothing where it took too long."""
+        """The text of an error response, empty if it took too long."""
         return b"" if self.error_body is None or self.is_cut else bytes(self.error_body.body)
 
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:

@@ -42,7 +42,7 @@ class Identity:
         return "none" if self.secret is None else "bearer" if self.user is None else "basic"
 
     def principal_at(self, origin: str) -> str:
-        """A digest that tells identities at an origin apart and reveals none; ``anonymous`` for none at all.
+        """A digest that distinguishes identities at an origin without revealing them; ``anonymous`` without one.
 
         It is the same in every process. Caches keep it where others may read it, so secrets are in it by their slow
         fingerprints.
@@ -56,7 +56,7 @@ class Identity:
         return digest(origin, *parts) if any(parts) else "anonymous"
 
     def request_headers(self) -> dict[str, str]:
-        """The headers for the base's own origin. ``ConfigInvalid`` where a secret is not known in this process."""
+        """The headers for the base's own origin. ``ConfigInvalid`` if a secret is not known in this process."""
         headers = {name: _reveal(value, f"the header {name}") for name, value in self.headers}
         if self.secret is not None:
             secret = _reveal(self.secret, "the password" if self.user is not None else "the token")

@@ -113,8 +113,8 @@ class HttpOptions:
 
     def client_options(self, concurrency: int) -> ClientOptions:
         """The options of the client. Recipes with equal client options share their connections."""
-        # How many requests run at once is for ConcurrentLimit to say: a second queue here would come in its way. Twice
-        # as many, because a redirect leads to a second connection.
+        # ConcurrentLimit decides on the number of concurrent requests: a second queue here would interfere with it.
+        # Twice as many, because a redirect leads to a second connection.
         connections = max(CONNECTIONS_MIN, 2 * concurrency)
         return ClientOptions(
             connect_timeout_seconds=self.connect_timeout_seconds,

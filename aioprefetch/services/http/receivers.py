@@ -45,7 +45,7 @@ class SkippingReceiver:
         self._stop_if_complete()
 
     def feed(self, chunk: memoryview) -> int:
-        """Drop or copy a chunk; what comes after the wanted part is dropped too."""
+        """Drop or copy a chunk. Bytes after the wanted part are dropped too."""
         skipped = min(self._skip_bytes, len(chunk))
         self._skip_bytes -= skipped
         self._counters["stream_read_total_bytes"] += skipped
@@ -62,7 +62,7 @@ class SkippingReceiver:
 class UnsizedReceiver:
     """Collects the wanted bytes of a body without a length, in memory that the budget counts.
 
-    ``release`` gives the memory back; it may be called twice. Only one body at a time may exceed the budget: if
+    ``release`` returns the memory; it may be called twice. Only one body at a time may exceed the budget: if
     several did, none would find the memory to end. The others pause their connections until it is their turn, and are
     ``BudgetExhausted`` after ``budget_wait_seconds``.
     """
@@ -97,7 +97,7 @@ class UnsizedReceiver:
         """
         count = len(chunk)
         if not self.is_complete:
-            return count  # The rest of what came with the last wanted byte.
+            return count  # The rest of the chunk with the last wanted byte.
         self.received += count
         self._runtime.counters["stream_read_total_bytes"] += count
         if self.received > UNSIZED_BYTES_MAX:
@@ -134,7 +134,7 @@ class UnsizedReceiver:
         return memoryview(self._data)[start - self._start : end - self._start] if start < end else memoryview(b"")
 
     def release(self) -> None:
-        """Give the memory and the turn back."""
+        """Release the memory and the turn."""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

@@ -43,7 +43,7 @@ class Http(HttpOptions):
         ``head``, ``get`` (a GET of one byte), or ``auto``: HEAD unless the server refuses it.
 
     Raises ``ConfigInvalid`` for an option that cannot work; no message shows a secret. Pickles carry secrets by
-    reference: give ``env:NAME`` for those that another process must know.
+    reference: pass ``env:NAME`` for those that another process needs.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")

@@ -16,7 +16,7 @@ _SYNTHETIC = "W/modified-"
 
 
 def field_of(head: ResponseHead, name: bytes) -> str | None:
-    """A field as it came, each byte a character: ETags must go back to the byte. ``name`` in lower case."""
+    """A field as received, each byte a character: ETags must be sent back unchanged. ``name`` in lower case."""
     value = head.fields.get(name)
     return None if value is None else value.decode("latin-1")
 
@@ -33,12 +33,12 @@ def text_of(head: ResponseHead, name: bytes) -> str | None:
 
 
 def location_of(head: ResponseHead) -> str | None:
-    """Where a redirect leads, as the server wrote it."""
+    """The target of a redirect, as sent by the server."""
     return text_of(head, b"location")
 
 
 def content_length(head: ResponseHead) -> int | None:
-    """``Content-Length``, that of a HEAD too; ``None`` if there is none. ``ProtocolError`` for what is no length."""
+    """``Content-Length``, of a HEAD too; ``None`` without the header. ``ProtocolError`` for an invalid length."""
     text = field_of(head, b"content-length")
     if text is None:
         return None
@@ -57,7 +57,7 @@ def etag_of(head: ResponseHead, total: int | None) -> str | None:
 
 
 def is_synthetic(etag: str) -> bool:
-    """Whether the server knows nothing of this ETag."""
+    """Whether an ETag was made here, so that the server does not know it."""
     return etag.startswith(_SYNTHETIC)
 
 

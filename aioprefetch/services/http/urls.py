@@ -59,7 +59,10 @@ def encoded_key(key: str) -> str:
 
 
 def redirect_target(current: str, location: str | None, base: Origin) -> tuple[Origin, str]:
-    """Where a redirect leads: origin and URL. Raises ``RedirectRefused`` for a redirect that must not be followed."""
+    """The origin and the URL of a redirect's target.
+
+    Raises ``RedirectRefused`` for a redirect that must not be followed.
+    """
     if not location:
         raise RedirectRefused("the server redirects without saying where (no Location)")
     try:

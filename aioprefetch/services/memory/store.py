@@ -29,7 +29,7 @@ class Store:
     _sorted: list[str] | None = None
 
     def put(self, request: WriteRequest, data: bytes) -> Metadata:
-        """Store an object under its key in place of what was there."""
+        """Store an object under its key, in place of an existing one."""
         metadata = Metadata(
             path=request.path,
             size=len(data),
@@ -47,7 +47,7 @@ class Store:
         return metadata
 
     def remove(self, key: str) -> None:
-        """Remove a key; one that is missing is no error."""
+        """Remove a key. A missing key is ignored."""
         if self.objects.pop(key, None) is not None:
             self._sorted = None
 

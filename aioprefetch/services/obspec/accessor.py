@@ -83,7 +83,7 @@ class ObspecAccessor(ServiceAccessor):
         self._closer_registered = False
         self._explainer = Explainer(lambda: known_secrets(store))
         self._listings = Listings(store, self._root, self._called)
-        # obstore gives ETags in quotes and wants them so; for other stores the first response decides.
+        # obstore returns and expects ETags in quotes; for other stores the first response decides.
         self._etags_quoted: bool | None = True if self._kind else None
 
     def _key(self, path: str, request: Request) -> str:
@@ -101,7 +101,7 @@ class ObspecAccessor(ServiceAccessor):
         return key
 
     def _method(self, request: Request, name: str) -> Callable[..., Awaitable[Any]]:
-        """A method of the store; ``Unsupported`` where it has none of that name."""
+        """A method of the store; ``Unsupported`` if it has none of that name."""
         if not has(self._store, name):
             self._unsupported(request)
         method: Callable[..., Awaitable[Any]] = getattr(self._store, name)
@@ -384,7 +384,7 @@ class _Body:
         return following
 
     async def aclose(self) -> None:
-        """Let go of the stream. An async generator may fail or hang at its end, which is no matter of the read."""
+        """Close the stream. An async generator may fail or hang at its end, which does not concern the read."""
         stream, self._stream = self._stream, None
         closing = getattr(stream, "aclose", None)
         if closing is not None:
@@ -393,7 +393,7 @@ class _Body:
 
 
 class _OnePiece:
-    """The stream of a body that is short enough to come at once, which takes obstore less."""
+    """The stream of a body that is short enough to be read at once, which costs obstore less."""
 
     def __init__(self, result: Any) -> None:
         self._result = result

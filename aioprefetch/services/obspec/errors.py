@@ -66,7 +66,7 @@ BY_CODE: Mapping[str, type[Error]] = {
     "OperationTimedOut": errors.TimedOut,
     "InternalError": errors.Unavailable,
 }
-# The failure of a request without a response, or of a body that broke off.
+# The failure of a request without a response, or of an incomplete body.
 BY_FAILURE: Mapping[str, type[Error]] = {
     "Timeout": errors.TimedOut,
     "Connect": errors.Unavailable,
@@ -106,13 +106,13 @@ _DEBUG = "\n\nDebug source:"
 
 
 class Explainer:
-    """Makes our errors for one store. ``secrets`` gives the texts that no message may hold."""
+    """Makes our errors for one store. ``secrets`` returns the texts that no message may hold."""
 
     def __init__(self, secrets: Callable[[], Iterable[str]]) -> None:
         self._secrets = secrets
 
     def explain(self, error: BaseException, request: Request) -> Error:
-        """The error for what the store raised during ``request``; its cause is chained unless it holds a secret."""
+        """The error for an exception of the store during ``request``. The cause is chained unless it holds a secret."""
         if isinstance(error, Error):
             return error.add_context(operation=request.operation, path=request.path)
         text = str(error)
@@ -149,7 +149,7 @@ def _kind_of(error: BaseException, text: str, request: Request) -> type[Error]:
     for cls in type(error).__mro__:
         if cls.__name__ in BY_CLASS:
             kind = BY_CLASS[cls.__name__]
-            # A key in a listing is no argument of the caller.
+            # A key in a listing is not an argument of the caller.
             unnameable = kind is errors.InvalidPath and isinstance(request, ListRequest)
             return errors.Unsupported if unnameable else kind
     if isinstance(error, ValueError) and "parse path" in summary:
@@ -173,7 +173,7 @@ def _system_kind(number: int, request: Request) -> type[Error]:
 
 
 def _condition(kind: type[Error], request: Request, facts: dict[str, Any], said: str) -> Error | None:
-    """The error for a condition of the request, ``None`` where the failure is about something else."""
+    """The error for a condition of the request, ``None`` if the failure is about something else."""
     writing = request if isinstance(request, WriteRequest) else None
     if writing is not None and writing.if_match is not None and kind is errors.NotFound:
         return errors.ConditionNotMatch(f"there is no object with the ETag {writing.if_match!r}", **facts)

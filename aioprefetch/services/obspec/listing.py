@@ -35,7 +35,7 @@ class Listing(Protocol):
 
     @property
     def in_order(self) -> bool:
-        """Whether all entries so far came in the order of keys."""
+        """Whether all entries so far were in the order of keys."""
         ...
 
     async def page(self, request: ListRequest, limit: int) -> ListPage:
@@ -98,7 +98,7 @@ class Listings:
         return await self._drained(request)
 
     async def _level(self, request: ListRequest) -> Listing:
-        """One directory: obspec gives it at once."""
+        """A listing of one directory, which obspec returns at once."""
         parent = _parent_of(request.path)
         level = await self._guard(request, lambda: self._store.list_with_delimiter_async(parent))
         if not isinstance(level, Mapping):
@@ -145,7 +145,7 @@ class HeldListing:
 
 
 class StreamedListing:
-    """A recursive listing as it comes, of which a chunk at a time is held."""
+    """A recursive listing in the order of the store, held chunk by chunk."""
 
     def __init__(
         self, stream: AsyncIterator[Sequence[Any]], request: ListRequest, guard: Guard[Any], order: Order
@@ -197,15 +197,15 @@ async def _chunk(stream: AsyncIterator[Sequence[Any]]) -> Sequence[Any] | None:
 
 
 def _parent_of(prefix: str) -> str | None:
-    """The directory that holds what begins with ``prefix``: obspec's prefixes are whole segments."""
+    """The directory of the keys that begin with ``prefix``: obspec's prefixes are whole segments."""
     return prefix.rpartition("/")[0] or None
 
 
 def _offset_of(request: ListRequest) -> str | None:
-    """A text behind which the listing may begin; ``None`` where there is none that every store understands."""
+    """A text behind which the listing may begin; ``None`` if there is none that every store understands."""
     after = max(request.start_after or "", request.page_token or "")
     if not after.startswith(request.path):
-        after = request.path[:-1]  # Keys with this prefix come behind the prefix without its last character.
+        after = request.path[:-1]  # Keys with this prefix sort after the prefix without its last character.
     if not after.isprintable() or "//" in after or after.startswith("/"):
         return None
     return after.rstrip("/") or None

@@ -23,7 +23,7 @@ class ObspecOptions:
     principal: str
     part_bytes: int
     _capability: Capability | None = field(repr=False)
-    # Stands for what is not known of the store; a copy in another process has the same.
+    # Identifies a store without a known identity. A copy in another process has the same value.
     _random: str = field(repr=False)
     _made: list[tuple[int, Any]] = field(repr=False)
 
@@ -61,7 +61,7 @@ class ObspecOptions:
         return not _is_store(self.store)
 
     def _any_store(self) -> Any:
-        """A store to be asked what it is: the given one, or one made in this process."""
+        """The store to inspect: the given one, or one made in this process."""
         if not self.is_factory:
             return self.store
         if not self._made or self._made[0][0] != fork_generation():
@@ -69,7 +69,7 @@ class ObspecOptions:
         return self._made[0][1]
 
     def make(self) -> Any:
-        """A store made by the factory. Raises ``ConfigInvalid`` where that fails."""
+        """A store made by the factory. Raises ``ConfigInvalid`` if that fails."""
         try:
             store = self.store()
         except Exception as error:

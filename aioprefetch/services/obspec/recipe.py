@@ -18,9 +18,9 @@ from aioprefetch.values import Capability
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class ObspecStore(ObspecOptions):
-    """A store with obspec's async methods, obstore's for one, or what lies under a prefix of it.
+    """A store with obspec's async methods, such as one of obstore, or a prefix of it.
 
-    Raises ``ConfigInvalid`` for what is no such store. Does no I/O.
+    Raises ``ConfigInvalid`` for any other object. Does no I/O.
 
     Parameters
     ----------
@@ -30,15 +30,16 @@ class ObspecStore(ObspecOptions):
         name, and called once for each event loop of each process. A store that it makes is closed with the operator
         if it has a method ``aclose``.
     name
-        What the store is called in messages and, with ``principal``, in the keys of caches. Default: the bucket,
-        container or address of obstore's stores; something random for others, so that nothing is shared by mistake.
+        The name of the store in messages and, with ``principal``, in the keys of caches. Default: the bucket, container
+        or address of obstore's stores; something random for others, so that nothing is shared by mistake.
     prefix
         The root: every path is ``prefix/path``. Slashes at its ends do not matter.
     principal
-        Who reads: two that may not see each other's bytes need two. Default: a digest of the configuration of
-        obstore's stores, keys included; something random where a store, or its provider of credentials, does not tell.
+        The identity of the reader: readers that may not share bytes need different ones. Default: a digest of the
+        configuration of obstore's stores, keys included; something random if a store, or its provider of credentials,
+        does not identify it.
     capability
-        What the store can do, where its methods promise too much or too little.
+        The capability of the store, if its methods suggest too much or too little.
     part_bytes
         The size of the parts of a streaming write; up to six are held in memory.
     """
@@ -90,7 +91,10 @@ def _restored(
 
 
 def _check_importable(factory: Any) -> None:
-    """A function is pickled by its name, which holds no secret; what has none, or holds arguments, may hold some."""
+    """A function is pickled by its name, which holds no secret.
+
+    An object without a name, or with arguments, may hold one.
+    """
     importable: Any = sys.modules.get(getattr(factory, "__module__", None) or "")
     for part in (getattr(factory, "__qualname__", None) or "<none>").split("."):
         importable = getattr(importable, part, None)

@@ -44,7 +44,7 @@ def read_options(request: ReadRequest) -> dict[str, Any]:
 
 
 def sent_etag(etag: str, *, quoted: bool) -> str:
-    """An ETag in the form in which the store itself gives it."""
+    """An ETag in the form in which the store itself writes it."""
     return quote_etag(etag) if quoted else etag
 
 
@@ -113,7 +113,7 @@ def entry_of(meta: Any, request: Request) -> Entry:
 
 
 def write_attributes(request: WriteRequest, capability: Capability) -> dict[str, str]:
-    """What describes a new object, as obspec names it, as far as the store keeps it."""
+    """The attributes of a new object, under obspec's names, as far as the store keeps them."""
     if not capability.write_content_type:
         return {}
     attributes = {
@@ -148,7 +148,7 @@ def written(request: WriteRequest, result: Any, size: int | None) -> Metadata:
 
 
 def raw_etag(meta: Any) -> str | None:
-    """The ETag as the store writes it, ``None`` where it gives none or a weak one."""
+    """The ETag as the store writes it, ``None`` if it gives none or a weak one."""
     etag = meta.get("e_tag") if isinstance(meta, Mapping) else None
     return etag if isinstance(etag, str) and etag and not is_weak(etag) else None
 
@@ -164,7 +164,7 @@ def _etag_of(meta: Mapping[str, Any], size: int) -> str | None:
     etag = unquote_etag(meta.get("e_tag"))
     if etag is not None:
         return etag
-    # Two versions must be distinguished all the same. A weak ETag is compared and never sent.
+    # Two versions must be distinguished anyway. A weak ETag is compared and never sent.
     when = _time_of(meta)
     return None if when is None else f"W/{int(when.timestamp() * 1_000_000):x}-{size:x}"
 

@@ -1,4 +1,4 @@
-"""What a store can do, which store it is and who reads, found from its methods and configuration. Pure, no I/O.
+"""The capability, the identity and the principal of a store, found from its methods and configuration. Pure.
 
 obspec's protocols are structural: a store implements ``GetAsync`` by having ``get_async``. They do not tell which
 options of a method a store obeys; where that matters obstore's own stores are known by name, of others it is assumed
@@ -20,9 +20,9 @@ from aioprefetch.values import Capability
 OBSTORE_KINDS = ("S3Store", "AzureStore", "GCSStore", "HTTPStore", "LocalStore", "MemoryStore")
 _SIGNING = ("S3Store", "AzureStore", "GCSStore")
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer|sas", re.IGNORECASE)
-# obstore takes what is not configured from the variables of these names.
+# obstore takes missing settings from the variables of these names.
 _VARIABLES = {"S3Store": "AWS_", "AzureStore": "AZURE_", "GCSStore": "GOOGLE_"}
-# A shorter text may stand in a message by chance, and is no secret worth the name.
+# A shorter text may occur in a message by chance, and is not treated as a secret.
 _SECRET_LENGTH_MIN = 4
 
 # ``keys``: that of keys, for sure. ``unknown``: perhaps, and pages may be taken from it as it comes.
@@ -43,13 +43,13 @@ def kind_of(store: Any) -> str:
 
 
 def config_of(store: Any) -> dict[str, Any]:
-    """The configuration that an obstore store tells, its secrets among it; empty for any other."""
+    """The reported configuration of an obstore store, including its secrets; empty for any other store."""
     config = getattr(store, "config", None) if kind_of(store) else None
     return dict(config) if isinstance(config, dict) else {}
 
 
 def order_of(store: Any) -> Order:
-    """In which order a long listing comes."""
+    """The order of a long listing."""
     kind = kind_of(store)
     if kind == "AzureStore":  # With a hierarchical namespace the order is that of directories.
         return "unknown"
@@ -58,7 +58,7 @@ def order_of(store: Any) -> Order:
 
 
 def capability_of(store: Any) -> Capability:
-    """What the service over this store can do."""
+    """The capability of the service over this store."""
     kind = kind_of(store)
     reads, writes = has(store, "get_async"), has(store, "put_async")
     lists_deep = has(store, "list_async")
@@ -68,7 +68,7 @@ def capability_of(store: Any) -> Capability:
         read_suffix=reads and kind != "AzureStore",
         read_if_match=reads,
         read_if_none_match=reads,
-        # Stores without versions ignore the option and send what is newest.
+        # Stores without versions ignore the option and send the newest object.
         read_version=reads and kind in _SIGNING,
         stat=reads or has(store, "head_async"),
         list=lists_deep or has(store, "list_with_delimiter_async"),
@@ -94,7 +94,7 @@ def _can_sign(config: dict[str, Any]) -> bool:
 
 
 def place_of(store: Any) -> tuple[str, str, str]:
-    """Name, endpoint and region of an obstore store; three empty texts where the store tells nothing."""
+    """Name, endpoint and region of an obstore store; three empty texts if the store reports nothing."""
     kind, config = kind_of(store), config_of(store)
     prefix = str(getattr(store, "prefix", None) or "")
     if kind == "LocalStore":
@@ -110,10 +110,10 @@ def place_of(store: Any) -> tuple[str, str, str]:
 
 
 def principal_of(store: Any) -> str | None:
-    """A digest of all that a store was configured with; ``None`` where that does not tell who it is.
+    """A digest of the configuration of a store; ``None`` if that does not identify the principal.
 
-    The configuration of obstore's stores holds their keys, so that two tenants of one bucket have two digests. What
-    they took from the environment they do not tell, so the variables that they look at are part of it.
+    The configuration of obstore's stores holds their keys, so that two tenants of one bucket have two digests. The
+    stores do not report settings from the environment, so the variables that they read are part of it.
     """
     if kind_of(store) in ("", "MemoryStore") or getattr(store, "credential_provider", None) is not None:
         return None
@@ -121,12 +121,12 @@ def principal_of(store: Any) -> str | None:
     parts += [f"{name}: {value!r}" for name, value in sorted(_headers_of(store).items())]
     parts += [f"{name}={value}" for name, value in sorted(_variables_of(store).items())]
     parts.append(str(getattr(store, "url", "")))
-    # Stored with what is cached, and there are secrets among the parts: a digest that is slow to guess by.
+    # It is stored with cached objects, and made from secrets too, so the digest is slow to guess by.
     return Secret(repr(parts)).fingerprint()
 
 
 def known_secrets(store: Any) -> Iterator[str]:
-    """The values that no message may hold, as far as the store tells its configuration; the longest first."""
+    """The values that no message may hold, as far as the store reports its configuration; the longest first."""
     yield from sorted(set(_secret_values(store)), key=len, reverse=True)
 
 

@@ -47,7 +47,7 @@ class Parts:
         return part
 
     async def put(self, part: bytes) -> None:
-        """Hand over a part; returns at once where the upload has ended."""
+        """Hand over a part; returns at once if the upload has ended."""
         while self._part is not None and not self._abandoned:
             await self._wait()
         self._part = part
@@ -77,7 +77,7 @@ class ObspecWriteBody:
 
     An object of at most one part, and every object with a condition, is a single put at ``close``: obspec has no
     condition on uploads in parts, so such an object is held in memory. After a failed or cancelled call ``abort`` ends
-    the upload; what the store keeps of it then is the store's affair.
+    the upload; the store may keep its parts then.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ObspecWriteBody:
         self._ended = False
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes; sends what is full. If cancelled, call ``abort``."""
+        """Take the next bytes, and send full parts. If cancelled, call ``abort``."""
         self._check_open()
         data = memoryview(chunk).cast("B")
         while len(data):
@@ -158,7 +158,7 @@ class ObspecWriteBody:
         self._over.set()
 
     def _result(self) -> Metadata:
-        """What the upload came to; raises its error."""
+        """The result of the upload. Raises its error."""
         if self._error is not None:
             raise self._error
         if self._written is None:

@@ -69,7 +69,7 @@ class S3Accessor(ServiceAccessor):
         return metadata_of(response, request)
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
-        # The read over the transport is handed out itself, so that this call is no step on its way.
+        # The coroutine of the transport's read is returned itself, which saves a step.
         reads = self.reads
         if request.suffix is None and reads.presigned_enabled:
             return reads.read_presigned(request, sink, range_header(request))

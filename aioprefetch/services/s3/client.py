@@ -43,7 +43,7 @@ _ENCRYPTED = {
 }
 
 
-# New credentials are asked for once a minute at most: they cost a client, and a store may be wrong.
+# New credentials are requested once a minute at most: they cost a client, and a store may be wrong.
 RENEW_SECONDS_MIN = 60.0
 
 
@@ -126,7 +126,7 @@ class S3Client:
         raise explained from explained.__cause__
 
     async def presigned_url(self, request: Request, method: str, **parameters: Any) -> str:
-        """A URL for what ``method`` does."""
+        """A URL for a call of ``method``."""
         expires_seconds = parameters.pop("ExpiresIn")
         live = await self._connected_for(request)
         live.users += 1
@@ -191,7 +191,7 @@ class S3Client:
         """The store calls the credentials of that generation expired: ask the provider chain again.
 
         Keys given as literals cannot be asked for again, and no provider is asked twice within ``RENEW_SECONDS_MIN``.
-        Where the chain still gives the same ones the client stays. Calls on their way end with the old client. Where
+        Where the chain still gives the same ones the client stays. Calls in flight end with the old client. Where
         it names another principal by now, the next call fails: see ``_check_principal``.
         """
         live, now = self._live, self.runtime.now()

@@ -108,7 +108,7 @@ class ClientMaker:
             )
 
     async def make(self) -> LiveClient | None:
-        """A new client; ``None`` where the credentials are those of the previous one."""
+        """A new client; ``None`` if the credentials are those of the previous one."""
         identity = await self._identity()
         if self._previous is not None and identity == self._previous.identity:
             return None

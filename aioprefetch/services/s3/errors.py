@@ -180,7 +180,7 @@ BY_CLASS: Mapping[str, Row] = {
     "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
     "TimeoutError": Row(errors.TimedOut, "no response in time"),
     "OSError": Row(errors.Unavailable, "the connection failed ({reason})"),
-    # What botocore raises when a header is not of the type that it should be.
+    # The exceptions of botocore for a header of the wrong type.
     "ValueError": Row(errors.ProtocolError, "the response cannot be understood ({reason})"),
 }
 
@@ -237,7 +237,7 @@ class ErrorResponse:
 
     @property
     def region(self) -> str | None:
-        """The bucket's region, where the response names it."""
+        """The bucket's region, if the response names it."""
         region = self.headers.get("x-amz-bucket-region") or self.fields.get("Region")
         return region if isinstance(region, str) and re.fullmatch(r"[\w-]{1,63}", region) else None
 
@@ -273,7 +273,7 @@ class Explainer:
         self.credentials: Any = None
 
     def explain(self, error: Exception, request: Request) -> Error:
-        """The error for what botocore or aiohttp raised during ``request``.
+        """The error for an exception of botocore or aiohttp during ``request``.
 
         Its cause is their message, and not their exception, which holds the request.
         """
@@ -318,7 +318,7 @@ class Explainer:
         row = _row_of_class(error, inner)
         if row is None:
             return errors.Unexpected(f"{type(error).__name__}: {self.scrub(str(error))}", **facts)
-        # The classes of libraries say what failed; one of Python's own does not say what is missing.
+        # The names of library classes describe the failure; those of Python do not name the missing part.
         reason = reason_of(inner) if type(inner).__module__ == "builtins" else type(inner).__name__
         if reason == "ClientConnectorDNSError":
             facts["context"] = {"reason": "dns"}
@@ -382,7 +382,7 @@ def _forms(secret: str) -> set[str]:
 
 
 def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any]) -> Error | None:
-    """The error for a precondition that does not hold, ``None`` where the response is about something else."""
+    """The error for a precondition that does not hold, ``None`` if the response is about something else."""
     conflict = response.code == "ConditionalRequestConflict" or (
         response.http_status == 409 and response.code in ("409", "")
     )

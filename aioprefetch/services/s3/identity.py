@@ -26,7 +26,7 @@ _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
 _WEB_IDENTITY = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
-# What decides whom botocore finds, beside the sections of the profile.
+# The variables that decide on botocore's credentials, in addition to the sections of the profile.
 _DECIDING = (
     *(*_WEB_IDENTITY, "AWS_ROLE_SESSION_NAME", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
     *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
@@ -38,7 +38,7 @@ _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "HOME"),
     *(*_PROFILE_VARIABLES, *_ENDPOINT_VARIABLES, *_REGION_VARIABLES, *_DECIDING),
 )
-# The configuration and the credentials first; then what very old tools have left, which botocore reads as well.
+# The configuration and the credentials first; then files of very old tools, which botocore reads as well.
 _FILES = (
     ("AWS_CONFIG_FILE", "~/.aws/config"),
     ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
@@ -54,7 +54,7 @@ _CHAIN_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """The principal, endpoint and region of variables and files, ``""`` where they have none."""
+    """The principal, endpoint and region of variables and files, ``""`` if they have none."""
 
     principal: str
     endpoint: str
@@ -98,7 +98,7 @@ def _first_set(values: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where an identity comes from: variables, the section of the profile, all sections, and the files' states."""
+    """The origin of an identity: variables, the section of the profile, all sections, and the states of the files."""
 
     profile: str | None
     named: str

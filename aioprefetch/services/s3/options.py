@@ -123,7 +123,7 @@ class S3Options:
         )
 
     def _own_identity(self) -> str:
-        """The identity that the recipe itself names, ``""`` where the provider chain finds one."""
+        """The identity that the recipe itself names, ``""`` if the provider chain finds one."""
         if self.anonymous:
             return "anonymous"
         key_id = Secret.of(self.access_key_id)
@@ -254,7 +254,7 @@ def checked_endpoint(url: object, *, option: str = "endpoint_url") -> str:
 def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> None:
     """Refuse plain http where secrets would travel: ``allow_http=None`` allows it to this machine alone.
 
-    ``carries`` says what would be sent, and is empty for nothing.
+    ``carries`` describes the values that would be sent, and is empty for none.
     """
     parts = urlsplit(endpoint)
     if parts.scheme != "http" or not carries or allow_http:
@@ -335,7 +335,7 @@ def sse_key_bytes(text: str) -> bytes:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, as far as its name tells."""
+    """Whether a host is this machine, judged by its name."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -347,7 +347,7 @@ def is_loopback(host: str) -> bool:
 def _split(url: str, shown: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for a port that is no number
+        parts.port  # noqa: B018 - raises for a port that is not a number
     except ValueError as error:
         raise invalid(f"{shown} is not a URL: {error}") from None
     return parts

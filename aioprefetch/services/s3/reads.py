@@ -261,7 +261,7 @@ def _is_expired(response: ErrorResponse, signed: Signed) -> bool:
 def _means_whole(request: ReadRequest, error: RangeNotSatisfied) -> bool:
     """Whether a suffix was refused because it is longer than the object: HTTP and S3 mean the whole object then.
 
-    The response is checked against the suffix all the same, so that a longer object is refused at its head.
+    The response is checked against the suffix anyway, so that a longer object is refused at its head.
     """
     return request.suffix is not None and error.total is None
 

@@ -13,7 +13,7 @@ from aioprefetch.services.s3.options import S3Options, invalid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3(S3Options):
-    """A bucket, or what lies under a prefix of it. Raises ``ConfigInvalid`` for options that cannot work.
+    """A bucket, or a prefix of it. Raises ``ConfigInvalid`` for options that cannot work.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class S3(S3Options):
     addressing_style
         ``path`` (``host/bucket/key``), ``virtual`` (``bucket.host/key``), or ``auto``: path for an ``endpoint_url``.
     signing
-        How reads are authenticated: ``presigned`` where the transport can use it, or always by ``header``.
+        How reads are authenticated: ``presigned`` if the transport can use it, or always by ``header``.
     ca_bundle
         A file of certificates to trust. TLS is always verified.
     proxies

@@ -37,7 +37,10 @@ def in_utc(when: object) -> datetime | None:
 
 
 def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
-    """Each object of S3 has an ETag, error pages have none; without it two versions could not be distinguished."""
+    """The error for a response without an ETag.
+
+    Objects of S3 have one, and versions differ by it; error pages have none.
+    """
     return ProtocolError(
         f"the response ({response.status}, {excerpt(response.content_type)}) carries no ETag: it is not an S3 object's",
         operation="read",

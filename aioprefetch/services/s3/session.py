@@ -3,7 +3,7 @@
 aiobotocore lets aiohttp follow redirects; to another host it then sends the session token along, and takes the
 foreign body for the object (botocore itself never does). It reads each response but that of a GET whole, however long,
 and parses it with every entity in it. And botocore's own handler for buckets in other regions runs into a
-``RecursionError`` where a response names no region. This module prevents all three: by a session whose requests do
+``RecursionError`` if a response names no region. This module prevents all three: by a session whose requests do
 not follow redirects and whose bodies are checked before they are parsed, and by a guard that turns every response
 from 300 on into an error before that handler sees it.
 """
@@ -153,7 +153,7 @@ def parser_factory(runtime: Runtime) -> Any:
     """The factory of aiobotocore's parsers; those for S3 parse a long body in a thread.
 
     A page of a thousand keys takes a tenth of a second, most of it for dates. The methods overridden are private names
-    of botocore; a test pins what they do.
+    of botocore; a test pins their behaviour.
     """
     from aiobotocore.parsers import AioResponseParserFactory, AioRestXMLParser
     from botocore.parsers import ResponseParserError

@@ -65,7 +65,7 @@ class Signatures:
     async def sign(self, request: ReadRequest, key: str) -> Signed:
         """The target of an object, signed now unless a concurrent read has signed it.
 
-        Raises ``PresigningRefused``, and what botocore raises for missing or expired credentials as errors of ours.
+        Raises ``PresigningRefused``, and errors of ours for missing or expired credentials.
         """
         options = self._client.options
         limit_seconds = options.connect_timeout_seconds + options.read_timeout_seconds

@@ -17,7 +17,7 @@ PARTS_MAX = 10_000
 
 
 def write_parameters(request: WriteRequest) -> dict[str, Any]:
-    """What describes a new object, as botocore names it; ``None`` for a parameter that is left out."""
+    """The attributes of a new object, under botocore's names; ``None`` for a parameter that is not sent."""
     return {
         "ContentType": request.content_type,
         "ContentEncoding": request.content_encoding,
@@ -80,7 +80,7 @@ class S3WriteBody:
         self._ended = False
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes; sends what is full. If cancelled, call ``abort``."""
+        """Take the next bytes, and send full parts. If cancelled, call ``abort``."""
         self._check_open()
         data = memoryview(chunk).cast("B")
         batch_bytes = PARTS_AT_ONCE * self._client.options.part_bytes
@@ -109,7 +109,7 @@ class S3WriteBody:
         return metadata
 
     async def abort(self) -> None:
-        """Remove what was sent. A second cancellation does not stop it."""
+        """Remove the sent parts. A second cancellation does not stop it."""
         if self._ended:
             return
         self._ended = True

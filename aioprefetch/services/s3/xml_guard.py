@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 from xml.parsers import expat
 
-# The encodings in which a body is parsed: the one that it declares, by us, and UTF-8 whatever it says, by botocore.
+# The encodings in which a body is parsed: the declared one by us, and always UTF-8 by botocore.
 _ENCODINGS = (None, "utf-8")
 # Expat does not stop where a handler raises, so it is given no more than this beyond the place.
 _PIECE_BYTES = 4096
@@ -53,7 +53,7 @@ def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
 
 
 def parse_error(body: bytes) -> dict[str, str]:
-    """Name and text of each element below ``Error``; nothing for what is no error of S3."""
+    """The name and the text of each element below ``Error``; none if the body is not an error of S3."""
     if has_document_type(body):
         return {}
     try:
