@@ -18,7 +18,7 @@ class FoundPage:
 
     A caller that takes only some of them continues from the cursor of the last one taken; after taking all, from
     ``after``. ``requests`` counts the listing requests. ``is_idle`` means that there is no more to find now: the tail
-    is at its end, and no sweep is under way or its share of this trigger is used up.
+    is at its end, and no sweep is in progress or its share of this trigger is used up.
     """
 
     changes: tuple[tuple[Change, Cursor], ...]

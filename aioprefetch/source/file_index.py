@@ -30,7 +30,7 @@ class KnownFile:
 
 
 class FileIndex(Protocol):
-    """The known files of one source. Memory stays bounded, whatever their number."""
+    """The known files of one source. Memory is bounded for any number of files."""
 
     async def between(self, after: str, through: str) -> Sequence[KnownFile]:
         """The known files with keys above ``after`` and up to ``through``, sorted by key."""

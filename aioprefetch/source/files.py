@@ -64,7 +64,7 @@ class Change:
     """The change of one key between the known files and a listing.
 
     A key that was gone is ``returned`` with its earlier version, and ``new`` with another one: it is then another file
-    of the same name, whatever the policy for files that are ``overwritten`` while they exist.
+    of the same name, under every policy for files that are ``overwritten`` while they exist.
     """
 
     kind: ChangeKind

@@ -1,4 +1,4 @@
-"""The offset that an engine keeps for a source: at most a few hundred bytes, whatever the number of files."""
+"""The offset that an engine keeps for a source: at most a few hundred bytes for any number of files."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class FormatOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureOptions:
-    """What becomes of a file that is missing, was overwritten, or cannot be decoded, when its turn comes.
+    """The handling of a file that is missing, was overwritten, or cannot be decoded when it is read.
 
     ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
     """
@@ -118,7 +118,7 @@ class FailureOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How the items of one task are read: batches, and what may be in flight at once.
+    """The reads of the items of one task: sizes of batches, and limits on data in flight.
 
     ``open_file`` has settings of ``openFile()`` under the prefixes of ``OpenFileBuilder.propagate``; they are checked
     for every file that is opened.
@@ -145,7 +145,7 @@ class StateOptions:
     compact_entries
         A compaction starts after this many changes of files; ``None``: 50,000 to 100,000, as the state grows.
     compact_records
-        A compaction starts after this many records, whatever they contain.
+        A compaction starts after this number of records, with any content.
     run_rows
         Maximum of files in one run, which is written again for one change in its key range.
     group_rows

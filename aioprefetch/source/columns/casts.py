@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 _DIGITS_MAX = 76
 _DECIMAL128_DIGITS = 38
-# Digits of the largest integer of 64 bits, which pyarrow wants room for whatever the values are.
+# The digits of the largest integer of 64 bits, for which pyarrow always requires room.
 _INTEGER_DIGITS = 20
 _NUMBER = re.compile(r"[+-]?(?:[0-9]++\.?[0-9]*+|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 # Texts of which pyarrow might make more than 76 digits.
@@ -57,7 +57,7 @@ def _of_texts(texts: pa.StringArray, wanted: pa.Decimal128Type) -> pa.Array:
 
 
 def _short(text: str, wanted: pa.Decimal128Type) -> str:
-    """The same number without leading and trailing zeros."""
+    """A number without leading and trailing zeros."""
     try:
         value = Decimal(text) if _NUMBER.fullmatch(text) else Decimal("NaN")
     except InvalidOperation:

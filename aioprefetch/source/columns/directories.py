@@ -51,7 +51,7 @@ def names_of(directories: Directories) -> tuple[str, ...]:
 
 
 def directory_fields(names: Sequence[str], schema: pa.Schema) -> dict[str, str]:
-    """The fields of ``schema`` that directories of these names give, each with the name of its directory."""
+    """The fields of ``schema`` with values in directories of these names, each with the name of its directory."""
     if not names:
         return {}
     places = match_names(names, schema.names)
@@ -192,7 +192,7 @@ _RESPONSES_MAX = 10_000
 
 
 class DirectoryFilter:
-    """The clauses of ``filters`` on fields that directories give. Other clauses drop no file."""
+    """The clauses of ``filters`` on fields from directories. Other clauses drop no file."""
 
     def __init__(self, filters: Any, schema: pa.Schema, time_zone: str | None) -> None:
         self._schema = schema

@@ -1,4 +1,4 @@
-"""Which column of a file a wanted name means: the exact one, otherwise one that differs in case, as Spark has it."""
+"""The column of a file for a wanted name: the exact name, otherwise one that differs in case, as in Spark."""
 
 from __future__ import annotations
 

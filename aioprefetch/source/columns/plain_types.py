@@ -74,7 +74,7 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 
 def as_plain(array: pa.Array) -> pa.Array:
-    """The same values without extensions, dictionaries, large and view types. Units stay."""
+    """Values without extensions, dictionaries, large and view types. Units are kept."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return as_plain(array.storage)

@@ -37,7 +37,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
 class RowFilter:
     """``filters`` as ``aioprefetch.parquet.scan`` takes them, over batches of ``schema``.
 
-    A time without a zone is in ``time_zone`` where the column has instants. ``InvalidArgument`` for an invalid filter,
+    A time without a zone is in ``time_zone`` if the column has instants. ``InvalidArgument`` for an invalid filter,
     a missing column, and a value that is null or does not fit the column's type.
     """
 

@@ -110,7 +110,7 @@ def instant(local: datetime, zone: tzinfo) -> datetime:
 
 
 def instants(times: pa.TimestampArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:
-    """Times without a zone as instants of the type ``kind``. ``pa.ArrowInvalid`` where that overflows."""
+    """Times without a zone as instants of the type ``kind``. ``pa.ArrowInvalid`` if that overflows."""
     if zone is UTC or not len(times):
         return times.view(kind)
     if not isinstance(zone, ZoneInfo):

@@ -48,7 +48,7 @@ def narrowed(own: AdmissionOptions, asked: AdmissionOptions | None) -> Admission
     """The limits of one trigger: those of the source, narrowed by the request of the engine.
 
     An engine names one limit at a time; the other limits of the source still hold. A request without any limit is for
-    everything: then only ``plan_files_max`` holds. ``None`` means that the engine gave no request.
+    everything: then only ``plan_files_max`` holds. ``None`` means that the engine passed no request.
     """
     if asked is None:
         return own

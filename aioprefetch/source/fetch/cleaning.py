@@ -1,4 +1,4 @@
-"""Deletes or moves source files whose records have all been delivered: in the background, and never what came since."""
+"""Deletes or moves source files whose records have all been delivered, in the background and never newer files."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def finished_files(records: Sequence[Record]) -> list[SourceFile]:
 
 
 class Cleaner:
-    """Cleans behind what the engine has committed. Failures are logged and counted; the file then stays.
+    """Cleans files of committed batches. Failures are logged and counted, and the file is kept.
 
     A file is cleaned only while it is the version that was read. Stores have no conditional delete, so one request lies
     between this check and the deletion. A file that a task has left out in part (``dead/`` beside the state) stays, and
@@ -181,12 +181,12 @@ class Cleaner:
             self._task = asyncio.create_task(self._clean(), name="aioprefetch-clean-source")
 
     async def finish(self) -> None:
-        """Wait for the cleaning under way."""
+        """Wait for the cleaning in progress."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def aclose(self) -> None:
-        """Stop. The file under way may be cleaned or not; the next run continues."""
+        """Stop. The file in progress may be cleaned or not; the next run continues."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

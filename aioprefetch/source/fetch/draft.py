@@ -25,8 +25,8 @@ Verdict = Literal["work", "known", "gone"]
 def judge(change: Change, overwrites: Overwrites, before: SourceFile | None) -> Verdict:
     """The verdict on a change; ``before`` is the known version, if there is one.
 
-    Empty objects and directory markers have no records. If an empty object is filled later, its bytes are new whatever
-    ``overwrites`` is, unless an earlier version had records. A file whose key was gone is a new one
+    Empty objects and directory markers have no records. If an empty object is filled later, its bytes are new under
+    every ``overwrites``, unless an earlier version had records. A file whose key was gone is a new one
     (``comparison.kind_of``). Raises ``ObjectChanged`` under ``fail``.
     """
     if change.kind == "gone":

@@ -22,7 +22,7 @@ from aioprefetch.source.record import Record
 class PlanOptions:
     """How changes become work, and how much is listed for one trigger.
 
-    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page under way is awaited. Notes without work are
+    ``list_seconds_max`` and ``list_pages_max`` bound a trigger; a page in progress is awaited. Notes without work are
     written with the next batch; after ``learned_max`` keys, ``learned_pages_max`` pages, or the end of a sweep they get
     a record of their own.
     """

@@ -1,4 +1,4 @@
-"""The front door of a source, for the stream reader of an engine. It knows no engine."""
+"""The front door of a source, for the stream reader of an engine. It is independent of engines."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class FileSource:
         """The offset after the next batch, which is then durable; ``start`` itself if there is no batch now.
 
         Batches that this or an earlier process has planned after ``start`` come first, one at a time and unchanged,
-        whatever ``limit`` is. Otherwise a batch is planned within ``limit`` and the limits of the source; a ``limit``
+        for any ``limit``. Otherwise a batch is planned within ``limit`` and the limits of the source; a ``limit``
         that bounds nothing requests everything, up to ``plan_files_max``. Listing is bounded by time and pages.
 
         A transient failure of a store returns ``start``, with a warning, and the next call waits for a pause that grows
@@ -232,7 +232,7 @@ class FileSource:
             return divide(items, self._partitioning, self._can_split)
 
     async def commit(self, end: Offset) -> None:
-        """The engine has committed ``end``. The call may come late, repeatedly, out of order, or never.
+        """The engine has committed ``end``. The call may be late, repeated, out of order, or missing.
 
         Compaction and the cleaning of source files then run in the background. After a transient failure they are left
         to the next commit, with a warning.

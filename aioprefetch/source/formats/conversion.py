@@ -115,10 +115,10 @@ def from_json(value: Any, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> A
         return None
     if types.is_struct(kind):
         if isinstance(value, dict):
-            return {one.name: from_json(value.get(one.name), one.type, f"{name}.{one.name}", zone) for one in kind}
+            return {part.name: from_json(value.get(part.name), part.type, f"{name}.{part.name}", zone) for part in kind}
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         if isinstance(value, list):
-            return [from_json(one, kind.value_type, f"{name}[]", zone) for one in value]
+            return [from_json(part, kind.value_type, f"{name}[]", zone) for part in value]
     elif types.is_map(kind):
         if isinstance(value, dict):
             if not _is_text(kind.key_type):
@@ -126,8 +126,8 @@ def from_json(value: Any, kind: pa.DataType, name: str, zone: tzinfo = UTC) -> A
                     f"the column {name!r} cannot be a {kind}: keys of JSON are texts", operation="read_items"
                 )
             return [
-                (_text(key, kind.key_type, name), from_json(one, kind.item_type, f"{name}.{key}", zone))
-                for key, one in value.items()
+                (_text(key, kind.key_type, name), from_json(part, kind.item_type, f"{name}.{key}", zone))
+                for key, part in value.items()
             ]
     elif _is_text(kind):
         return _text(value, kind, name)

@@ -168,9 +168,9 @@ def unknown_of(record: Mapping[str, Any], fields: Mapping[str, pa.DataType]) -> 
 
 def _unknown_within(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, dict) and pa.types.is_struct(kind):
-        return unknown_of(value, {one.name: one.type for one in kind})
+        return unknown_of(value, {part.name: part.type for part in kind})
     if isinstance(value, list) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        inner = [_unknown_within(one, kind.value_type) for one in value]
+        inner = [_unknown_within(part, kind.value_type) for part in value]
         return inner if any(inner) else None
     return None
 

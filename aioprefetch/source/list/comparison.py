@@ -108,7 +108,7 @@ def compare_sweep(
 def _without_same(
     entries: Sequence[Entry], known_files: Sequence[KnownFile]
 ) -> tuple[Sequence[Entry], Sequence[KnownFile], int]:
-    """Both without the files whose ETag is unchanged, and the number of these files.
+    """Both lists without the files whose ETag is unchanged, and the number of these files.
 
     They are nearly all of a sweep, so no further objects are made of them.
     """

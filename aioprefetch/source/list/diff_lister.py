@@ -35,7 +35,7 @@ KNOWN_FILES = 1000
 
 @dataclass(slots=True)
 class _CurrentListing:
-    """One listing under way. ``compared`` is the last known key compared with it; ``None`` before the comparison."""
+    """One listing in progress. ``compared`` is the last known key compared with it; ``None`` before the comparison."""
 
     pages: ReadAhead
     filter: BloomFilter

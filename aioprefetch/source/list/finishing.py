@@ -59,7 +59,7 @@ class Finishing:
         """Keep the frontier of the first cursor; later calls have no effect."""
         if self._sweep_end is None:
             self._sweep_end = cursor.frontier
-            # A sweep under way is given up. Counting it distinguishes its cursors from those of this run.
+            # A sweep in progress is given up. Counting it distinguishes its cursors from those of this run.
             self._sweeps = cursor.sweeps + (cursor.sweep_key is not None)
             self.sweep_done = self.sweep_done or not cursor.frontier
 

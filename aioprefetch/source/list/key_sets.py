@@ -127,7 +127,7 @@ class KeySpill:
         self._keys += keys
 
     def missing(self, keys: Sequence[str]) -> set[str]:
-        """Those of ``keys`` that were not added. They must be sorted, and above the keys of earlier calls."""
+        """The keys that were not added. ``keys`` must be sorted, and above the keys of earlier calls."""
         if self._merged is None:
             self._keys.sort()
             self._merged = heapq.merge(self._keys, *(_read(run) for run in self._runs))

@@ -49,7 +49,7 @@ class ReadAhead:
 
     async def next(self) -> list[Entry]:
         """The next page, possibly without entries. Must not be called when ``finished``."""
-        async with self._lock:  # A request under way brings this page.
+        async with self._lock:  # A request in progress brings this page.
             return self._ready.popleft() if self._ready else await self._fetch()
 
     def start(self, pages: int | None = None) -> None:

@@ -1,9 +1,9 @@
 """Finds files by two positions in the keys: the tail lists new keys, a rolling sweep lists all known ones again.
 
-*The tail* lists the keys above its frontier. Each of them is new, whatever its time says, so nothing is looked up. *The
+*The tail* lists the keys above its frontier. Each of them is new, with any time, so none is looked up. *The
 sweep* lists the keys up to the frontier again, some pages in each trigger, and merges them with the known files. It
 finds late files with lower names, overwrites and deletions. A file that exists during one whole sweep is found,
-whatever its name, its ``LastModified`` and any clock.
+with any name, any ``LastModified`` and any clock.
 
 Cost, in requests of one page each: a trigger over an unchanged bucket costs one for the tail and up to ``sweep_pages``
 for the sweep, then none until the interval has ended. A trigger that takes ``n`` pages of new keys and leaves others

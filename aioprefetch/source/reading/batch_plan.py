@@ -1,4 +1,4 @@
-"""The plan of a batch: its files, cut into items where that pays, packed into the partitions of its tasks.
+"""The plan of a batch: its files, cut into items if that pays, packed into the partitions of its tasks.
 
 Footers are read here only where that saves more than it costs: with filters, to leave out parts and whole files, and
 for files that are cut, to cut them between their parts. Tasks need the footers of all other files anyway.
@@ -34,7 +34,7 @@ async def plan_batch(
     operator: Operator,
     listing: ListOptions,
     partitioning: PartitionOptions,
-    format: FormatOptions,  # noqa: A002 - what it is called everywhere
+    format: FormatOptions,  # noqa: A002 - the common name
     *,
     prefix: str = "",
     files: AsyncIterable[SourceFile] | None = None,
@@ -82,7 +82,7 @@ async def plan_batch(
 
 
 def _own_fields(file: SourceFile, schema: pa.Schema) -> pa.Schema:
-    """The fields that are read from the file itself, without those that its directories give."""
+    """The fields that are read from the file itself, without those from its directories."""
     by_directories = directory_fields(names_of(directories_of(file.key)), schema)
     return pa.schema([field for field in schema if field.name not in by_directories]) if by_directories else schema
 

@@ -1,6 +1,6 @@
 """Policies for items whose file is missing, changed or corrupt: fail the batch, or leave the item out.
 
-An item is left out as a whole, so that a batch that runs again gives the same rows. ``ItemWindow`` holds its rows back
+An item is left out as a whole, so that a batch that runs again has the same rows. ``ItemWindow`` holds its rows back
 until the item has ended.
 """
 

@@ -1,4 +1,4 @@
-"""Which fields come from a file and which from its path: files with the same directory names share a layout."""
+"""The fields from a file and the fields from its path. Files with the same directory names share a layout."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ Quarantine = Callable[[Sequence[str]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """How items are read, and into what.
+    """The options of reading items, and the schema of the result.
 
     Parameters
     ----------
     schema
         Exactly the schema of every batch. ``_file``, ``_offset``, ``_etag`` and ``_mtime`` in it are what is known of
         each record's file, and ``_rescued``, under ``unknown_fields="rescue"``, the JSON text of its unknown fields,
-        whatever columns of these names the files have.
+        even if files have columns of these names.
     url
         The URL of the root of the operator, for ``_file`` and for messages.
     filter_schema
@@ -75,7 +75,7 @@ class ReadTask:
 
     @property
     def known_data_schema(self) -> pa.Schema | None:
-        """Those fields of ``known_schema`` that come from files and their paths."""
+        """The fields of ``known_schema`` that come from files and their paths."""
         if self.known_schema is None:
             return None
         return pa.schema([field for field in self.known_schema if not self._is_added(field.name)])

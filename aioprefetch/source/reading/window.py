@@ -1,4 +1,4 @@
-"""A window over items: several are read at once, and their records come in the order of the items.
+"""A window over items: several are read at once, and their records are returned in the order of the items.
 
 While the records of one item are consumed, later items are fetched and decoded ahead, up to ``files_in_flight``, as
 long as their pieces fit in ``bytes_in_flight`` and in the runtime's budget. The first item always makes progress. An
@@ -37,7 +37,7 @@ class Piece(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Its bytes in memory."""
+        """The size in memory, in bytes."""
         ...
 
 
@@ -62,7 +62,7 @@ class _BegunItem(Generic[P]):
 
 
 class ItemWindow(Generic[P]):
-    """Reads ``items`` by ``read``, and gives their pieces. Belongs to the loop of ``runtime``; one consumer.
+    """Reads ``items`` by ``read``, and returns their pieces. Belongs to the loop of ``runtime``; one consumer.
 
     Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all memory is
     returned.
@@ -133,7 +133,7 @@ class ItemWindow(Generic[P]):
         while self._entries:
             self._drop(self._entries.popleft())
 
-    # --- what is taken ------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------
 
     def _take(self, entry: _BegunItem[P]) -> P:
         piece, size = entry.pieces.popleft()
@@ -156,7 +156,7 @@ class ItemWindow(Generic[P]):
         entry.error = None
         self._drop(entry)
 
-    # --- what is read -------------------------------------------------------------------------------------------
+    # --- reads -----------------------------------------------------------------------------------------
 
     def _fill_soon(self) -> None:
         # The budget calls this while it grants memory, and must not be asked for more meanwhile.

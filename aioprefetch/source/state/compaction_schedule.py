@@ -45,7 +45,7 @@ class CompactionSchedule:
 
     @property
     def is_running(self) -> bool:
-        """Whether a compaction is under way in the background."""
+        """Whether a compaction runs in the background."""
         return self._task is not None
 
     async def committed(self, seq: int) -> None:
@@ -76,7 +76,7 @@ class CompactionSchedule:
             await self.join()
 
     async def join(self) -> None:
-        """Wait for the compaction that is under way."""
+        """Wait for the compaction that is in progress."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -161,7 +161,7 @@ class CompactionSchedule:
         return True
 
     async def aclose(self) -> None:
-        """Cancel the compaction that is under way."""
+        """Cancel the compaction that is in progress."""
         if self._task is not None:
             self._task.cancel()
             await self.join()

@@ -119,7 +119,7 @@ class RunFiles:
                 self._drop(name)
 
     async def aclose(self) -> None:
-        """Close the files, which removes them. Waits for a read under way."""
+        """Close the files, which removes them. Waits for a read in progress."""
         self._is_closed = True
         async with self._lock:
             for name in list(self._local):

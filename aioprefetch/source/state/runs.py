@@ -1,6 +1,6 @@
 """Runs: the known files of one range of keys as a Parquet file, sorted by key, in small row groups.
 
-Keys are stored as bytes, which sort by code point as Python's strings do, whatever characters a store allows. With
+Keys are stored as bytes, which sort by code point as Python's strings do, for all characters that a store allows. With
 delta encoding and zstd a file takes about 28 bytes, of which the digest in its ETag is 16.
 """
 

@@ -50,7 +50,7 @@ class StateStatistics:
     cached_groups
         Row groups of runs in memory.
     is_compacting
-        Whether a compaction is under way in the background.
+        Whether a compaction runs in the background.
     """
 
     newest_seq: int
@@ -68,7 +68,7 @@ class SourceState:
 
     Made by ``open``. The newest writer to open a state owns it: its claim ends every earlier writer at the next append
     with ``StateConflict``. A state belongs to one event loop. The store is whole at any time, without ``aclose``, which
-    gives local files back.
+    releases local files.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class SourceState:
         await self._schedule.run()
 
     async def join(self) -> None:
-        """Wait for the end of the compaction in the background, if one is under way. Its error is not raised."""
+        """Wait for the end of the compaction in the background, if one is in progress. Its error is not raised."""
         await self._schedule.join()
 
     async def get_json(self, name: str) -> Any | None:
@@ -264,7 +264,7 @@ class SourceState:
         return await self._side_files.put_json_if_absent(name, value)
 
     async def aclose(self) -> None:
-        """Cancel a compaction that is under way and give local files back. The store stays whole."""
+        """Cancel a compaction that is in progress and release local files. The store stays whole."""
         self._data.is_closed = True
         await self._schedule.aclose()
         await self._files.aclose()

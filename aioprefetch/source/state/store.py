@@ -134,7 +134,7 @@ class StateStore:
     async def require_conditional_writes(self) -> None:
         """Prove by a probe object that the store honours conditions of writes. Five requests; nothing stays behind.
 
-        ``ConfigInvalid`` for a store that does not, whatever its capability says.
+        ``ConfigInvalid`` for a store that does not, even if its capability claims it.
         """
         path = self.path(f"{PROBES}{secrets.token_hex(8)}")
         try:
@@ -284,7 +284,7 @@ class StateStore:
         raise StateConflict("another writer has replaced it", operation="write_state", path=self.path(name))
 
     async def delete(self, name: str) -> None:
-        """Delete an object; a missing one is no error."""
+        """Delete an object. A missing object is ignored."""
         await self.operator.delete(self.path(name))
 
     async def _pause(self, attempt: int) -> None:
