@@ -1,4 +1,4 @@
-"""``format("aioprefetch")``: what Spark makes of options in a process of its own, and pickles from there on.
+"""``format("aioprefetch")``: the object that Spark creates from options in a separate process, and then pickles.
 
 Spark calls ``schema()`` in one planning process, ``reader()`` and ``partitions()`` in another one, a stream's offsets
 in a third that lives as long as the query, and ``read()`` in tasks. Nothing but plain settings goes between them.
@@ -38,11 +38,11 @@ class AioPrefetchDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` takes."""
+        """The name for ``format()``."""
         return NAME
 
     def schema(self) -> StructType:
-        """The inferred schema, narrowed to ``columns``, with the metadata columns that were asked for.
+        """The inferred schema, narrowed to ``columns``, with the requested metadata columns.
 
         A stream's is inferred once and kept with its state, so that a restart sees the same one.
         """
@@ -73,7 +73,7 @@ class AioPrefetchDataSource(DataSource):
         return FilteringBatchReader(settings, schema, self.inferred)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """A reader of files as they come.
+        """A reader of new files.
 
         Not under ``short_errors``: after an error here Spark's own process fails over the missing reader, and shows our
         error in the traceback alone.

@@ -31,9 +31,9 @@ exec "{java}" "$@"
 
 
 def use_java() -> str | None:
-    """See to it that a session started by this process finds a Java: sets ``JAVA_HOME`` where it is needed.
+    """Ensure that a session started by this process finds a Java: set ``JAVA_HOME`` if needed.
 
-    Returns what ``JAVA_HOME`` is then, ``None`` where ``java`` is found without. ``MissingDependency`` when there is no
+    Returns the value of ``JAVA_HOME``, ``None`` if ``java`` is found without it. ``MissingDependency`` when there is no
     Java of at least version 17, nor the wheel that brings one.
     """
     home = os.environ.get("JAVA_HOME")
@@ -49,7 +49,7 @@ def use_java() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """The major version of a ``java`` command, 0 where it does not run."""
+    """The major version of a ``java`` command, 0 if it does not run."""
     try:
         run = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_RESPONSE_SECONDS_MAX, check=False

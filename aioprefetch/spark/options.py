@@ -150,7 +150,7 @@ def optional_character(option: str, value: str) -> str | None:
 
 
 def separator(option: str, value: str) -> str:
-    r"""What ends a line; ``\n``, ``\r`` and ``\t`` may be written out."""
+    r"""The end of a line. ``\n``, ``\r`` and ``\t`` may be escaped."""
     for written, meant in (("\\r", "\r"), ("\\n", "\n"), ("\\t", "\t")):
         value = value.replace(written, meant)
     return text(option, value)
@@ -284,7 +284,7 @@ class Option:
 _on_failure = choice("fail", "skip", "quarantine")
 
 _OPTIONS = (
-    # where it is, and what becomes of it
+    # where the source is, and the handling of its files
     Option("path", "source", "path", text),
     Option("pathGlobFilter", "source", "name_filter", text),
     Option("stateLocation", "source", "state_location", text, scope="stream"),
@@ -376,7 +376,7 @@ SECRETS = frozenset(name for name, option in OPTIONS.items() if option.secret)
 CREDENTIALS = frozenset({"accesskeyid", "secretaccesskey", "sessiontoken", "profile", "anonymous"})
 
 
-# Options of Spark's own file sources that do not exist here, and what to use instead. Names in lower case.
+# Options of Spark's own file sources that do not exist here, and their replacements. Names are in lower case.
 _SPARKS: Mapping[str, str] = MappingProxyType(
     {
         "inferschema": "a schema is inferred wherever none is given; inferSampleFiles and inferSampleBytes bound it",
@@ -421,7 +421,7 @@ _SPARKS: Mapping[str, str] = MappingProxyType(
 
 
 def find_option(name: str) -> Option:
-    """The option of a name in any case. ``ConfigInvalid`` names the nearest option, or what to use instead."""
+    """The option of a name in any case. ``ConfigInvalid`` names the nearest option or the replacement."""
     option = OPTIONS.get(name.lower())
     if option is not None:
         return option

@@ -87,7 +87,7 @@ class BatchReader(DataSourceReader):
         self._run = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:
-        """The files divided among tasks. ``NotFound`` where there are none, unless ``allowEmpty``."""
+        """The files divided among tasks. ``NotFound`` if there are none, unless ``allowEmpty``."""
         with explaining(self._settings):
             return run(self._plan())
 
@@ -255,11 +255,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader.batches(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The engine has finished all up to ``end``: cleaning goes on in the background."""
+        """The engine has finished all up to ``end``: cleaning continues in the background."""
         self._run(self._commit(Offset.from_json(end)))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Deliver what is there now, then nothing more."""
+        """Deliver the files that exist now, and then end."""
         self._run(self._prepare_available_now())
 
     def stop(self) -> None:
@@ -410,7 +410,7 @@ class TaskReader:
         return pa.schema([*self.schema, *(self.filter_schema or ())])
 
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a partition. Leaving early, as under ``limit``, closes what is open."""
+        """The records of a partition. Leaving early, as under ``limit``, closes open files."""
         if not isinstance(partition, ItemsPartition):
             return  # A partition of Spark's own, for a plan without partitions.
         worker.prepare()
@@ -446,7 +446,7 @@ class TaskReader:
 
 
 def check_projection(settings: SourceSettings, schema: StructType) -> None:
-    """``ConfigInvalid`` if the user gave both a schema and the option ``columns``, and they differ."""
+    """Raise ``ConfigInvalid`` if the user passed a schema and the option ``columns``, and they differ."""
     if settings.columns is None:
         return
     added = {RESCUED_COLUMN, *METADATA_COLUMNS}

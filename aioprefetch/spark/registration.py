@@ -1,6 +1,6 @@
 """The module that the wheel installs as ``pyspark_aioprefetch``: PySpark looks through top-level modules of such names.
 
-So ``spark.read.format("aioprefetch")`` works without ``register``, wherever the driver's Python has the wheel. The
+So ``spark.read.format("aioprefetch")`` works without ``register`` if the driver's Python has the wheel. The
 settings of Hadoop's S3A then come from files alone; see ``aioprefetch.spark.hadoop``.
 
 PySpark imports this before the first query of any Python source. So it imports nothing of ours, and a missing package
@@ -28,7 +28,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` takes."""
+        """The name for ``format()``."""
         return "aioprefetch"
 
     def schema(self) -> StructType | str:
@@ -40,7 +40,7 @@ class DefaultSource(DataSource):
         return self._source().reader(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of files as they come."""
+        """A reader of new files."""
         return self._source().streamReader(schema)
 
     def _source(self) -> DataSource:

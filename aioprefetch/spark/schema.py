@@ -1,6 +1,6 @@
 """The schema of a source in Spark and in Arrow. If the user gives none, it is inferred from a sample of the files.
 
-Spark accepts a record batch only if its schema equals its own one exactly: order, types, and what may be null.
+Spark accepts a record batch only if its schema equals its own one exactly: order, types and nullability.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same fields, nullable at every level."""
+    """The fields, nullable at every level."""
     return StructType(
         [
             StructField(field.name, _nullable(field.dataType), nullable=True, metadata=field.metadata)
@@ -141,7 +141,7 @@ STREAM_KEYS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """All fields of a source whose user gave none, and the names of those whose values stand in directories."""
+    """All fields of a source without a user's schema, and the names of those whose values are in directories."""
 
     schema: StructType
     directories: tuple[str, ...] = ()

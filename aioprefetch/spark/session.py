@@ -1,4 +1,4 @@
-"""What a user calls with a session: ``register``, ``read`` and ``stream``."""
+"""The functions that take a session: ``register``, ``read`` and ``stream``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(
 ) -> DataFrame:
     """A DataFrame of the files at ``url``: one object, a directory, or a glob.
 
-    ``columns`` are the only ones that are read, of a ``schema`` that tells what the files have. ``filters`` is a list
+    Only ``columns`` are read, of a ``schema`` that describes the files. ``filters`` is a list
     of ``(column, operator, value)`` that all hold, or a list of such lists of which one does; row groups that cannot
     match are not read, nor are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also
     in snake case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
@@ -70,10 +70,10 @@ def stream(
     format: str | None = None,  # noqa: A002 - the name of the option
     **options: Any,
 ) -> DataFrame:
-    """A streaming DataFrame of the files that come at ``url``, each delivered once.
+    """A streaming DataFrame of the new files at ``url``, each delivered once.
 
     ``checkpoint`` is the ``checkpointLocation`` that the writer must be given, too: Spark does not tell it to a source.
-    What the source remembers lies below it, at ``<checkpoint>/aioprefetch`` (the option ``stateLocation``). One
+    The state of the source is below it, at ``<checkpoint>/aioprefetch`` (the option ``stateLocation``). One
     checkpoint belongs to one query; a second query takes ``attach_to`` to share the listing of the first.
     Other arguments are those of ``read``.
     """
@@ -101,7 +101,7 @@ def _load(
     schema: StructType | str | None,
     columns: Sequence[str] | None,
 ) -> DataFrame:
-    """Where ``columns`` are chosen from a ``schema``, all that the files have goes along as ``fileSchema``."""
+    """If ``columns`` select from a ``schema``, all fields of the files are passed as ``fileSchema``."""
     settings = parse_options(texts, session)
     reader = reader.format(NAME)
     if schema is not None:

@@ -301,7 +301,7 @@ class Places:
         self._session = session
 
     def check(self, locations: Iterable[SourceUrl]) -> None:
-        """``ConfigInvalid`` for an option that no location knows."""
+        """Raise ``ConfigInvalid`` for an option that no location has."""
         schemes = list(dict.fromkeys(_scheme(location) for location in locations))
         for name in self._texts:
             option = OPTIONS[name]

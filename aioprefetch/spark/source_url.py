@@ -19,10 +19,10 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 @dataclass(frozen=True, slots=True)
 class SourceUrl:
-    """Where a source lies. ``root`` is the URL of a directory, ``glob`` filters paths below it (``None``: all).
+    """The location of a source. ``root`` is the URL of a directory, ``glob`` filters paths below it (``None``: all).
 
     ``parent`` and ``name`` are set where the URL may also name one object: the directory it would lie in, and its
-    name. Only a look at the store can tell.
+    name. Only the store can decide.
     """
 
     root: str
@@ -63,7 +63,7 @@ def directory_url(text: str, *, option: str) -> str:
             f"the option {option} is empty; it names a URL such as s3://bucket/prefix", operation="configure"
         )
     if _has_credentials(text):
-        # Spark shows paths in plans and logs, and what stands there may be a bearer's.
+        # Spark shows paths in plans and logs, and they may have bearer credentials.
         raise ConfigInvalid(
             f"the option {option} has a user or a query in its URL; give credentials as options",
             operation="configure",
@@ -96,7 +96,7 @@ def _has_credentials(text: str) -> bool:
 
 
 def name_filter(glob: str | None, file_name: str) -> str:
-    """``glob`` (over paths) and a glob over file names as one. ``ConfigInvalid`` where one glob cannot say both."""
+    """``glob`` (over paths) and a glob over file names as one. ``ConfigInvalid`` if one glob cannot say both."""
     _check_glob(file_name, "pathGlobFilter")
     if "/" in file_name:
         raise ConfigInvalid(
@@ -117,7 +117,7 @@ def name_filter(glob: str | None, file_name: str) -> str:
 
 
 def _split_root(scheme: str, rest: str) -> tuple[str, str, str]:
-    """What no glob can be in (a bucket, a host, a memory's name), the slash, and the path."""
+    """The part without globs (a bucket, a host, the name of a memory store), the slash, and the path."""
     if scheme == "file":
         return "", "/", rest.lstrip("/")
     head, _, path = rest.partition("/")

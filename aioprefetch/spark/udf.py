@@ -39,7 +39,7 @@ Result = Awaitable[Y] | AsyncIterator[Y]
 Mapped = Callable[[Iterable[X]], Iterator[Y]]
 
 WINDOW = 4
-# Results that wait for their turn, of one batch whose function gives several.
+# The maximum number of waiting results of one batch.
 RESULTS_AHEAD = 2
 
 
@@ -87,7 +87,7 @@ def _mapped(fn: Callable[[X], Result[Y]], window: int, timeout_seconds: float | 
         raise InvalidType(f"map_batches() needs a function, not {fn!r}", operation="map_batches")
     mapping = BatchMapping(fn, window, timeout_seconds)
 
-    # Pickled by value, so there is nothing in it but what is imported where it arrives.
+    # Pickled by value, so it refers only to modules that are imported in the worker.
     def mapped(batches: Iterable[X]) -> Iterator[Y]:
         return mapping.run(batches)
 
@@ -98,7 +98,7 @@ def _mapped(fn: Callable[[X], Result[Y]], window: int, timeout_seconds: float | 
 
 
 class BatchMapping(typing.Generic[X, Y]):
-    """The function and its window; what a task does with them."""
+    """The function and its window, as run by a task."""
 
     def __init__(self, fn: Callable[[X], Result[Y]], window: int, timeout_seconds: float | None) -> None:
         self._fn = fn
@@ -200,7 +200,7 @@ OPERATOR = "operator"
 
 
 class WarmOperator:
-    """A recipe that pickles without secrets, and finds its Operator in whatever process it is used.
+    """A recipe that pickles without secrets, and finds its Operator in each process.
 
     ``store`` is a URL with the options of ``Operator.from_uri``, checked at once, or an ``Operator``. An Operator from
     a URL gets the worker's share of memory unless ``memory_bytes`` is given.

@@ -45,7 +45,7 @@ def is_worker() -> bool:
 def prepare() -> None:
     """Set this worker up, once in each process; elsewhere, as on the driver, it does nothing.
 
-    Gives pyarrow one thread for computing and a few for I/O.
+    pyarrow gets one thread for computing and a few for I/O.
     """
     freeze_gc_once()
     if _worker().is_prepared or not is_worker():
@@ -151,7 +151,7 @@ def _worker() -> WorkerState:
 
 
 def _task_properties() -> Mapping[str, str]:
-    """The properties of the session that Spark gives a task; none outside of a task."""
+    """The properties of the session that Spark passes to a task; none outside of a task."""
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.TaskContext.get()
     return (getattr(context, "_localProperties", None) or {}) if context is not None else {}
@@ -248,7 +248,7 @@ def _upwards(mount: Path, inner: str) -> list[Path]:
 
 
 def _address_space_bytes(root: Path) -> int:
-    """What this process has mapped already, which counts against the limit that Spark sets."""
+    """The memory that this process has already mapped, which counts against the limit of Spark."""
     return _number(_text(root / "proc/self/statm").split(" ")[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -264,7 +264,7 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str | None) -> int:
-    """A positive integer, 0 for anything else (``max`` is no limit)."""
+    """A positive integer, 0 for anything else (``max`` means no limit)."""
     try:
         return max(0, int(text or ""))
     except ValueError:
