@@ -1,6 +1,6 @@
 """aioprefetch for code without an event loop: files and verbs that block, served by one loop thread per process.
 
-``open`` gives a file object that pyarrow, pandas, zipfile and the like read through; ``BlockingOperator`` has the
+``open`` returns a file object that pyarrow, pandas, zipfile and the like read through; ``BlockingOperator`` has the
 verbs of an ``Operator``; ``run`` runs any coroutine of yours on the same loop, ``iterate`` any asynchronous iterable.
 
 Where an event loop runs in the caller's thread, as in a cell of a notebook, one rule holds. What waits for work of ours

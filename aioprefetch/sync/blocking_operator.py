@@ -33,7 +33,7 @@ CLOSE_SECONDS_MAX = 10.0
 PART_CLOSE_SECONDS_MAX = 5.0
 
 # A page of S3 has 1000 entries. A batch ends after this time with the entries that it has, so that a sparse listing (a
-# glob that matches few names) still shows what it has found.
+# glob that matches few names) still shows its entries.
 BATCH_ENTRIES_MAX = 1000
 BATCH_SECONDS_MAX = 0.2
 
@@ -44,7 +44,7 @@ class BlockingOperator:
     It pickles as its operator, and works after a fork: parent and child each have a loop thread. ``read_at`` keeps up
     to ``readers_max`` readers open, so that bytes read once are served on the caller's thread.
 
-    Closing it closes what the operator has on the loop thread, files that were opened from it included.
+    Closing it closes the operator's readers and files on the loop thread.
     """
 
     def __init__(self, operator: Operator, *, readers_max: int = READERS_MAX) -> None:
@@ -82,12 +82,12 @@ class BlockingOperator:
 
     @property
     def capability(self) -> Capability:
-        """What the store can do."""
+        """The operations that the store supports."""
         return self._operator.capability
 
     @property
     def info(self) -> ServiceInfo:
-        """Which store this is."""
+        """The identity of the store."""
         return self._operator.info
 
     @property
@@ -176,7 +176,7 @@ class BlockingOperator:
         return self._change("copy", target, lambda op: op.copy(source, target))
 
     def delete(self, path: str) -> None:
-        """Delete an object; one that is missing is no error."""
+        """Delete an object. A missing object is ignored."""
         self._change("delete", path, lambda op: op.delete(path))
 
     def delete_all(self, prefix: str) -> None:
@@ -195,7 +195,7 @@ class BlockingOperator:
         return self._run("presign", path, lambda op: op.presign(path, **options))
 
     def close(self) -> None:
-        """Close the readers and what the operator has on the loop thread. May be called twice."""
+        """Close the readers and the operator on the loop thread. May be called twice."""
         if self._closed:
             return
         self._closed = True

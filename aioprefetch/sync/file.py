@@ -1,6 +1,6 @@
 """A file object over an object in a store, for everything in Python that reads files, and ``ap.sync.open``.
 
-What is resident in memory is served on the caller's thread. Only a read that has to fetch something crosses to the
+Resident bytes are served on the caller's thread. Only a read that has to fetch something crosses to the
 loop thread and waits there.
 """
 
@@ -48,9 +48,9 @@ class SyncFile(io.RawIOBase):
 
     Reads are full: they are short at the end of the object only. ``read_at``, ``view_at`` and ``read_ranges`` never
     move the cursor and may be used by many threads at once; reads through the cursor take turns. A forked child may
-    go on using the file: it opens a reader of its own, pinned to the version that its parent has seen.
+    continue using the file: it opens a reader of its own, pinned to the version that its parent has seen.
 
-    Close it, or use ``with``: a file collected unclosed gives back what it holds, with a ``ResourceWarning``.
+    Close it, or use ``with``: a file that is collected unclosed releases its memory with a ``ResourceWarning``.
     """
 
     mode = "rb"
@@ -232,7 +232,7 @@ class SyncFile(io.RawIOBase):
         return super().readlines(hint)
 
     def close(self) -> None:
-        """Give back memory and connections, and the operator too if ``open`` made it. May be called twice.
+        """Release memory and connections, and the operator too if ``open`` made it. May be called twice.
 
         Reads that other threads wait for end with ``Closed``.
         """
@@ -395,7 +395,7 @@ class BlockingOpenFileBuilder(KeyedBuilder):
     def build(self) -> SyncFile:
         """Check everything, and open; nothing is sent before the first read.
 
-        Raises what ``OpenFileBuilder.build`` raises, and at once what awaiting raises there: ``IsADirectory`` when the
+        Raises the errors of ``OpenFileBuilder.build`` and of awaiting its result: ``IsADirectory`` if the
         path ends with ``/``, ``NotFound`` when the status is a directory's. Each call opens another file.
         """
         _, options = self._resolve()
@@ -409,7 +409,7 @@ SHARED_OPTIONS = frozenset({"block_bytes", "prefetch_blocks"})
 def split_url(url: str, *, path_required: bool = True) -> tuple[str, str]:
     """The URL of a store, and the path of one object in it: ``s3://bucket`` and ``a/b.parquet``.
 
-    An http(s) URL is decoded, and its query stays with the store; what is behind another scheme is a path as it
+    An http(s) URL is decoded, and its query stays with the store; the rest of a URL of another scheme is a path as it
     stands. ``ConfigInvalid`` when there is no scheme, or no path although one is required.
     """
     scheme, separator, rest = url.partition("://")
@@ -446,7 +446,7 @@ def _split_http(url: str) -> tuple[str, str]:
 
 
 def checked_mode(mode: object, *, path: str) -> None:
-    """``Unsupported`` for what is not reading bytes, ``InvalidArgument`` for what is no mode at all."""
+    """Raise ``Unsupported`` for a mode other than reading bytes, ``InvalidArgument`` for an invalid mode."""
     if not isinstance(mode, str):
         raise InvalidType(f"mode must be a string such as 'rb', not {mode!r}", operation="open", path=path)
     kinds = set(mode)
@@ -458,7 +458,7 @@ def checked_mode(mode: object, *, path: str) -> None:
     raise Unsupported(f"mode={mode!r} is not supported, files are open in 'rb': {hint}", operation="open", path=path)
 
 
-def open(  # noqa: A001 - what it stands in for
+def open(  # noqa: A001 - it replaces the builtin
     url: str, mode: str = "rb", *, operator: Operator | None = None, **options: Any
 ) -> SyncFile:
     """Open an object for reading as a file. No request is sent before the first read.
@@ -487,7 +487,7 @@ def open(  # noqa: A001 - what it stands in for
 
 
 def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:
-    """``ConfigInvalid`` for what is not an option of a reader."""
+    """Raise ``ConfigInvalid`` for a name that is not an option of a reader."""
     for name in options.keys() - READER_OPTIONS:
         if any(name in store_options(scheme) for scheme in BUILT_IN):
             raise ConfigInvalid(

@@ -74,7 +74,7 @@ class Pump(Generic[T]):
                     del error
             item, size = self._ready.popleft()
             self._bytes -= size
-            # Not for each item, so that several cross at a time: a half-empty window is enough to go on.
+            # Not for each item, so that several cross at a time: a half-empty window is enough to continue.
             wake = self._room is not None and len(self._ready) <= self._items_max // 2 and self._has_room()
         if wake:
             self._thread.call_soon(self._give_room)
@@ -216,7 +216,7 @@ class BlockingIterator(Iterator[T], Generic[T]):
             if not self._started:
                 self.start()
             return self._take()
-        except BaseException:  # its own end, the source's error, KeyboardInterrupt wherever it comes
+        except BaseException:  # its own end, the source's error, KeyboardInterrupt at any point
             self.close()
             raise
 
@@ -280,13 +280,13 @@ def iterate(
     """Iterate over an asynchronous iterable from code without an event loop.
 
     ``source`` runs on the loop thread of this process, in the caller's context; a function is called there, and
-    returns the iterable. Nothing runs before the first item is asked for. From then on it runs ahead of the consumer,
+    returns the iterable. Nothing runs before the first item is requested. From then on it runs ahead of the consumer,
     by at most ``window_items`` items that were not taken yet, the one being made included. With ``window_bytes`` it
     also pauses while an item as large as the largest so far would not fit; an item that is larger than the window
     comes alone. ``size_of`` tells the size of an item; otherwise its ``nbytes``, or its length as bytes, counts.
 
     An error of the source is raised where its items end, once, with its traceback. When an item takes longer than
-    ``timeout_seconds`` it is ``TimedOut``, and the source is cancelled. ``WrongLoop`` where an event loop runs in the
+    ``timeout_seconds`` it is ``TimedOut``, and the source is cancelled. ``WrongLoop`` if an event loop runs in the
     caller's thread, and in a forked child.
     """
     if not hasattr(source, "__aiter__") and not callable(source):

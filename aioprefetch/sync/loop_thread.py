@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 # A wait checks at this interval whether the loop still runs: a fork may have left it behind.
 WAIT_SLICE_SECONDS = 0.5
-# How long a cancelled call may take to unwind before its caller goes on without it.
+# How long a cancelled call may take to unwind before its caller continues without it.
 CANCEL_SECONDS_MAX = 5.0
 # How long the end of the process waits for the loop, and for its tasks.
 EXIT_SECONDS_MAX = 2.0
@@ -135,7 +135,7 @@ class LoopThread:
                 self._start(call, coroutine)
                 in_time = self._wait(call, timeout_seconds)
                 return call.result() if in_time else self._give_up(call, timeout_seconds)
-            except BaseException:  # KeyboardInterrupt, or what a signal handler raises, wherever it comes
+            except BaseException:  # KeyboardInterrupt, or an exception of a signal handler, at any point
                 self._cancel(call)
                 raise
         finally:
@@ -224,14 +224,14 @@ class LoopThread:
         call.wait(CANCEL_SECONDS_MAX)
 
     def _give_up(self, call: Call[T], timeout_seconds: float | None) -> T:
-        """Cancel a call that took too long. Its result still counts if it came before the cancellation did."""
+        """Cancel a call that took too long. Its result still counts if it ended before the cancellation."""
         self._cancel(call)
         late = TimedOut(f"not done within timeout_seconds={timeout_seconds}", operation="run")
         if not call.wait(0):
             raise late
         try:
             return call.result()
-        except BaseException as error:  # CancelledError, or what the coroutine made of it
+        except BaseException as error:  # CancelledError, or the coroutine's own exception
             raise late from error
 
     def _serve(self) -> None:
@@ -250,7 +250,7 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # A coroutine raised it: its caller gets it, and the other coroutines go on.
+                # A coroutine raised it: its caller gets it, and the other coroutines continue.
                 continue
             return
 
@@ -298,7 +298,7 @@ class _Process:
         self.kept_after_fork.extend(parents)
 
     def end(self) -> None:
-        """At exit: close what is open, within a bound."""
+        """Close open operators at exit, within a time limit."""
         thread, self.thread = self.thread, None
         if thread is not None:
             thread.stop(EXIT_SECONDS_MAX)
@@ -315,7 +315,7 @@ def loop_thread() -> LoopThread:
 
 
 def process_lock() -> threading.RLock:
-    """A lock for what happens once in each process; a fork never leaves it locked."""
+    """A lock for work that is done once in each process. A fork never leaves it locked."""
     return _process.lock
 
 
@@ -347,8 +347,9 @@ def run(coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None)
 
     The caller's context variables go along. After ``timeout_seconds``, or when the wait is interrupted
     (``KeyboardInterrupt``), the coroutine is cancelled and has a few seconds to clean up. Raises what the coroutine
-    raises, ``CancelledError`` included; ``TimedOut`` after the time given; ``WrongLoop`` where an event loop runs in
-    the caller's thread, which would stand still meanwhile: await there. ``InvalidType`` for a time that is no number.
+    raises, ``CancelledError`` included; ``TimedOut`` after the time given; ``WrongLoop`` if an event loop runs in
+    the caller's thread, which would stand still meanwhile: await there. ``InvalidType`` for a time that is not a
+    number.
     """
     if not asyncio.iscoroutine(coroutine):
         raise InvalidType(f"run() needs a coroutine, not {type(coroutine).__name__}", operation="run")
