@@ -70,7 +70,7 @@ class Resolver:
         return (host, port) in self._resolving
 
     async def aclose(self) -> None:
-        """Cancel the waits for names. Threads that are resolving go on until the system responds."""
+        """Cancel the waits for names. Threads that are resolving continue until the system responds."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None

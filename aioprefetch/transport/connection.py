@@ -52,9 +52,9 @@ class Receiver(Protocol):
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
         """The destination of the body, ``None`` to skip the body and close the connection.
 
-        What this raises refuses the response: the request fails with it, and the connection is closed. A destination
-        takes all bytes that the head promises, or all that come if the head has no length. It may ``pause`` and
-        ``resume`` the connection, and ``stop`` the response.
+        An error of this call refuses the response: the request fails with it, and the connection is closed. A
+        destination takes all bytes that the head promises, or all that come if the head has no length. It may ``pause``
+        and ``resume`` the connection, and ``stop`` the response.
         """
         ...
 
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request. The future is done at the end of the response; its result is the seconds until the head.
 
         If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A
-        caller that stops waiting must ``close`` the connection, which otherwise goes on receiving the response.
+        caller that stops waiting must ``close`` the connection, which otherwise continues receiving the response.
         """
         assert self._transport is not None
         assert self._done is None

@@ -74,7 +74,7 @@ class _Waiter:
 
 
 class Pool:
-    """Hands out connections. A place is taken when a connection is begun, and given back when it is lost.
+    """Hands out connections. A place is taken when a connection is begun, and released when it is lost.
 
     ``connector`` makes the connections and is closed with the pool.
     """
@@ -278,7 +278,7 @@ class Pool:
             self._wake()  # There may be a place for the next waiter too, or this one has given up its turn.
 
     def _wake(self) -> None:
-        """Wake the first waiter that can go on, or make room for it. The waiter then tries again."""
+        """Wake the first waiter that can continue, or make room for it. The waiter then tries again."""
         for waiter in self._waiters:
             if waiter.future is None or waiter.future.done():
                 return  # It was woken and will wake the next one; no other waiter overtakes it.
