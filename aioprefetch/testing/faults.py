@@ -38,7 +38,7 @@ class ReceivedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A fault of a response. Fields can be combined; the default is no fault.
+    """A fault of a response. Fields can be combined; the default has no fault.
 
     The head:
         status: replaces the status; without `body` the response then has an S3 error body of code `code` for >= 400.

@@ -32,7 +32,7 @@ _PASSED_OVER = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdli
 _NOT_OURS = tuple(str(OWN_PACKAGE / name) for name in ("testing", "cli", "__init__.py"))
 
 # The file, line and function of frames, outermost first.
-Stack = tuple[tuple[str, int, str], ...]
+Frames = tuple[tuple[str, int, str], ...]
 _AWAITED = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
 
 
@@ -46,7 +46,7 @@ class HeldLoop:
     """
 
     cpu_seconds: float
-    stack: Stack
+    stack: Frames
 
     def __str__(self) -> str:
         """The figures on one line, and the stack below it."""
@@ -121,7 +121,7 @@ class _Running:
             if call is not None:
                 self._add(spent, stack_of(frame))
 
-    def _add(self, spent: float, stack: Stack) -> None:
+    def _add(self, spent: float, stack: Frames) -> None:
         self._call_seconds += spent
         if self._call_seconds > self._worst.cpu_seconds:
             is_longest = spent >= self._longest_seconds
@@ -142,7 +142,7 @@ def kernel_seconds() -> float:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_stime if sys.platform == "linux" else 0.0
 
 
-def stack_of(frame: FrameType | None) -> Stack:
+def stack_of(frame: FrameType | None) -> Frames:
     """The file, line and function of the innermost frames, outermost first.
 
     It reads no source, which would take memory.

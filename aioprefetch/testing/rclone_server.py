@@ -16,7 +16,7 @@ Where rclone differs from S3 (measured, rclone 1.75.2):
 * Keys are file names: `//`, a leading slash, `.` and `..` are 400 InvalidArgument; a segment over 255 bytes and a
   key below another key (`k` and `k/under`) are 500 InternalError. A key with a slash at its end makes a directory,
   which is not listed; where the directory exists already it is 500. A key with a control character is answered 500 and
-  stored all the same, under a name with a substitute (U+2409 for a tab).
+  stored anyway, under a name with a substitute (U+2409 for a tab).
 * list-objects-v2: no KeyCount when nothing matches, ETags without quotes, a space is `+` under EncodingType=url,
   MaxKeys=0 returns everything. HEAD of a bucket has no region. Metadata names come back capitalised.
 

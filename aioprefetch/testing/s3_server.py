@@ -12,7 +12,7 @@ Where moto differs from S3 (measured, moto 5.2.5):
   A request without any signature is 403 with an empty text/html body (the object's ACL is private).
 * A key with a newline is 404 on PUT; a key of 1025 bytes is accepted (S3: KeyTooLongError).
 * x-amzn-requestid instead of x-amz-request-id. A GET costs about 1.9 ms of CPU in this process.
-* A quiet DeleteObjects reports the deleted keys all the same.
+* A quiet DeleteObjects reports the deleted keys anyway.
 
 As in S3: 206 with Content-Range, a range that crosses the end is cut, a suffix longer than the object is the whole
 object with 206, 412 comes before 416, 304 has an ETag, 404 for a key is NoSuchKey and for a bucket NoSuchBucket,
