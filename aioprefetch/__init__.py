@@ -7,7 +7,7 @@ The way of a read::
                                ▼                              ▼ request into the block's buffer
      layers, outermost first:  LruCache · Retry · ConcurrentLimit · Timeout · Complete · ErrorContext · service
 
-Importing the package loads no optional dependency: those come with their first use.
+Importing the package loads no optional dependency: each is loaded at first use.
 """
 
 from __future__ import annotations

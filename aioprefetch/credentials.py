@@ -47,7 +47,7 @@ class Secret:
         return not self._reference.startswith(_ENVIRONMENT)
 
     def reveal(self) -> str | None:
-        """The value, ``None`` where the variable is not set or the literal stayed in another process."""
+        """The value, ``None`` if the variable is not set or the literal stayed in another process."""
         if not self.is_literal:
             return os.environ.get(self._reference[len(_ENVIRONMENT) :])
         if self._value is None:
@@ -55,7 +55,7 @@ class Secret:
         return self._value
 
     def fingerprint(self) -> str:
-        """A digest that tells two secrets apart and reveals neither; for cache namespaces.
+        """A digest that distinguishes secrets without revealing them, for cache namespaces.
 
         It is stored with cached data, and a secret may be a password that a person made up. So the digest is slow to
         compute, which makes guessing slow. It is computed once for each value in a process.

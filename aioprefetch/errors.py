@@ -1,6 +1,6 @@
 """Every error that aioprefetch raises, one tree.
 
-``Error`` carries what a person needs to act: the kind, the operation, the path, whether trying again can help, and an
+``Error`` has all that a person needs to act: the kind, the operation, the path, whether trying again can help, and an
 ordered context. Where Python already has a word for the failure the class is that word too, so ``except
 FileNotFoundError`` keeps working::
 
@@ -37,7 +37,7 @@ FileNotFoundError`` keeps working::
     ├── MissingDependency         ImportError
     └── Unexpected                OSError        a failure that no table lists
 
-``status`` tells whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
+``status`` says whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
 (it was temporary, and the attempts are used up). The kind never decides it (after OpenDAL's error model).
 
 No message, repr or pickle of an error holds a credential, a header or the query of a URL. All have a bounded length:
@@ -64,7 +64,7 @@ class Error(Exception):
     Parameters
     ----------
     message
-        What happened, and what would be right, in words.
+        A description of the failure and of the remedy.
     operation
         The operation that failed (``read``, ``stat``, ``list``, ...).
     path
@@ -74,7 +74,7 @@ class Error(Exception):
     context
         Further facts in order: ``range``, ``received``, ``service``, ``request_id``, ``attempts``, ...
     head
-        The head of the response during whose body it failed, if one had come.
+        The head of the response during whose body it failed, if the head had arrived.
     received
         Bytes of the body that had been delivered before the failure.
     retry_after_seconds
@@ -123,7 +123,7 @@ class Error(Exception):
         return self.status == "temporary"
 
     def add_context(self, *, operation: str = "", path: str = "", **facts: object) -> Error:
-        """Fill in what is missing and return the error itself. Values that are set stay: the innermost context wins."""
+        """Add missing values and return the error itself. Values that are set are kept: the innermost context wins."""
         if not self.operation:
             self.operation = operation
         if not self.path and path:
@@ -287,7 +287,7 @@ class Throttled(Error, OSError):
 
 
 class Unavailable(Error, ConnectionError):
-    """The store did not respond, broke off, or responded with a failure of its own."""
+    """The store did not respond, cut off its response, or responded with a failure of its own."""
 
     status_default: ClassVar[Status] = "temporary"
     errno_default = errno_codes.ECONNABORTED
@@ -324,7 +324,7 @@ class RedirectRefused(ProtocolError):
 
 
 class UntrustedMetadata(Error, ValueError):
-    """Sizes, offsets or names from outside that contradict what is known."""
+    """Sizes, offsets or names from outside that contradict other metadata."""
 
     errno_default = errno_codes.EBADMSG
 
@@ -437,7 +437,7 @@ _SECRETS = (
 
 
 def redact(text: str) -> str:
-    """``text`` without what may be a bearer credential: query and user of each URL, signatures, tokens, keys.
+    """``text`` without possible bearer credentials: query and user of each URL, signatures, tokens, keys.
 
     Of a text with more than ``TEXT_CHARACTERS_MAX`` characters only the beginning is kept.
     """
@@ -455,7 +455,7 @@ def redact(text: str) -> str:
 def excerpt(text: Text, characters_max: int = QUOTED_CHARACTERS_MAX) -> Text:
     """A foreign text as it may stand in a message: redacted, on one line, of at most ``characters_max`` characters.
 
-    ``None`` stays ``None``, so that ``{excerpt(etag)!r}`` says what there was.
+    ``None`` stays ``None``, so that ``{excerpt(etag)!r}`` distinguishes it from a text.
     """
     if text is None:
         return text

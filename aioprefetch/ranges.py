@@ -39,7 +39,7 @@ def at_least(lowest: int, value: object, name: str, *, operation: str, path: str
 def checked_range(
     offset: object, size: object | None, *, operation: str, path: str, total: int | None = None
 ) -> tuple[int, int | None]:
-    """The one check of an offset and a size that come from outside.
+    """The check of an offset and a size from outside.
 
     Returns both as integers; ``size`` stays ``None`` when it means "to the end". Raises ``InvalidType`` or
     ``InvalidRange``, and with ``total`` (the object's size, for sizes and offsets claimed by a file's metadata)
@@ -51,7 +51,7 @@ def checked_range(
         raise InvalidRange(f"offset must be between 0 and {OFFSET_MAX}, not {start}", operation=operation, path=path)
     if length is not None and (length < 0 or length > OFFSET_MAX):
         raise InvalidRange(f"size must be between 0 and {OFFSET_MAX}, not {length}", operation=operation, path=path)
-    if length is not None:  # No header may carry a larger number; what lies there is beyond every end.
+    if length is not None:  # The maximum number in a header. It is beyond the end of every object.
         length = min(length, OFFSET_MAX - start)
     if total is not None and start + (length or 0) > total:
         raise RangeNotSatisfied(
@@ -95,7 +95,7 @@ class MergedRange:
 def coalesce(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max: int) -> list[MergedRange]:
     """Fewer requests for the same bytes: neighbours ``gap_bytes`` or less apart become one of ``request_bytes_max``.
 
-    Overlapping and equal ranges share bytes. Empty ranges ask for nothing and appear nowhere. A single range larger
+    Overlapping and equal ranges share bytes. Empty ranges cost no request and are omitted. A single range larger
     than the maximum stays one piece here (the reader cuts it at its blocks). The result is ordered by position and
     its pieces never overlap, unless the maximum forbids the merge of two that do.
     """
@@ -118,7 +118,7 @@ def coalesce(ranges: Sequence[Range], *, gap_bytes: int, request_bytes_max: int)
 
 
 def subtract(wanted: Range, present: Iterable[Range]) -> list[Range]:
-    """What of ``wanted`` is in none of ``present`` (ordered, not overlapping)."""
+    """The parts of ``wanted`` that are not in ``present`` (ordered, not overlapping)."""
     position, end = wanted
     missing: list[Range] = []
     for low, high in present:

@@ -35,12 +35,12 @@ Prepare = Callable[[], Awaitable[PreparedScan]]
 class BatchScan:
     """The record batches of a table, in row order. Nothing is requested before a batch, or the schema, is awaited.
 
-    Batches have ``batch_rows`` rows, whatever the pages of the file are. Shorter ones come at the end of a file, where
+    Batches have ``batch_rows`` rows, with pages of any size. Shorter ones come at the end of a file, where
     ``batch_bytes`` is reached, where a filter took rows away, and when a read keeps the consumer waiting for more than
-    a second although rows before it have come.
+    a second although rows before it have arrived.
 
     ``async for`` uses it up. To leave it early, use ``aclose`` or ``async with``: requests in flight are
-    broken off, all memory is given back, and another batch is ``Closed``. A scan that is dropped does so when it is
+    cancelled, all memory is released, and another batch is ``Closed``. A scan that is dropped does so when it is
     collected.
     Batches stay readable. Several tasks may take batches in turns; a cancelled one takes none with it.
 
@@ -104,7 +104,7 @@ class BatchScan:
             return pa.Table.from_batches([batch async for batch in self], schema)
 
     async def aclose(self) -> None:
-        """End the scan: requests are broken off, memory comes back. What was delivered stays readable."""
+        """End the scan: requests are cancelled, and memory is released. Delivered batches stay readable."""
         self._closed = True
         loop, self._loop = self._loop, None
         if loop is not None:
@@ -178,7 +178,7 @@ class BatchScan:
         return pa.RecordBatchReader.from_batches(thread.run(scan.schema()), _BlockingBatches(scan, thread))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
-        """The Arrow PyCapsule interface: what pandas, polars, DuckDB and pyarrow take a stream by."""
+        """The Arrow PyCapsule interface, by which pandas, polars, DuckDB and pyarrow take a stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     async def next_or_none(self) -> pa.RecordBatch | None:

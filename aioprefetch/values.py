@@ -61,7 +61,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """What a service, or a stack of layers over it, can do. Tests and checks are chosen from it."""
+    """The operations and conditions that a service, or a stack of layers over it, supports.
+
+    It selects tests and checks.
+    """
 
     read: bool = False
     read_range: bool = False
@@ -89,7 +92,7 @@ class Capability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceInfo:
-    """Which store this is, without a secret: what separates one tenant's bytes from another's in a cache.
+    """The identity of a store, without secrets. It separates the bytes of tenants in a cache.
 
     ``name`` is the bucket, host or store name; ``principal`` tells identities apart and reveals none of them (a
     digest, a profile's name, ``anonymous``).
@@ -133,7 +136,7 @@ class ReadRequest(Request):
     """Bytes of one object: ``[offset, offset + size)``, to the end without ``size``, or the last ``suffix`` bytes.
 
     ``if_match`` pins the version: any other one is an error, whether or not the server knows the header.
-    ``lane`` is the urgency: ``demand`` goes before ``prefetch`` wherever something is scarce.
+    ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource.
     """
 
     operation: ClassVar[str] = "read"
@@ -148,7 +151,7 @@ class ReadRequest(Request):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole object is asked for, so that no ``Range`` header is needed."""
+        """Whether the whole object is requested, so that no ``Range`` header is needed."""
         return self.suffix is None and self.size is None and self.offset == 0
 
     def describe(self) -> str:
@@ -158,7 +161,7 @@ class ReadRequest(Request):
         return f"[{self.offset}, {'end' if self.size is None else self.offset + self.size})"
 
     def resume(self, head: ReadHead, received: int) -> ReadRequest:
-        """The request for what is still missing of a response, pinned to the version that has begun to arrive."""
+        """The request for the missing rest of a response, pinned to the version that has begun to arrive."""
         return replace(
             self,
             offset=head.start + received,
@@ -174,7 +177,7 @@ class ReadRequest(Request):
 class ReadHead:
     """The head of a response, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
 
-    ``total`` is ``None`` where a server sends ``Content-Range: bytes a-b/*``.
+    ``total`` is ``None`` if a server sends ``Content-Range: bytes a-b/*``.
     """
 
     start: int
@@ -229,7 +232,7 @@ class StatRequest(Request):
 class ListRequest(Request):
     """One page of the entries whose path begins with ``path``.
 
-    Without ``recursive``, what lies below the next ``/`` is folded into one directory entry. ``start_after`` is
+    Without ``recursive``, keys below the next ``/`` are folded into one directory entry. ``start_after`` is
     exclusive. ``page_token`` is opaque: it comes from the page before.
     """
 
@@ -275,7 +278,7 @@ class CopyRequest(Request):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class DeleteRequest(Request):
-    """``paths`` are deleted; one that is missing is no error. ``path`` is the first of them, for messages."""
+    """``paths`` are deleted; missing ones are ignored. ``path`` is the first of them, for messages."""
 
     operation: ClassVar[str] = "delete"
 
