@@ -223,8 +223,8 @@ async def test_many_reads_share_one_timer_that_ends_by_itself(monkeypatch: pytes
         loop, timers = stack.runtime.loop, list[asyncio.TimerHandle]()
         call_at = loop.call_at
 
-        def noted(when: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
-            handle = call_at(when, callback, *arguments)
+        def noted(when: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> asyncio.TimerHandle:
+            handle = call_at(when, callback, *arguments, **more)
             if isinstance(getattr(callback, "__self__", None), StallWatchdog):
                 assert all(timer.when() < loop.time() + 0.001 for timer in timers)
                 timers.append(handle)
