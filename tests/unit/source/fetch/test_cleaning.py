@@ -110,6 +110,8 @@ async def test_a_move_that_was_killed_after_the_copy_is_finished() -> None:
         await scene.commit(1)
         assert scene.keys() == ["done/x/a"]
         assert scene.cleaner.counts == {"cleaned": 1}
+        await scene.root.aclose()
+        await scene.source.aclose()
 
 
 async def test_a_newer_version_stays() -> None:
