@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
@@ -22,6 +22,10 @@ def resident(reader: RangeReader) -> set[int]:
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 50), max_size=4), st.integers(0, 10))
+@example(5, [3], 2)
+@example(6, [3], 2)
+@example(3, [3], 0)
+@example(2, [3], 2)
 def test_distance_is_to_the_nearest_cursor(index: int, cursors: list[int], ahead: int) -> None:
     found = distance(index, cursors, ahead_blocks=ahead)
     if not cursors:
@@ -164,6 +168,18 @@ async def test_footers_of_closed_files_stay_when_parts_of_blocks_go() -> None:
                 await reader.read_at(block * BLOCK, 10)
         await settle()
         assert [path for path in paths if not footer_is_held(b, path)] == []
+
+
+async def test_the_block_that_ends_where_the_footer_begins_is_none_of_it() -> None:
+    async with (
+        bench(3 * BLOCK, memory_bytes=16 * BLOCK) as b,
+        b.operator.reader("k", policy="parquet", footer_cache=BLOCK) as reader,
+    ):
+        for block in (2, 1, 0):
+            await reader.read_at(block * BLOCK, BLOCK)
+        await settle()
+        ranks = {block.index: rank for rank, _, _, block in BlockStore.of(b.runtime).evictable("demand")}
+        assert {index: one.is_footer for index, one in ranks.items()} == {0: False, 1: False, 2: True}
 
 
 async def test_a_file_whose_last_part_was_evicted_is_forgotten() -> None:
