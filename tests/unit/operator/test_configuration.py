@@ -1,7 +1,7 @@
 """URIs, options and variables: their order, invalid ones, and no secret in a message."""
 
 import pickle
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from aioprefetch.operator.from_uri import (
     store_options,
     supported_schemes,
 )
+from aioprefetch.services import S3
 from aioprefetch.sync import open as open_file
 
 L = TypeVar("L")
@@ -117,6 +118,21 @@ def test_secrets_of_the_environment_stay_references(monkeypatch: pytest.MonkeyPa
     assert b"CANARY" not in data
     assert "CANARY" not in repr(operator) + repr(operator.service) + repr(operator.info)
     assert b"AIOPREFETCH_SECRET_ACCESS_KEY" in data
+
+
+@pytest.mark.parametrize(
+    "given", [{"access_key_id": "AKIA", "secret_access_key": "own"}, {"profile": "own"}, {"anonymous": True}]
+)
+def test_credentials_of_keywords_and_of_variables_do_not_mix(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those of two principals. Other options still come from variables."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "REGION"):
+        monkeypatch.setenv(f"AIOPREFETCH_{name}", "of-a-variable")
+    service = cast("S3", configure("s3://bucket", given)[0])
+    names = ("access_key_id", "secret_access_key", "session_token", "profile")
+    assert {name for name in names if getattr(service, name) is not None} == given.keys() - {"anonymous"}
+    assert (service.anonymous, service.region) == (given.get("anonymous", False), "of-a-variable")
 
 
 def test_credentials_in_an_s3_uri_are_refused_and_not_shown() -> None:
