@@ -156,6 +156,14 @@ def test_a_cut_leaves_no_half_of_a_credential(cut: int) -> None:
     assert SECRET[:4] not in redact(f"{start}https://{SECRET[:6]}@host/ and more")
 
 
+def test_an_excerpt_leaves_no_half_of_a_credential() -> None:
+    """The whole text is redacted before it is cut: behind the cut may be the ``@``, or most of a signature."""
+    for length in range(QUOTED_CHARACTERS_MAX - 50, QUOTED_CHARACTERS_MAX):
+        start = "x" * length + " "
+        assert SECRET[:4] not in excerpt(f"{start}https://{SECRET[:6]}@host/ and more")
+        assert "0123" not in excerpt(f"{start}Signature: {'0123456789' * 3}")
+
+
 WRONG_HEADS = [
     UncheckedHead(status=206, content_range="a" * LONG, content_length=10, etag="e"),
     UncheckedHead(status=206, content_range="http://" * 9000, content_length=10, etag="e"),
