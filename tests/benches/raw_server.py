@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,6 +41,10 @@ class Peer:
         """Give bytes to the kernel, as far as it takes them."""
         self._writer.write(data)
         await self._writer.drain()
+
+    def send_now(self, data: bytes) -> None:
+        """Give a few bytes to the kernel without a turn of the loop."""
+        os.write(self._writer.get_extra_info("socket").fileno(), data)
 
     def reset(self) -> None:
         """Hang up with RST."""

@@ -201,6 +201,23 @@ async def test_bytes_on_an_idle_connection_close_it() -> None:
         assert await get(client, server.target()) == SMALL
 
 
+async def test_bytes_on_an_idle_connection_that_the_loop_has_not_seen_are_no_response() -> None:
+    """They are in the kernel when the next request is sent, which gets a connection of its own."""
+    peers: list[Peer] = []
+
+    async def handle(peer: Peer) -> None:
+        peers.append(peer)
+        await peer.request()
+        await peer.send(reply(SMALL))
+        await peer.gone()
+
+    async with RawServer(handle) as server, client_of() as client:
+        for number in range(3):
+            assert await get(client, server.target()) == SMALL
+            assert len(peers) == number + 1
+            peers[-1].send_now(reply(SMALL[::-1]))
+
+
 @pytest.mark.parametrize("body", [b"", SMALL, LARGE], ids=len)
 async def test_bytes_after_a_body_close_the_connection(body: bytes) -> None:
     """They come in one piece with it, or are in the kernel by the time its last byte is taken."""
