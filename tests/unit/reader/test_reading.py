@@ -155,6 +155,22 @@ async def test_evicted_between_arrival_and_use_is_fetched_again() -> None:
         await reader.aclose()
 
 
+async def test_a_long_read_requests_no_more_than_half_of_the_memory_at_once() -> None:
+    """The other half is for other readers, and for what has arrived and is not taken yet."""
+    block = 64 * KIB
+    async with bench(32 * block, memory_bytes=8 * block, block_bytes=block) as b:
+        reader = await b.opened()
+        reading = asyncio.create_task(reader.read_at(0, 32 * block))
+        while not reading.done():
+            await settle()
+            under_way = [call for call in b.calls if not call.ended]
+            assert sum(call.request.size or 0 for call in under_way) <= 4 * block
+            for call in under_way:
+                call.finish()
+        assert await reading == b.data
+        await reader.aclose()
+
+
 async def test_seek_keeps_what_is_there() -> None:
     async with bench() as b, b.reader() as reader:
         for _ in range(3):
@@ -186,6 +202,13 @@ async def test_seeks() -> None:
                 reader.seek(kind)  # type: ignore[arg-type]
         assert reader.tell() == SMALL
         assert len(b.calls) == 1
+
+
+async def test_a_seek_takes_back_one_relative_to_an_end_that_is_not_known() -> None:
+    async with bench(SMALL) as b, b.reader() as reader:
+        assert reader.seek(-10, os.SEEK_END) is None
+        assert reader.seek(5) == reader.tell() == 5
+        assert await reader.read(3) == b.data[5:8]
 
 
 async def test_a_seek_before_the_start_is_found_out_when_the_size_is() -> None:
