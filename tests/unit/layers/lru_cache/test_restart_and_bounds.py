@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from aioprefetch.errors import ConditionNotMatch, Unavailable
-from aioprefetch.values import ListRequest, ReadRequest, WriteRequest
+from aioprefetch.layers.lru_cache.cache_store import HEADER_READ_BYTES, LIST_WRITTEN_SHARE
+from aioprefetch.values import ListPage, ListRequest, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
 
 DATA = bytes(range(100)) * 10
@@ -237,6 +238,26 @@ async def test_an_entry_that_another_process_replaced_is_left_to_it(bed: Bed, ot
     assert bed.counters["misses"] == 2
 
 
+async def test_a_long_header_is_read_out_of_one_file(bed: Bed, other: Bed) -> None:
+    """It takes two reads. A file that another process replaces between them is a miss, no damage, and stays."""
+    path = "k" * (HEADER_READ_BYTES - 200)  # The header holds it, and the facts behind it are cut by the first read.
+    ours, theirs = bed.stack(), other.stack()
+    for name in ("first", path):
+        bed.put(name, DATA)
+    await read_settled(ours, "first")
+    await read_settled(theirs, path)
+    gate = bed.cache.before = Gate("read", passing=1)
+    reading = asyncio.create_task(read(ours, path, size=9))
+    await gate.reached.wait()
+    bed.put(path, DATA[::-1])
+    await read_settled(theirs, path)
+    files = bed.files
+    gate.opened.set()
+    assert await reading == DATA[::-1][:9]
+    assert "failures" not in bed.counters
+    assert bed.files.keys() == files.keys()
+
+
 async def test_a_write_of_one_process_drops_the_entry_of_another(bed: Bed, other: Bed) -> None:
     """Also one that was stored in the middle of the write."""
     ours, theirs = bed.stack(revalidate_seconds=None), other.stack(revalidate_seconds=None)
@@ -289,6 +310,31 @@ async def test_the_bytes_of_all_processes_are_bounded(bed: Bed, other: Bed) -> N
         await settle()
         assert sum(map(len, bed.files.values())) <= capacity + 2 * ENTRY_BYTES
     assert "failures" not in bed.counters | other.counters
+
+
+@pytest.mark.virtual
+async def test_an_entry_that_is_written_during_a_listing_stays_in_the_index(bed: Bed) -> None:
+    """The listing does not have it. It is found as before, without another look at its header."""
+    stack = bed.stack(capacity_bytes=LIST_WRITTEN_SHARE * 1000, revalidate_seconds=None)
+    for name in ("first", "a", "b"):
+        bed.put(name, DATA)
+    await read_settled(stack, "first")
+    gate, original = Gate(""), bed.cache.inner.list_page
+
+    async def held(request: ListRequest) -> ListPage:
+        page = await original(request)
+        await gate("")
+        return page
+
+    bed.cache.inner.list_page = held  # type: ignore[method-assign]
+    await read_settled(stack, "a")
+    await gate.reached.wait()
+    await read_settled(stack, "b")
+    gate.opened.set()
+    await settle()
+    reads = bed.cache.calls["read"]
+    assert await read(stack, "b", size=9) == DATA[:9]
+    assert bed.cache.calls["read"] == reads + 1
 
 
 async def test_a_long_listing_is_read_page_by_page(bed: Bed) -> None:
