@@ -134,6 +134,15 @@ async def test_a_record_of_another_history_is_noticed() -> None:
     await refused(operator, UntrustedMetadata, "record 6 under the name of record 5")
 
 
+async def test_the_newest_record_of_another_history_is_noticed() -> None:
+    """The snapshot was made after this number, and no later record says that it was exchanged."""
+    operator, _ = await grown()
+    record = decode(await operator.read(LOG(5)), 5, path="").record
+    await operator.write(LOG(5), encode(record, "00000000")[0])
+    await operator.delete(LOG(6))
+    await refused(operator, UntrustedMetadata, "record 5 is not the one that snapshot.json was made after")
+
+
 async def test_a_newer_record_of_another_history_is_noticed() -> None:
     operator, _ = await grown()
     record = decode(await operator.read(LOG(6)), 6, path="").record
