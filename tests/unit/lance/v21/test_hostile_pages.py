@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 from dataclasses import replace
@@ -12,8 +13,10 @@ import pytest
 
 from aioprefetch.errors import Error, UntrustedMetadata
 from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import assembly
-from aioprefetch.lance.structural.layouts import MiniBlock, parse_layout
+from aioprefetch.lance.structural.layouts import FullZip, MiniBlock, parse_layout
+from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
 from tests.benches.lance_files import write_file
 from tests.benches.lance_v20_pages import MemoryIo, open_bytes
@@ -132,3 +135,54 @@ async def test_chunks_that_claim_too_many_values() -> None:
     memory[start : start + 2] = (word & ~15 | 15).to_bytes(2, "little")
     with pytest.raises(UntrustedMetadata, match="leave -"):
         decode_first_pages(file, bytes(memory), RANGES[0], _layouts(file))
+
+
+async def test_an_index_right_behind_the_dictionary_is_refused() -> None:
+    """The highest index of the page is the number of items that its dictionary claims to have."""
+    data = _written("dictionary", "2.1")
+    file = await open_bytes(data)
+    page = file.column(0).pages[0]
+    layout = parse_layout(page.encoding, page.type_url)
+    assert isinstance(layout, MiniBlock)
+    wanted = RowRanges.of(RANGES[0])
+
+    def decode(count: int) -> None:
+        scheduler = page_scheduler(replace(layout, dictionary_items=count), page.rows, page.buffers)
+        reads = [memoryview(data)[start:end] for start, end in scheduler.plan(wanted)]
+        segments = scheduler.decoder(wanted, iter(reads)).segments(0, ROWS, ROWS)
+        assembly.assemble_field(file.fields[0], ROWS, iter([segments]))
+
+    count = layout.dictionary_items
+    with contextlib.suppress(UntrustedMetadata):
+        while True:
+            decode(count)
+            count -= 1
+    with pytest.raises(UntrustedMetadata, match=f"index {count} into a dictionary of {count} values"):
+        decode(count)
+
+
+async def test_a_value_that_is_longer_than_its_row_is_refused() -> None:
+    """By one byte, which is of the next row."""
+    data = _written("text long", "2.1")
+    file = await open_bytes(data)
+    page = file.column(0).pages[0]
+    layout = parse_layout(page.encoding, page.type_url)
+    assert isinstance(layout, FullZip)
+    at, word = page.buffers[0][0] + (layout.bits_rep + layout.bits_def + 7) // 8, layout.bits // 8
+    memory = bytearray(data)
+    memory[at : at + word] = (int.from_bytes(data[at : at + word], "little") + 1).to_bytes(word, "little")
+    for ranges in RANGES[0], [(0, 1)]:
+        with pytest.raises(UntrustedMetadata, match="a value of a full-zip page is longer than its row"):
+            decode_first_pages(file, bytes(memory), ranges, _layouts(file))
+
+
+async def test_a_row_that_ends_behind_its_page_is_refused() -> None:
+    data = _written("text long", "2.1")
+    file = await open_bytes(data)
+    (start, end), (_, last) = file.column(0).pages[0].buffers
+    width = (last - file.column(0).pages[0].buffers[1][0]) // (ROWS + 1)
+    memory = bytearray(data)
+    memory[last - width : last] = (end - start + 1).to_bytes(width, "little")
+    for ranges in RANGES[0], [(ROWS - 1, ROWS)]:
+        with pytest.raises(UntrustedMetadata, match="positions of rows leave"):
+            decode_first_pages(file, bytes(memory), ranges, _layouts(file))
