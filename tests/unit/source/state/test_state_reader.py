@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from aioprefetch.errors import StateConflict
+from aioprefetch.errors import StateConflict, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.state.journal import RECORDS_FEW, read_records
+from aioprefetch.source.state.journal import RECORDS_FEW, encode, read_records
 from aioprefetch.source.state.state_data import LoggedRecord
-from aioprefetch.source.state.store import StateStore
-from tests.unit.source.state.stores import SMALL, add, memory, opened
+from aioprefetch.source.state.store import StateStore, log_name
+from tests.unit.source.state.stores import SMALL, add, memory, next_record, opened
 
 
 async def wiped(operator: Operator) -> None:
@@ -64,3 +64,15 @@ async def test_a_reader_that_was_away_begins_at_the_snapshot(monkeypatch: pytest
     await add(state, "one more")
     assert await reader.newest() == state.head
     assert len(read) == 3
+
+
+async def test_a_record_that_does_not_follow_what_was_read_is_refused() -> None:
+    """The state is the same one: an older copy of its log was put in place."""
+    base = memory()
+    state = await opened(base)
+    await add(state, "a")
+    reader = await opened(base, writer=False)
+    record = next_record(state, ["b"])
+    await base.write(f"state/{log_name(record.seq)}", encode(record, "00000000")[0])
+    with pytest.raises(UntrustedMetadata, match=f"record {record.seq} does not follow the record before it"):
+        await reader.newest()
