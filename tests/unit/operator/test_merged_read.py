@@ -26,3 +26,13 @@ def test_is_slicing(wanted: list[tuple[int, int]], gap: int | None, most: int | 
             assert len(b.calls) <= len(distinct)
 
     run_virtual(run)
+
+
+async def test_a_small_view_does_not_keep_the_memory_of_its_whole_response() -> None:
+    """Less than a quarter of a merged response is copied out of it; a quarter, and more, is viewed in place."""
+    async with bench(200) as b:
+        small, quarter, rest = await b.operator.view_ranges("k", [(0, 24), (24, 49), (49, 100)], gap_bytes=0)
+        assert len(b.calls) == 1
+        assert [bytes(view) for view in (small, quarter, rest)] == [b.data[:24], b.data[24:49], b.data[49:100]]
+        assert quarter.obj is rest.obj
+        assert small.obj == b.data[:24]
