@@ -282,6 +282,26 @@ async def filled(b: Bench, byte: bytes) -> None:
     await settle()
 
 
+async def test_a_view_of_a_block_that_is_on_its_way_again_shows_only_what_came() -> None:
+    """Another thread has found the bytes; before it takes their view they are evicted and requested again."""
+    async with bench(2 * SIZE, memory_bytes=16 * SIZE, block_bytes=SIZE) as b, b.reader() as reader:
+        await reader.read_at(0, 100)
+        reads = reads_of(reader)
+        assert reads.resident(50, 100) is not None
+        await reader.unbuffer()
+        b.gate.open = False
+        late = asyncio.create_task(reader.read_at(0, 1000))
+        call = await b.next_call()
+        call.deliver(100)
+        await settle()
+        exported = [reads.exported(50, count) for count in (50, 51, 100)]
+        assert exported == [b.data[50:100], None, None]
+        call.finish()
+        await late
+        assert reads.exported(50, 100) == b.data[50:150]
+        del exported
+
+
 async def test_a_partly_filled_block_shows_only_what_came(mapped: list[int]) -> None:
     async with bench(2 * SIZE, memory_bytes=16 * SIZE, block_bytes=SIZE) as b:
         await filled(b, b"\xaa")

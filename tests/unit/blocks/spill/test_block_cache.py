@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -273,6 +274,19 @@ def test_the_files_of_other_processes_count(tmp_path: Path) -> None:
         file.unlink()
     put(ours, key_of(1))
     assert bytes_below(tmp_path) == ours.total_bytes == size
+
+
+def test_a_file_of_the_tick_in_which_the_directory_was_listed_is_seen(tmp_path: Path) -> None:
+    """The directory shows the same time before and after it: a recent time says nothing of later changes."""
+    ours, theirs, key = cache_in(tmp_path), cache_in(tmp_path), key_of()
+    put(theirs, key_of(1))
+    later = time.time_ns() + 10**12  # However slow the machine is, it counts as recent.
+    for is_there in (False, True):
+        if is_there:
+            put(theirs, key)
+        os.utime(private(tmp_path), ns=(later, later))
+        ours.look()
+        assert (key.name in ours) is is_there
 
 
 @checks("reliability:D28")
