@@ -170,7 +170,7 @@ async def test_footers_of_closed_files_stay_when_parts_of_blocks_go() -> None:
         assert [path for path in paths if not footer_is_held(b, path)] == []
 
 
-async def test_the_block_that_ends_where_the_footer_begins_is_none_of_it() -> None:
+async def test_the_block_before_the_footer_does_not_belong_to_it() -> None:
     async with (
         bench(3 * BLOCK, memory_bytes=16 * BLOCK) as b,
         b.operator.reader("k", policy="parquet", footer_cache=BLOCK) as reader,
