@@ -95,3 +95,13 @@ async def test_readers_share_no_blocks_under_a_weak_etag() -> None:
             b.put(changed)
             assert await second.read_at(0, 100) == changed[:100]
             assert await first.read_at(50, 50) == b.data[50:100]
+
+
+async def test_blocks_that_no_later_reader_can_share_go_with_their_reader() -> None:
+    async with bench() as b:
+        b.gate.falsify = with_etag('W/"weak"')
+        async with b.reader() as reader:
+            await reader.read_at(0, 10)
+            assert b.runtime.budget.used_bytes
+        await settle()
+        assert b.runtime.budget.used_bytes == 0

@@ -232,6 +232,21 @@ async def test_a_late_sweep_spares_a_file_that_was_written_again(bed: Bed) -> No
     assert bed.gets == 2
 
 
+async def test_a_look_up_that_fails_for_a_moment_deletes_no_entry(bed: Bed) -> None:
+    await filled(bed)
+    await bed.restart()
+
+    def fail(name: str) -> None:
+        if name == "read":
+            bed.cache.before = None
+            raise Unavailable("not now")
+
+    stack = bed.stack(revalidate_seconds=None)
+    bed.cache.before = fail
+    assert await read_settled(stack, "k") == DATA
+    assert (bed.counters["failures"], bed.cache.calls["delete"]) == (1, 0)
+
+
 async def test_a_write_does_not_wait_for_a_cache_that_is_bypassed(bed: Bed) -> None:
     stack = bed.stack()
     bed.put("k", DATA)

@@ -315,6 +315,23 @@ async def test_a_fill_that_has_not_opened_is_joined_by_equal_pins_only(bed: Bed)
     assert bed.gets == 3
 
 
+async def test_a_fill_is_joined_by_reads_of_its_own_version_only(bed: Bed) -> None:
+    gate = gated(bed, 0, "chunk")
+    bed.source.amend = lambda head: replace(head, version="v2")
+    stack = bed.stack()
+    begun = asyncio.create_task(read(stack, "k"))
+    await gate.reached.wait()
+    bed.source.amend = None
+    same = asyncio.create_task(read(stack, "k", version="v2"))
+    await settle()
+    assert bed.gets == 1
+    other = asyncio.create_task(read(stack, "k", version="v1"))
+    await settle()
+    assert bed.gets == 2
+    gate.opened.set()
+    assert await asyncio.gather(begun, same, other) == [DATA] * 3
+
+
 class OpenedFill:
     """What the registry looks at."""
 
