@@ -329,7 +329,7 @@ async def test_a_fill_is_joined_by_reads_of_its_own_version_only(bed: Bed) -> No
     await settle()
     assert bed.gets == 2
     gate.opened.set()
-    assert await asyncio.gather(begun, same, other) == [DATA] * 3
+    assert [await task for task in (begun, same, other)] == [DATA] * 3
 
 
 class OpenedFill:
