@@ -24,7 +24,9 @@ def commands(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The two commands: all tests but those on Spark, and those on Spark, one after the other in one session."""
     chosen = [argument for argument in arguments if Path(argument.partition("::")[0]).exists()]
     python = [sys.executable, "-m", "pytest"]
-    others = [*python, "-n", "auto", "--dist", "loadfile", "-m", "not spark", *arguments]
+    # The files in their order, the slow ones of few tests early: by their numbers of tests these would come last.
+    spread = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    others = [*python, *spread, "-m", "not spark", *arguments]
     return others, [*python, "-m", "spark", *([] if chosen else SPARK_FOLDERS), *arguments]
 
 

@@ -149,8 +149,8 @@ async def test_an_index_right_behind_the_dictionary_is_refused() -> None:
     def decode(count: int) -> None:
         scheduler = page_scheduler(replace(layout, dictionary_items=count), page.rows, page.buffers)
         reads = [memoryview(data)[start:end] for start, end in scheduler.plan(wanted)]
-        segments = scheduler.decoder(wanted, iter(reads)).segments(0, ROWS, ROWS)
-        assembly.assemble_field(file.fields[0], ROWS, iter([segments]))
+        parts = scheduler.decoder(wanted, iter(reads)).decoded_parts(0, ROWS, ROWS)
+        assembly.assemble_field(file.fields[0], ROWS, iter([parts]))
 
     count = layout.dictionary_items
     with contextlib.suppress(UntrustedMetadata):

@@ -94,6 +94,9 @@ async def test_a_page_of_nothing_but_tags(store: Callable[..., Store]) -> None:
     assert caught.value.status == "permanent"
 
 
+# CPU of one step of the loop. What must not happen takes seconds; a busy machine doubles the rest.
+STEP_SECONDS_MAX = 0.5
+
 DATED = b"<Contents><Key>k</Key><LastModified>Tue, 01 Jan 2020 00:00:00 GMT</LastModified></Contents>"
 HOSTILE = {
     "a comment without an end": b"<!-- " + b"x" * (4 << 20),
@@ -114,7 +117,7 @@ async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) ->
     async with FaultServer(OBJECTS, [rule]) as server:
         opened = store(server)
         await opened.client.connected()
-        assert await longest_step(CALLS["list"], opened) < 0.2
+        assert await longest_step(CALLS["list"], opened) < STEP_SECONDS_MAX
 
 
 async def test_a_long_error_is_no_empty_page(store: Callable[..., Store]) -> None:
@@ -145,7 +148,7 @@ def test_a_document_type_is_seen_in_any_encoding(encoding: str) -> None:
     body = entities(9, encoding)
     assert has_document_type(body)
     assert parse_error(body) == {}
-    assert time.thread_time() - before < 0.2
+    assert time.thread_time() - before < STEP_SECONDS_MAX
 
 
 @pytest.mark.parametrize(
@@ -226,7 +229,7 @@ async def test_a_long_text_of_a_store_stops_nothing(
         opened = store(server)
         await opened.client.connected()
         longest = await longest_step(CALLS.get(call, whole), opened)
-    assert longest < 0.2
+    assert longest < STEP_SECONDS_MAX
 
 
 async def longest_step(call: Callable[[Store], Awaitable[object]], store: Store) -> float:
