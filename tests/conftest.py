@@ -23,6 +23,7 @@ import pytest
 from hypothesis import settings
 
 from aioprefetch.testing import CountingS3Server, LoopLag, RcloneS3Server, VirtualClockLoop
+from tests.benches.source_tree import forget_trees
 from tests.profile import PROFILE
 
 THREADS_ALLOWED = (
@@ -133,6 +134,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """The same for a module that is skipped whole."""
     return _without_unexpected_skip((yield))
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Drop the syntax trees behind the last test of a folder: each collection of garbage visits their million nodes."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        forget_trees()
 
 
 def _without_unexpected_skip(report: R) -> R:

@@ -54,6 +54,12 @@ def statements(path: Path) -> list[ast.AST]:
     return found
 
 
+def forget_trees() -> None:
+    """Drop the trees of all files."""
+    parse.cache_clear()
+    statements.cache_clear()
+
+
 @cache
 def project_files() -> list[Path]:
     """Files that are or would be tracked by git; everything but hidden folders where there is no git."""

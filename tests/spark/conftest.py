@@ -77,6 +77,7 @@ def spark(
         "spark.eventLog.dir": event_log.as_uri(),
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
+        "spark.python.daemon.module": "tests.spark.preloaded_daemon",
     }
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -80,7 +80,12 @@ async def test_a_stall_after_a_pause_is_a_stall(framed: Any) -> None:
 
 @pytest.mark.parametrize("framed", [reply, chunked])
 async def test_a_paused_request_can_be_cancelled_and_closed(framed: Any) -> None:
-    async with RawServer(answering(framed(LARGE))) as server:
+    async def handle(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(framed(LARGE)[: 2 * MIB])  # One receive may bring all of it, and must not end the request.
+        await peer.gone()
+
+    async with RawServer(handle) as server:
         for ends_by in ("cancelling", "closing"):
             runtime = Runtime(RuntimeOptions())
             async with client_of(runtime, connections_max=1) as client:

@@ -286,8 +286,9 @@ def test_a_loop_that_ends_in_the_middle_of_a_read(root: Path, descriptors: Calla
         size = len(DATA) * 1000
         await accessor.read(ReadRequest(path="k"), BufferSink(memoryview(bytearray(size))))
 
+    before = set(threading.enumerate())  # Of other tests: the loop of `ap.sync` keeps its threads.
     asyncio.run(scenario())
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("aioprefetch-blocking"):
             thread.join(20)
     gc.collect()  # A file opened for a task that was cancelled meanwhile may hang in a cycle with its traceback.
