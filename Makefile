@@ -32,7 +32,7 @@ test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
 	$(BIN)/python -m tests.run $(ARGS)
 
 test-full: export AIOPREFETCH_TESTS = full
-test-full: test ## Run the tests with every combination, seed and example
+test-full: test ## Run the tests with every combination, seed and example, as CI does
 
 test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step, then thousands without a JVM (half an hour)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)

@@ -1,4 +1,4 @@
-"""How much the tests try: `quick` by default, `full` by `make test-full`, `search` for new examples.
+"""How much the tests try: `quick` by default, `full` by `make test-full` and in CI, `search` for new examples.
 
 `AIOPREFETCH_TESTS` chooses. `quick` checks every rule; `full` checks it in every combination and with every seed;
 `search` draws random examples, ten times as many, and never the same ones twice.
