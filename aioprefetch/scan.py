@@ -41,8 +41,7 @@ class BatchScan:
 
     ``async for`` uses it up. To leave it early, use ``aclose`` or ``async with``: requests in flight are
     cancelled, all memory is released, and another batch is ``Closed``. A scan that is dropped does so when it is
-    collected.
-    Batches stay readable. Several tasks may take batches in turns; a cancelled one takes none with it.
+    collected. Batches stay readable. Several tasks may take batches in turns; a cancelled one takes none with it.
 
     As an Arrow stream (``to_reader``, ``__arrow_c_stream__``) it runs on the loop thread of ``aioprefetch.sync``, each
     time from the beginning, apart from any ``async for``.

@@ -63,7 +63,7 @@ class Entry:
 class Capability:
     """The operations and conditions that a service, or a stack of layers over it, supports.
 
-    It selects tests and checks.
+    Tests and checks are selected by it.
     """
 
     read: bool = False

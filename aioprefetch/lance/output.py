@@ -174,8 +174,7 @@ def _target(buffer: BufferLayout, capacity: Capacity) -> OutputBuffer | None:
             return OutputBuffer(memory, 1)
 
 
-# --- from buffers to arrays
-# --------------------------------------------------------------------------------------------
+# --- from buffers to arrays -------------------------------------------------------------------------------------------
 
 
 def build(kind: pa.DataType, rows: int, buffers: Sequence[Slice | None]) -> pa.Array:

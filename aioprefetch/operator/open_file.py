@@ -59,9 +59,8 @@ class KeyedBuilder:
 
     ``opt`` sets a key that may be ignored where it is unknown, ``must`` one that has to be known. The last call for a
     key decides on its value and on ``opt`` or ``must``. Calls check nothing and return the builder; ``build`` checks
-    everything. The keys and what
-    they become: ``aioprefetch.operator.open_file_keys`` and docs/maps/openfile.md. After Hadoop's
-    ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
+    everything. The keys and what they become: ``aioprefetch.operator.open_file_keys`` and docs/maps/openfile.md.
+    After Hadoop's ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
     """
 
     def __init__(self, path: str, open_reader: Callable[..., RangeReader], limits: RuntimeOptions) -> None:

@@ -129,7 +129,8 @@ class Operator:
     def bare(cls, service: Service, *, options: RuntimeOptions | None = None) -> Self:
         """An Operator with ErrorContext and Complete alone: no retry, no limits, no time-outs.
 
-        ``options`` are those of its runtime, by default the constructor's.
+        ``options`` is the ``aioprefetch.runtime.options.RuntimeOptions`` of its runtime; by default the constructor's
+        defaults.
         """
         return cls._of(service, bare_stack(), RuntimeFamily(options or RuntimeOptions()))
 

@@ -71,8 +71,8 @@ def scan(
     Parameters
     ----------
     columns
-        Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. None
-        at all (``[]``) returns batches with rows and no columns, for which no data is requested.
+        Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. An
+        empty list gives batches with rows and no columns, for which no data is requested.
     row_groups
         Numbers of row groups; they are read in the order of the file.
     rows
@@ -85,7 +85,8 @@ def scan(
         See ``BatchScan``: rows of a batch, bytes of Arrow memory of a batch (estimated from the footer and the batches
         before), batches decoded ahead of the consumer.
     gap_bytes, request_bytes_max
-        Neighbouring ranges so far apart share a request of up to this size; see ``plan``.
+        Ranges with a gap of at most ``gap_bytes`` between them share a request of at most ``request_bytes_max``; see
+        ``plan``.
     budget_bytes, slots
         The memory for pages, and the requests in flight (``IoService``).
     page_checksums

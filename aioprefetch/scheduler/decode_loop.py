@@ -209,8 +209,8 @@ class DecodeLoop:
     async def _loaded(self, root: RootDecoder[Any], rows: int) -> int:
         """Wait until ``rows`` rows have arrived or, if that takes long, until any have. Returns their number.
 
-        While the consumer does not wait, the pages within the budget have to do. Only then are the pages wanted:
-        wanted pages may exceed the budget, and a slow consumer must not make that the rule.
+        While the consumer does not wait, the pages within the budget have to do. Only then are the pages
+        promoted: promoted pages may exceed the budget, and a slow consumer must not make that the rule.
         """
         while (loaded := root.loaded_rows(rows)) < rows and (self._decoding or not self._is_awaited()):
             self._progress = self._runtime.loop.create_future()

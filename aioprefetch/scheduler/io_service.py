@@ -1,8 +1,8 @@
 """The I/O of one scan: sends the requests that the queue admits, delivers and counts their bytes.
 
-Submissions are sent in a later turn of the loop, so that those of one burst can be merged. Each
-request is background work of the runtime and not of a reader: its failure fails the reads that it serves, and the
-others continue. Its bytes are the scan's until the last read that it served is released.
+Submissions are sent in a later turn of the loop, so that those of one burst can be merged. Each request is
+background work of the runtime and not of a reader: its failure fails the reads that it serves, and the others continue.
+Its bytes are the scan's until the last read that it served is released.
 
 A view of a merged response keeps all of that response in memory: the budget counts the bytes that reads hold, not
 their bytes after ``release``.

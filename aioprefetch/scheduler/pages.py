@@ -127,7 +127,7 @@ class RootDecoder(Protocol[PageT_contra]):
         ...
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` rows can be drained. Every read they need is wanted before one is awaited."""
+        """Wait until the next ``rows`` rows can be drained. Every read they need is promoted before one is awaited."""
         ...
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:

@@ -372,7 +372,6 @@ _OPTIONS = (
     Option("retrySeconds", "operator", "retry_seconds", seconds),
 )
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.name.lower(): option for option in _OPTIONS})
-SECRETS = frozenset(name for name, option in OPTIONS.items() if option.secret)
 CREDENTIALS = frozenset({"accesskeyid", "secretaccesskey", "sessiontoken", "profile", "anonymous"})
 
 

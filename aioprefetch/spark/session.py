@@ -48,10 +48,10 @@ def read(
 ) -> DataFrame:
     """A DataFrame of the files at ``url``: one object, a directory, or a glob.
 
-    Only ``columns`` are read, of a ``schema`` that describes the files. ``filters`` is a list
-    of ``(column, operator, value)`` that all hold, or a list of such lists of which one does; row groups that cannot
-    match are not read, nor are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also
-    in snake case (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
+    Only ``columns`` are read, of a ``schema`` that describes the files. ``filters`` is a list of ``(column, operator,
+    value)`` that all hold, or a list of such lists of which one does; row groups that cannot match are not read, nor
+    are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also in snake case
+    (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
     """
     register(spark)
     texts = _texts(spark, url, columns, filters, format, options)

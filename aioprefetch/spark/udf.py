@@ -58,13 +58,13 @@ def map_batches(
 def map_batches(
     fn: Callable[[X], Result[Y]] | None = None, *, window: int = WINDOW, timeout_seconds: float | None = None
 ) -> Any:
-    """Make of an asynchronous function a function over an iterator of batches, as Spark wants one.
+    """Turn an asynchronous function into a function over an iterator of batches, as Spark calls it.
 
     For ``df.mapInArrow(map_batches(fn), schema)``, ``mapInPandas``, and ``pandas_udf`` and ``arrow_udf`` in their form
     with iterators (``fn`` has to have type hints there). ``fn`` takes a batch and returns one, or is an asynchronous
     generator of any number of them. At most ``window`` batches are in work, all on the loop thread of the worker;
     their results come in the order of the batches, up to two of a batch waiting. Work that keeps the processor busy
-    belongs into ``asyncio.to_thread``.
+    belongs in ``asyncio.to_thread``.
 
     An error has a note that says which batch of the task it was in, counted from 0; the rest is cancelled, as when the
     consumer leaves early or the input fails. ``TimedOut`` when a result takes longer than ``timeout_seconds``.

@@ -1,7 +1,7 @@
 """A file object over an object in a store, for everything in Python that reads files, and ``ap.sync.open``.
 
-Resident bytes are served on the caller's thread. Only a read that has to fetch something crosses to the
-loop thread and waits there.
+Resident bytes are served on the caller's thread. Only a read that has to fetch something crosses to the loop thread
+and waits there.
 """
 
 from __future__ import annotations
@@ -379,9 +379,8 @@ class SyncFile(io.RawIOBase):
         at = position - self._line_start
         if not 0 <= at < len(self._line_piece):
             self._line_piece, self._line_start, at = self._read(position, LINE_PIECE_BYTES), position, 0
-            self._live("readline")._count_delivered(
-                -len(self._line_piece)
-            )  # Not yet: each line is, when it is returned.
+            # These bytes are not delivered yet: each line is counted when it is returned.
+            self._live("readline")._count_delivered(-len(self._line_piece))
         return self._line_piece, at
 
 
@@ -395,8 +394,8 @@ class BlockingOpenFileBuilder(KeyedBuilder):
     def build(self) -> SyncFile:
         """Check everything, and open; nothing is sent before the first read.
 
-        Raises the errors of ``OpenFileBuilder.build`` and of awaiting its result: ``IsADirectory`` if the
-        path ends with ``/``, ``NotFound`` when the status is a directory's. Each call opens another file.
+        Raises the errors of ``OpenFileBuilder.build`` and of awaiting its result: ``IsADirectory`` if the path ends
+        with ``/``, ``NotFound`` when the status is a directory's. Each call opens another file.
         """
         _, options = self._resolve()
         return self._open_file(self._path, **options)

@@ -126,8 +126,8 @@ class FaultAccessor(WrappedAccessor):
             await asyncio.sleep(0)
             await self.strike(chosen, "call", request)
             inner = CollectSink()
-            reply = await self.inner.read(request, inner)
-            head = reply.head
+            response = await self.inner.read(request, inner)
+            head = response.head
             for injection in chosen:
                 head = injection.falsify(head)
             await self.strike(chosen, "head", request)

@@ -58,13 +58,13 @@ class HeldLoop:
 class _Running:
     """The callback that runs on one thread, and the call into the package that it is in.
 
-    Most callbacks end before a look falls into them: those cost a read of one clock.
+    Most callbacks end before the thread looks at them, and cost one read of a clock.
     """
 
     def __init__(self, thread_id: int) -> None:
         self.thread_id = thread_id
         self.is_running = False
-        # Set from time to time. What the kernel has used is read again before the next callback.
+        # Set at every look: the kernel's time is then read again before the next callback.
         self.is_stale = True
         self._clock = time.pthread_getcpuclockid(thread_id)
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class _Running:
         self.is_running = True
 
     def end(self) -> HeldLoop | None:
-        """The call that took longest, if the callback was looked into; what came after counts as the last look did."""
+        """The longest call, if the thread looked at this callback; time after the last look counts for it."""
         self.is_running = False
         if self._looked_into != self._callback:
             return None
@@ -175,8 +175,8 @@ def entered(frame: FrameType | None, package: str) -> FrameType | None:
 class LoopLag:
     """Watches the event loops of asyncio in this process while it is entered, but not those of uvloop.
 
-    A thread looks every 5 ms whether a callback takes long, and then at what it does; a callback costs a read of a
-    clock more.
+    A thread checks every 5 ms whether a callback has run for long, and if so which code it runs. Each callback costs
+    one more read of a clock.
 
     Args:
         limit_seconds: Maximum CPU seconds of a call without a turn of the loop.

@@ -46,8 +46,8 @@ class ClientSnapshot:
     waiting
         The requests that wait for a connection.
     origins
-        The same for each origin with a connection or a waiting request, by its URL without a path. Connections through
-        proxies count for the origin behind the proxy.
+        The open, idle and waiting counts of each origin with a connection or a waiting request, by its URL without a
+        path. Connections through proxies count for the origin behind the proxy.
     """
 
     open: int

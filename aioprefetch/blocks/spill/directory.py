@@ -113,7 +113,7 @@ class SystemCalls:
         return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     def seconds(self) -> float:
-        """The clock by which calls are timed; its zero means nothing."""
+        """A monotonic clock in seconds, for measuring durations only."""
         return time.monotonic()
 
     def is_alive(self, process: int) -> bool:

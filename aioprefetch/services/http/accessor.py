@@ -122,9 +122,9 @@ class HttpAccessor(ServiceAccessor):
 class _SinkRead:
     """The destination of the body of one read.
 
-    The requested range goes into the sink in place. A wanted part of a whole object is received behind a
-    prefix that is dropped; a body without a length is collected, and copied at its end. ``head`` is set once the sink
-    has begun. ``too_far`` are the bounds of a part that was not received because its prefix is too long.
+    The requested range goes into the sink in place. A wanted part of a whole object is received behind a prefix that is
+    dropped; a body without a length is collected, and copied at its end. ``head`` is set once the sink has begun.
+    ``too_far`` are the bounds of a part that was not received because its prefix is too long.
     """
 
     __slots__ = ("_options", "_request", "_runtime", "_sink", "_traits", "_unsized", "_unsized_head", "head", "too_far")

@@ -35,8 +35,8 @@ class Http(HttpOptions):
         URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
         ``{}``: none.
     connect_timeout_seconds, read_timeout_seconds
-        For name resolution, connecting, proxy and TLS together; and for the head of a response, and for the next of its
-        body: one that brings less than 1 KiB a second for so long has stalled.
+        For name resolution, connecting, proxy and TLS together; and for the head of a response. A body that brings less
+        than 1 KiB a second for the latter has stalled.
     skip_bytes_max
         The maximum of bytes that are read and dropped to reach an offset on a server that ignores ranges.
     stat_method

@@ -191,8 +191,8 @@ class S3Client:
         """The store calls the credentials of that generation expired: ask the provider chain again.
 
         Keys given as literals cannot be asked for again, and no provider is asked twice within ``RENEW_SECONDS_MIN``.
-        Where the chain still gives the same ones the client stays. Calls in flight end with the old client. Where
-        it names another principal by now, the next call fails: see ``_check_principal``.
+        If the chain still returns the same credentials, the client stays. Calls in flight end with the old client. If
+        the chain names another principal by now, the next call fails (``_check_principal`` in ``client_maker``).
         """
         live, now = self._live, self.runtime.now()
         if generation != self.generation or live is None or self._has_literal_keys():

@@ -64,8 +64,8 @@ class S3WriteBody:
     """Collects up to four parts and sends them together, so that nothing of it runs in the background.
 
     An object of at most one part is a single put at ``close``. A failed or cancelled call leaves an upload behind that
-    ``abort`` removes; the store keeps (and charges for) its parts until then. More than ``parts_max`` parts are
-    ``InvalidArgument``.
+    ``abort`` removes; the store keeps (and charges for) its parts until then. More than ``parts_max`` parts (S3
+    allows 10,000) are ``InvalidArgument``.
     """
 
     def __init__(self, client: S3Client, request: WriteRequest, key: str, *, parts_max: int = PARTS_MAX) -> None:

@@ -1,4 +1,4 @@
-"""Deletes or moves source files whose records have all been delivered, in the background and never newer files."""
+"""Deletes or moves source files whose records were all delivered: in the background, and never a newer version."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.formats.lines import RECORD_BYTES_MAX, LineEnds, Lines
 from aioprefetch.source.options import FormatOptions
 
-# The begin and the end of a part of the data.
+# The start and the end of a part of the data.
 Span = tuple[int, int]
 
 # The size of a piece that numpy searches at once: the memory of small results is reused.
@@ -100,7 +100,7 @@ class Quoting:
         """Whether all quotes open a field, close one or are doubled, and escapes are within fields, without a search.
 
         That is so if each second quote precedes the end of a field or another quote, and each other quote follows the
-        begin of a field or another quote.
+        start of a field or another quote.
         """
         escape, quote = self._escape or b"", self.quote or b""
         masked = data
@@ -249,7 +249,7 @@ def record_end(data: bytes, quoting: Quoting) -> int:
 
 
 def record_spans(data: bytes, quoting: Quoting, ends: LineEnds) -> list[Span]:
-    """The begin and end of each record, without its line end and without empty lines."""
+    """The start and end of each record, without its line end and without empty lines."""
     hidden, _ = quoting.spans(data)
     if not hidden:
         return [span for span in ends.spans(data) if span[0] < span[1]]
@@ -260,7 +260,7 @@ def record_spans(data: bytes, quoting: Quoting, ends: LineEnds) -> list[Span]:
 
 
 def first_record(data: bytes, options: FormatOptions, quoting: Quoting) -> Span | None:
-    """The begin and end of the first record; ``None`` if all lines are empty."""
+    """The start and end of the first record; ``None`` if all lines are empty."""
     ends = LineEnds(None if options.line_separator is None else options.line_separator.encode())
     if options.multi_line:
         return next(iter(record_spans(data, quoting, ends)), None)

@@ -65,13 +65,13 @@ def to_utf8(data: bytes, encoding: str, *, path: str, offset: int) -> bytes:
         if not _is_utf8(data):
             data.decode()  # The error has the position.
     except UnicodeDecodeError as error:
-        raise undecodable(data, error, encoding, path=path, offset=offset + error.start) from error
+        raise undecodable(error, encoding, path=path, offset=offset + error.start) from error
     except UnicodeEncodeError as error:
         raise _half_pair(encoding, path=path, offset=offset) from error
     return data
 
 
-def undecodable(data: bytes, error: UnicodeDecodeError, encoding: str, *, path: str, offset: int) -> Exception:
+def undecodable(error: UnicodeDecodeError, encoding: str, *, path: str, offset: int) -> Exception:
     """The error for bytes that are invalid in the encoding."""
     byte = error.object[error.start]
     return corrupt(
@@ -148,7 +148,7 @@ class Transcoder:
             text = self._decoder.decode(piece, is_last)
         except UnicodeDecodeError as error:
             offset = self._position - held + error.start
-            raise undecodable(error.object, error, self.encoding, path=self._path, offset=offset) from error
+            raise undecodable(error, self.encoding, path=self._path, offset=offset) from error
         except UnicodeError as error:
             raise corrupt(
                 f"the file does not begin with the byte order mark of {self.encoding}: set the option encoding to "

@@ -55,12 +55,12 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
     pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="read_items")
     sink = CollectSink(operator.runtime().budget)
     try:
-        reply = await operator.accessor().read(request, sink)
+        response = await operator.accessor().read(request, sink)
     except ConditionNotMatch as error:
         raise pin.explain(error, message=OVERWRITTEN) from error
     data = sink.to_bytes()
-    if file.etag and reply.head.etag not in (None, file.etag):  # Some stores ignore conditions.
-        raise pin.changed(reply.head.etag, OVERWRITTEN)
+    if file.etag and response.head.etag not in (None, file.etag):  # Some stores ignore conditions.
+        raise pin.changed(response.head.etag, OVERWRITTEN)
     if len(data) != file.size:
         raise pin.changed(None, f"the file has {len(data)} bytes, and had {file.size} when it was listed")
     return data

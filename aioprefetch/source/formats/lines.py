@@ -73,7 +73,7 @@ class LineEnds:
         return position or self.last(tail + piece) - len(tail)
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
-        """The begin and the end of each line of ``data``, without line ends."""
+        """The start and the end of each line of ``data``, without line ends."""
         spans: list[tuple[int, int]] = []
         begin, separator = 0, self.separator
         if separator is None:
@@ -164,7 +164,7 @@ class LineCutter:
         return self._end is not None and self._position + self._size + more >= self._end
 
     def _push_edge(self, piece: bytes, *, is_last: bool) -> Lines | None:
-        """Lines at the begin or the end of the range, searched in all held bytes (few unless lines are long)."""
+        """Lines at the start or the end of the range, searched in all held bytes (few unless lines are long)."""
         data = b"".join((*self._parts, piece))
         if self._skipping:
             first = self._line_start(data, self._start, is_last=is_last)

@@ -129,8 +129,8 @@ class Follower:
     """A ``Feed`` over the state of another source. ``index`` has the files that the follower itself has decided on.
 
     Every version of a file that the other source plans is returned once. A version that was overwritten before the
-    follower reached it is left out, as it can no longer be read. ``page_files`` is the number of files
-    that are compared at once.
+    follower reached it is left out, as it can no longer be read. ``page_files`` is the number of files that are
+    compared at once.
     """
 
     def __init__(

@@ -18,9 +18,9 @@ class ConditionChecks(ConformanceSuite):
 
     async def _etag(self, operator: Operator, path: str) -> str:
         sink = CollectSink()
-        reply = await operator.accessor().read(ReadRequest(path=path), sink)
-        assert reply.head.etag, "the store names no ETag"
-        return reply.head.etag
+        response = await operator.accessor().read(ReadRequest(path=path), sink)
+        assert response.head.etag, "the store names no ETag"
+        return response.head.etag
 
     @checks("opendal:R13")
     @needs("read_if_match")

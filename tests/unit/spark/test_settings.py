@@ -16,7 +16,6 @@ from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, suppo
 from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.options import (
     OPTIONS,
-    SECRETS,
     count,
     count_or_zero,
     filters,
@@ -31,6 +30,7 @@ from aioprefetch.testing.conformance.ids import checks
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
 
+SECRETS = frozenset(name for name, option in OPTIONS.items() if option.secret)
 SECRET = "hunter2hunter2"
 MOVE = {"cleanSource.moveDestination": "s3://bucket/done"}
 
