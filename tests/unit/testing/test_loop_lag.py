@@ -12,11 +12,12 @@ import pytest
 
 from aioprefetch.testing import LoopLag
 
-LIMIT_SECONDS = 0.02
+# On a busy machine a look may come late, and counts all since the one before for the call that it sees.
+LIMIT_SECONDS = 0.1
 SOURCE = """
 import asyncio, time
 
-def burn(cpu_seconds=0.2):
+def burn(cpu_seconds=0.4):
     end = time.thread_time() + cpu_seconds
     while time.thread_time() < end:
         sum(range(1000))
@@ -50,9 +51,9 @@ def package(tmp_path: Path) -> Any:
     return module
 
 
-def held(tmp_path: Path, main: Callable[[], Any]) -> LoopLag:
+def held(tmp_path: Path, main: Callable[[], Any], limit_seconds: float = LIMIT_SECONDS) -> LoopLag:
     """The callbacks that LoopLag reports while a coroutine function runs on a loop."""
-    with LoopLag(LIMIT_SECONDS, tmp_path) as lag:
+    with LoopLag(limit_seconds, tmp_path) as lag:
         asyncio.run(main())
     return lag
 
@@ -94,7 +95,7 @@ def test_who_calls_a_plain_function_on_a_loop_answers_for_it(package: Any, tmp_p
 
 def test_work_of_the_caller_is_not_counted(package: Any, tmp_path: Path) -> None:
     def burn_here() -> None:
-        end = time.thread_time() + 0.1
+        end = time.thread_time() + 0.2
         while time.thread_time() < end:
             sum(range(1000))
 
@@ -111,7 +112,7 @@ def test_collecting_garbage_is_not_counted(package: Any, tmp_path: Path) -> None
     async def main() -> None:
         await package.call(gc.collect)
 
-    assert held(tmp_path, main).held == []
+    assert held(tmp_path, main, limit_seconds=0.02).held == []
     assert len(heap) == 500_000
 
 
