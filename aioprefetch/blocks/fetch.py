@@ -285,7 +285,7 @@ class Fetch(Sink):
 
     def _begun(self, head: ReadHead) -> None:
         if self.finished:  # The request was cancelled, and its response arrived nevertheless.
-            raise Closed("the request was broken off", operation="read")
+            raise Closed("the request was cancelled", operation="read")
         try:
             self._place(self, head)
         except Exception:

@@ -51,7 +51,7 @@ class Operator:
 
     An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on any
     number of event loops, in threads and after a fork. The live parts are made at the first use on a loop and shared by
-    all Operators derived from one another with ``layer``. ``aclose`` (or ``async with``) closes the live parts on the
+    this Operator and those made from it with ``layer``. ``aclose`` (or ``async with``) closes the live parts on the
     running loop; the recipe stays usable.
 
     Parameters

@@ -14,8 +14,8 @@ compared with it, and another version is ``ObjectChanged``: bytes of two version
 
 A *miss* goes four steps:
 
-1. The **window** (``window``) sees the read. It keeps the *runs* of the reader, a run being a series of reads that
-   continue one another, and decides whether the miss brings whole blocks or the exact range, and how many blocks are
+1. The **window** (``window``) sees the read. It keeps the *runs* of the reader, a run being a series of reads in
+   sequence, and decides whether the miss brings whole blocks or the exact range, and how many blocks are
    fetched ahead of the run. ``policy`` holds the table of read policies, ``growth`` how a window grows. All three are
    pure.
 2. The store says which bytes are resident, which are in flight, and which are missing. For the missing ones it

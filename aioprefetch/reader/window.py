@@ -1,6 +1,6 @@
 """The runs of reads of one reader, and how far each of them looks ahead. Pure, no I/O.
 
-A **run** is a series of reads that continue one another; a reader may have several at once, each with a window of its
+A **run** is a series of reads in sequence; a reader may have several at once, each with a window of its
 own. A read that belongs to no run is a random read. The first two random reads bring whole blocks, because most files
 are read at their end and at one other place first. From the third on access is random: a miss brings the exact range,
 until a run shows again.

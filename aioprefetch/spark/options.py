@@ -403,7 +403,7 @@ _SPARKS: Mapping[str, str] = MappingProxyType(
         "basepath": "name=value directories below the part of the path without wildcards are columns",
         "modifiedbefore": "files are not chosen by their times",
         "modifiedafter": "files are not chosen by their times",
-        "maxfileage": "files count whatever their age; forgetAfterSeconds is for those that are gone",
+        "maxfileage": "files of every age are read; forgetAfterSeconds concerns deleted files",
         "latestfirst": "the order of files cannot be chosen",
         "filenameonly": "a file is its whole key",
         "maxcachedfiles": "use listAheadPages",

@@ -111,14 +111,22 @@ class MemoryIo:
 
 
 def start_scan(
-    file: LanceFile, io: MemoryIo, ranges: Sequence[Range], columns: Sequence[str] | None = None
+    file: LanceFile,
+    io: MemoryIo,
+    ranges: Sequence[Range],
+    columns: Sequence[str] | None = None,
+    *,
+    make: Callable[..., tuple[Any, Any]] = make_field,
 ) -> tuple[RecordRoot, int]:
-    """Schedule every page of ``ranges`` and append it to the root. Returns the number of rows."""
-    fields = [one for one in file.fields if columns is None or one.name in columns]
-    made = [make_field(file, one, ranges) for one in fields]
-    root = RecordRoot(pa.schema([one.arrow for one in fields]), [decoder for _, decoder in made])
+    """Schedule every page of ``ranges`` and append it to the root. Returns the root and the number of rows.
+
+    ``make`` builds the scheduler and the decoder of a field, by default those of version 2.0.
+    """
+    fields = [field for field in file.fields if columns is None or field.name in columns]
+    pairs = [make(file, field, ranges) for field in fields]
+    root = RecordRoot(pa.schema([field.arrow for field in fields]), [decoder for _, decoder in pairs])
     rows = sum(end - start for start, end in ranges)
-    for line in scan_lines([scheduler for scheduler, _ in made], io, rows):
+    for line in scan_lines([scheduler for scheduler, _ in pairs], io, rows):
         for column, page in line.pages:
             root.accept(column, page)
     return root, rows

@@ -13,7 +13,7 @@ from aioprefetch.lance.structural import assembly, make_field
 from aioprefetch.lance.structural.layouts import parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
-from aioprefetch.scheduler.scheduling_loop import scan_lines
+from tests.benches import lance_v20_pages
 from tests.benches.lance_v20_pages import MemoryIo, drain_all
 
 VERSIONS = ("2.1", "2.2")
@@ -22,15 +22,8 @@ VERSIONS = ("2.1", "2.2")
 def start_scan(
     file: LanceFile, io: MemoryIo, ranges: Sequence[Range], columns: Sequence[str] | None = None
 ) -> tuple[RecordRoot, int]:
-    """Schedule every page of ``ranges`` and append it to the root. Returns the number of rows."""
-    fields = [one for one in file.fields if columns is None or one.name in columns]
-    made = [make_field(file, one, ranges) for one in fields]
-    root = RecordRoot(pa.schema([one.arrow for one in fields]), [decoder for _, decoder in made])
-    rows = sum(end - start for start, end in ranges)
-    for line in scan_lines([scheduler for scheduler, _ in made], io, rows):
-        for column, page in line.pages:
-            root.accept(column, page)
-    return root, rows
+    """Schedule every page of ``ranges`` and append it to the root. Returns the root and the number of rows."""
+    return lance_v20_pages.start_scan(file, io, ranges, columns, make=make_field)
 
 
 async def read_rows(

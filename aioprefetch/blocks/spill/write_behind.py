@@ -206,9 +206,8 @@ class WriteBehind:
     def _write_ahead(self) -> None:
         """Begin to write the blocks that would be evicted first."""
         ahead_bytes = self._runtime.budget.used_bytes - self._limit_bytes // _CLEAN_SHARE
-        ahead_bytes = min(
-            ahead_bytes, self._capacity_bytes // 2
-        )  # Or blocks would evict one another from the disk all the time.
+        # At most half of the disk's capacity: with more, each block written would evict another one just written.
+        ahead_bytes = min(ahead_bytes, self._capacity_bytes // 2)
         if ahead_bytes <= 0 or self.is_off:
             return
         order = list(self._evictable("demand"))

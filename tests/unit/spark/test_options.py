@@ -16,7 +16,7 @@ from tests.benches.source_tree import ROOT
         ("ignoreMissingFiles", "onMissing=skip"),
         ("mergeSchema", "inferSampleFiles"),
         ("recursiveFileLookup", "always looked through"),
-        ("maxFileAge", "whatever their age"),
+        ("maxFileAge", "files of every age"),
         ("latestFirst", "cannot be chosen"),
         ("sourceArchiveDir", r"cleanSource\.moveDestination"),
         ("headers", "use header"),
