@@ -17,7 +17,7 @@ JAVA_STAMP  := $(VENV)/.installed-java
 DEV_EXTRAS  := s3,http,parquet,spark,demo,testing
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full test-spark-crash lint types docs bench bench-spark examples clean
+.PHONY: help demo demo-spark test test-full test-spark-crash lint types docs bench bars bench-spark examples clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ examples: $(DEV_STAMP) ## Run the examples
 
 bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits)
 	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(ARGS)
+
+bars: $(BENCH_STAMP) ## Measure what is wanted of us beside the peers (ONLY=new-objects, ARGS="--rounds 1")
+	$(BIN)/python -m tests.benchmarks.run --bars $(ONLY) $(ARGS)
 
 bench-spark: $(BENCH_STAMP) $(JAVA_STAMP) ## Run the benchmarks on Spark
 	$(BIN)/python -m tests.benchmarks.run spark $(ARGS)

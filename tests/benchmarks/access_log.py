@@ -12,7 +12,7 @@ from typing import Self
 # One JSON object a line. $msec is the end of a request, to the millisecond, on the clock of time.time().
 LOG_FORMAT = (
     '{"method": "$request_method", "uri": "$uri", "status": $status, "end": $msec, "seconds": $request_time, '
-    '"range": "$http_range", "sent_bytes": $body_bytes_sent}'
+    '"range": "$http_range", "sent_bytes": $body_bytes_sent, "connection": $connection}'
 )
 
 
@@ -21,6 +21,7 @@ class Request:
     """A request as the server saw it: epoch seconds of its first and last byte, and the body bytes that went out.
 
     A client that hangs up early is counted with what had left the server, at most 256 KiB more than it received.
+    ``connection`` is the number of the connection that it came by.
     """
 
     method: str
@@ -30,6 +31,7 @@ class Request:
     end: float
     range: str
     sent_bytes: int
+    connection: int = 0
 
     @property
     def is_cut(self) -> bool:
@@ -49,6 +51,7 @@ class Request:
             end=found["end"],
             range=found["range"],
             sent_bytes=found["sent_bytes"],
+            connection=found["connection"],
         )
 
 
@@ -65,6 +68,7 @@ class Traffic:
     in_flight: int
     full_at: float
     request_bytes: float
+    connections: int
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Self:
@@ -78,6 +82,7 @@ class Traffic:
             in_flight=in_flight,
             full_at=full_at,
             request_bytes=statistics.median(one.sent_bytes for one in gets) if gets else 0.0,
+            connections=len({one.connection for one in requests}),
         )
 
 

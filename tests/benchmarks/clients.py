@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import opendal
     from obstore.store import S3Store
     from pyarrow.fs import S3FileSystem
+    from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
 
     import aioprefetch as ap
 
@@ -21,6 +23,9 @@ ACCESS_KEY_ID = "benchmark"
 SECRET_ACCESS_KEY = "benchmark-secret"
 # botocore's default.
 CONNECTIONS = 10
+# As s3torchconnector divides objects by default, and a target that no connection of these machines reaches.
+MOUNTPOINT_PART_BYTES = 8 << 20
+MOUNTPOINT_TARGET_GBPS = 50.0
 
 
 def aioprefetch_options(target: Target) -> dict[str, Any]:
@@ -182,4 +187,20 @@ def pyarrow_filesystem(target: Target, *, connections: int = 0) -> S3FileSystem:
         region=REGION,
         access_key=ACCESS_KEY_ID,
         secret_key=SECRET_ACCESS_KEY,
+    )
+
+
+def mountpoint_client(target: Target) -> MountpointS3Client:
+    """mountpoint-s3's client, as s3torchconnector has it. It takes keys from the environment, and no certificate."""
+    from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
+
+    os.environ.update(
+        AWS_ACCESS_KEY_ID=ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY=SECRET_ACCESS_KEY, AWS_EC2_METADATA_DISABLED="true"
+    )
+    return MountpointS3Client(
+        REGION,
+        endpoint=target.endpoint_url,
+        force_path_style=True,
+        part_size=MOUNTPOINT_PART_BYTES,
+        throughput_target_gbps=MOUNTPOINT_TARGET_GBPS,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.access_log import Request, Traffic
+from tests.benchmarks.bars import Bar
 from tests.benchmarks.content import write_object
 from tests.benchmarks.simulator import BUCKET, Conditions, Pacing, Simulator
 
@@ -126,7 +127,7 @@ class Job:
     contestant is the base of the ratios, and ``comparisons`` are ratios against others. ``quick_contestants`` are those
     that go in quick mode, None for all; without any the job is left out there. ``links`` are further keys of the
     object. ``rounds_max`` bounds the rounds of a job that takes long. A job whose contestants ``compare_all`` in each
-    sample needs no unmeasured round for that.
+    sample needs no unmeasured round for that. ``bars`` say what is wanted of us.
     """
 
     name: str
@@ -142,9 +143,16 @@ class Job:
     compare_all: bool = False
     links: Sequence[str] = ()
     comparisons: Sequence[Comparison] = ()
+    bars: Sequence[Bar] = ()
     quick_contestants: Sequence[str] | None = None
     derive: Callable[[Sample, Sequence[Request], Conditions], Numbers] = nothing_derived
     remark: Callable[[Mapping[str, Numbers]], str] = lambda medians: ""
+
+
+def with_bars_only(job: Job) -> Job:
+    """The job with the contestants that its bars name, and no others."""
+    named = {name for bar in job.bars for name in (bar.ours, *bar.bases)}
+    return replace(job, contestants={name: run for name, run in job.contestants.items() if name in named})
 
 
 @dataclass(slots=True, kw_only=True)

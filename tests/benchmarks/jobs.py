@@ -14,6 +14,7 @@ from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
 from tests.benchmarks.lance_jobs import LANCE_JOBS
 from tests.benchmarks.many_readers import MEMORY_JOBS
+from tests.benchmarks.new_objects import NEW_OBJECT_JOBS
 from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
 from tests.benchmarks.random_reads import RANDOM
@@ -43,6 +44,7 @@ GROUPS = (
     Group(name="stack", title="What each part of us adds", jobs=STACK_JOBS),
     Group(name="tls", title="The same over TLS", jobs=TLS_JOBS),
     Group(name="resets", title="Bodies that break off", jobs=RESET_JOBS),
+    Group(name="new-objects", title="Objects read for the first time", jobs=NEW_OBJECT_JOBS),
     Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP)),
     Group(name="random", title="Random reads", jobs=(RANDOM,)),
     Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS)),

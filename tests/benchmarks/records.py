@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.bars import Bar
 from tests.benchmarks.job import ROOT, Column, Result
 from tests.benchmarks.nginx_install import nginx_program
 
@@ -27,7 +28,7 @@ Record = dict[str, Any]
 
 PACKAGES = (
     *("aioprefetch", "obstore", "opendal", "s3fs", "fsspec", "smart_open", "pyarrow", "polars", "boto3", "s3transfer"),
-    *("pylance", "botocore", "aiobotocore", "aiohttp", "httptools", "uvloop", "numpy"),
+    *("s3torchconnectorclient", "pylance", "botocore", "aiobotocore", "aiohttp", "httptools", "uvloop", "numpy"),
 )
 # What is compared whether a table shows it or not.
 COMPARED = (
@@ -105,6 +106,7 @@ def record_of(result: Result, *, group: str, measured: Mapping[str, Any]) -> Rec
         "samples": {name: by_number(rounds) for name, rounds in result.samples.items()},
         "failures": dict(result.failures),
         "remark": job.remark(medians),
+        "bars": [bar_as_json(bar, result) for bar in job.bars if bar.ours in result.samples],
     }
 
 
@@ -126,6 +128,20 @@ def column_as_json(column: Column) -> dict[str, Any]:
     plain = asdict(Column(name=column.name, heading=column.heading))
     required = ("name", "heading")
     return {key: value for key, value in asdict(column).items() if key in required or value != plain[key]}
+
+
+def bar_as_json(bar: Bar, result: Result) -> dict[str, Any]:
+    """A bar, and what was measured of it."""
+    return {**asdict(bar), "bases": list(bar.bases), "value": _rounded(bar.value(result.samples))}
+
+
+def bars_of(record: Record) -> list[tuple[Bar, float | None]]:
+    """The bars of a record, each with what was measured."""
+    found = []
+    for one in record.get("bars", ()):
+        known = {key: value for key, value in one.items() if key != "value"}
+        found.append((Bar(**{**known, "bases": tuple(known["bases"])}), one["value"]))
+    return found
 
 
 def columns_of(record: Record) -> list[Column]:

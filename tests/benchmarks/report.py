@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks.records import Record, columns_of, median_of
+from tests.benchmarks.bars import MISSED
+from tests.benchmarks.records import Record, bars_of, columns_of, median_of
 
 # How names tell who is who: our contestants begin so, and what is no peer says so.
 OURS = "aioprefetch"
@@ -100,16 +101,46 @@ def cells(record: Record) -> list[list[str]]:
     return rows
 
 
+def bar_cells(records: Sequence[Record]) -> list[list[str]]:
+    """The table of what is wanted of us, its heading first; the heading alone where nothing is."""
+    rows = [["what", "ours", "beside", "job", "bar", "aim", "measured", "verdict"]]
+    for record in records:
+        for bar, value in bars_of(record):
+            measured = "–" if value is None else f"{value / bar.unit:.{bar.digits}f}"
+            beside = " and ".join(bar.bases) or "–"
+            limits = (bar.limit(bar.bar), bar.limit(bar.aim))
+            rows.append([bar.shape, bar.ours, beside, record["job"], *limits, measured, bar.verdict(value)])
+    return rows
+
+
+def bars_text(records: Sequence[Record]) -> str:
+    """What is wanted of us, for the terminal; empty where nothing is."""
+    rows = bar_cells(records)
+    missed = sum(row[-1] == MISSED for row in rows)
+    return f"{_aligned(rows, left=4)}\n\n{missed} of {len(rows) - 1} missed" if len(rows) > 1 else ""
+
+
+def bars_markdown(records: Sequence[Record]) -> str:
+    """The same for a page of the documentation."""
+    heading, *rows = bar_cells(records)
+    return "\n".join([_line(heading), _line(["---"] * len(heading)), *map(_line, rows)]) if rows else ""
+
+
 def text(record: Record) -> str:
     """For the terminal."""
-    rows = cells(record)
+    return "\n".join([title(record), "", _aligned(cells(record), left=1), *_with_space(remarks(record))])
+
+
+def _aligned(rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """Rows with columns of one width: the first ``left`` of them to the left, numbers to the right."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    lines = [title(record), ""]
+    lines = []
     for row in rows:
-        name, *numbers = row
-        padded = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *padded]))
-    return "\n".join([*lines, *_with_space(remarks(record))])
+        padded = zip(row, widths, strict=True)
+        lines.append(
+            "  ".join(cell.ljust(w) if at < left else cell.rjust(w) for at, (cell, w) in enumerate(padded)).rstrip()
+        )
+    return "\n".join(lines)
 
 
 def markdown(record: Record) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks import page, records, report
-from tests.benchmarks.job import ROOT, Job, run_job
+from tests.benchmarks.job import ROOT, Job, run_job, with_bars_only
 from tests.benchmarks.jobs import GROUPS, JOBS, UnknownJob, chosen
 from tests.benchmarks.nginx_install import Unavailable, install_nginx
 from tests.benchmarks.records import Record
@@ -36,6 +36,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--quick", action="store_true", help="smaller objects, one round: does everything still work?")
     made.add_argument("--only", action="append", default=[], metavar="PART", help="contestants with this in the name")
+    made.add_argument(
+        "--bars", action="store_true", help="jobs of which something is wanted, with those it is wanted of, and beside"
+    )
     made.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel", help="who limits the bandwidth")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every number of this run there as well")
     made.add_argument("--output", type=Path, metavar="DIR", help="where results.json and the plots go")
@@ -52,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         jobs = chosen(options.jobs)
+        if options.bars:
+            jobs = [with_bars_only(job) for job in jobs if job.bars]
         if options.source or options.page:
             return show(options, jobs)
         if any(job.conditions for job in jobs):
@@ -74,7 +79,8 @@ def show(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
     if options.page:
         write_results(page.PLOTS, found)
     else:
-        print("\n\n".join((report.markdown if options.markdown else report.text)(record) for record in found))
+        shown = [(report.markdown if options.markdown else report.text)(record) for record in found]
+        print("\n\n".join([*([] if options.bars else shown), *bars_of(options, found)]))
     return 0
 
 
@@ -82,7 +88,7 @@ def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
     """Run jobs, print each as it ends, and keep the results; 1 when a contestant failed."""
     group_of = {job.name: group.name for group in GROUPS for job in group.jobs}
     rounds = options.rounds or (1 if options.quick else ROUNDS)
-    is_part = options.quick or options.only or rounds < ROUNDS
+    is_part = options.quick or options.only or options.bars or rounds < ROUNDS
     directory = options.output or (SCRATCH if is_part else page.PLOTS)
     left_out = [job for job in jobs if options.quick and not options.only and job.quick_contestants == ()]
     measured = records.circumstances()
@@ -97,10 +103,17 @@ def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
             records.save(options.json, found)
         # After each job: a run that is ended has not been in vain.
         write_results(directory, records.merged(records.load(directory / "results.json"), found, order=list(JOBS)))
+    print("".join(f"\n{table}" for table in bars_of(options, found)), flush=True)
     if left_out:
         print(f"\nnot in quick runs: {', '.join(job.name for job in left_out)}")
     print(f"\n{time.monotonic() - began:.0f} s; results and plots: {directory}", flush=True)
     return 1 if any(record["failures"] for record in found) else 0
+
+
+def bars_of(options: argparse.Namespace, found: Sequence[Record]) -> list[str]:
+    """The table of what is wanted; none where nothing is."""
+    table = (report.bars_markdown if options.markdown else report.bars_text)(found)
+    return [table] if table else []
 
 
 def write_results(directory: Path, found: Sequence[Record]) -> None:

@@ -49,11 +49,22 @@ def test_the_first_moment_with_the_most_requests_in_flight() -> None:
 
 
 def test_no_requests() -> None:
-    assert Traffic.of([]) == Traffic(gets=0, others=0, sent_bytes=0, in_flight=0, full_at=0.0, request_bytes=0.0)
+    assert Traffic.of([]) == Traffic(
+        gets=0, others=0, sent_bytes=0, in_flight=0, full_at=0.0, request_bytes=0.0, connections=0
+    )
 
 
 def test_the_log_gives_each_request_once(tmp_path: Path) -> None:
-    line = {"method": "GET", "uri": "/b/k", "status": 206, "end": 100.5, "seconds": 0.25, "range": "", "sent_bytes": 7}
+    line = {
+        "method": "GET",
+        "uri": "/b/k",
+        "status": 206,
+        "end": 100.5,
+        "seconds": 0.25,
+        "range": "",
+        "sent_bytes": 7,
+        "connection": 3,
+    }
     path = tmp_path / "log"
     path.write_text(json.dumps(line) + "\n")
     log = AccessLog(path)

@@ -191,7 +191,8 @@ def test_what_is_wanted_beside_obstore_stands_under_two_shapes() -> None:
 
 def test_a_line_that_is_not_whole_yet_is_read_later(tmp_path: Path) -> None:
     line = (
-        '{"method": "GET", "uri": "/b", "status": 200, "end": 1.0, "seconds": 0.5, "range": "", "sent_bytes": 7}' + "\n"
+        '{"method": "GET", "uri": "/b", "status": 200, "end": 1.0, "seconds": 0.5, "range": "", "sent_bytes": 7, '
+        '"connection": 3}' + "\n"
     )
     path = tmp_path / "log"
     path.write_text(line + line[:30])
