@@ -1,8 +1,9 @@
 """What a cold process does: import a library, and read the first bytes of an object. The job ``import-first-byte``.
 
 Run as a script, in a process of its own, so that nothing is loaded but what the library loads:
-``python -P cold_process.py NAME STARTED ENDPOINT BUCKET KEY REGION ACCESS_KEY_ID SECRET_ACCESS_KEY``. It prints a line
-of JSON. STARTED is the monotonic clock when its parent started it.
+``python -P cold_process.py NAME STARTED ENDPOINT BUCKET KEY REGION ACCESS_KEY_ID SECRET_ACCESS_KEY CA_BUNDLE``. It
+prints a line of JSON. STARTED is the monotonic clock when its parent started it; CA_BUNDLE is empty without TLS, and
+the keys where they are in the environment.
 
 Each contestant is a generator: it imports, yields, and yields the first bytes.
 """
@@ -24,8 +25,10 @@ READ_BYTES = 4096
 class Place:
     """Where the object is, and how to get there."""
 
-    def __init__(self, endpoint_url: str, bucket: str, key: str, region: str, key_id: str, secret: str) -> None:
-        self.endpoint_url = endpoint_url
+    def __init__(
+        self, endpoint_url: str, bucket: str, key: str, region: str, key_id: str, secret: str, ca_bundle: str
+    ) -> None:
+        self.endpoint_url, self.ca_bundle = endpoint_url, ca_bundle
         self.bucket, self.key = bucket, key
         self.region, self.key_id, self.secret = region, key_id, secret
 
@@ -66,14 +69,12 @@ def aioprefetch_file(place: Place) -> Iterator[Any]:
 
 def aioprefetch_operator(ap: Any, place: Place) -> Any:
     """An operator for the bucket."""
-    return ap.Operator.from_uri(
-        f"s3://{place.bucket}",
-        endpoint_url=place.endpoint_url,
-        region=place.region,
-        access_key_id=place.key_id,
-        secret_access_key=place.secret,
-        allow_http=True,
-    )
+    options = {"endpoint_url": place.endpoint_url, "region": place.region, "allow_http": True}
+    if place.key_id:
+        options |= {"access_key_id": place.key_id, "secret_access_key": place.secret}
+    if place.ca_bundle:
+        options["ca_bundle"] = place.ca_bundle
+    return ap.Operator.from_uri(f"s3://{place.bucket}", **options)
 
 
 def obstore(place: Place) -> Iterator[Any]:
@@ -82,6 +83,10 @@ def obstore(place: Place) -> Iterator[Any]:
     from obstore.store import S3Store
 
     yield None
+    client_options: Any = {"allow_http": True}
+    if place.ca_bundle:
+        with open(place.ca_bundle, encoding="ascii") as bundle:
+            client_options["root_certificate"] = bundle.read()
     store = S3Store(
         place.bucket,
         endpoint=place.endpoint_url,
@@ -89,9 +94,25 @@ def obstore(place: Place) -> Iterator[Any]:
         access_key_id=place.key_id,
         secret_access_key=place.secret,
         virtual_hosted_style_request=False,
-        client_options={"allow_http": True},
+        client_options=client_options,
     )
     yield obstore.get_range(store, place.key, start=0, length=READ_BYTES)
+
+
+def mountpoint(place: Place) -> Iterator[Any]:
+    """``get_object`` of mountpoint-s3's client, which takes keys from the environment alone."""
+    from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
+
+    yield None
+    os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = place.key_id, place.secret
+    client = MountpointS3Client(
+        place.region,
+        endpoint=place.endpoint_url,
+        force_path_style=True,
+        part_size=8 << 20,
+        throughput_target_gbps=50.0,
+    )
+    yield b"".join(client.get_object(place.bucket, place.key, start=0, end=READ_BYTES))
 
 
 def opendal(place: Place) -> Iterator[Any]:
@@ -172,6 +193,7 @@ def aiobotocore(place: Place) -> Iterator[Any]:
     async def read() -> bytes:
         async with get_session().create_client(
             "s3",
+            verify=place.ca_bundle or None,
             endpoint_url=place.endpoint_url,
             region_name=place.region,
             aws_access_key_id=place.key_id,
@@ -236,6 +258,7 @@ CONTESTANTS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "aioprefetch read": aioprefetch_read,
     "aioprefetch file": aioprefetch_file,
     "obstore": obstore,
+    "s3torchconnectorclient": mountpoint,
     "opendal": opendal,
     "s3fs": s3fs,
     "smart_open": smart_open,

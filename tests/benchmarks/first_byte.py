@@ -1,31 +1,41 @@
-"""The job ``import-first-byte``: what a cold process spends until it has the first bytes of an object."""
+"""The jobs ``*first-byte*``: what a cold process spends until it has the first bytes of an object."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.benchmarks import cold_process
+from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY
 from tests.benchmarks.content import MIB
 from tests.benchmarks.job import CPU, GETS, OTHERS, Column, Contestant, Job, Sample, Target
 from tests.benchmarks.parquet_files import write_large
-from tests.benchmarks.simulator import AT_A_DISTANCE
+from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, LOOPBACK_TLS
 
 SCRIPT = Path(cold_process.__file__)
+READ, FILE, OBSTORE = "aioprefetch read", "aioprefetch file", "obstore"
+IN_ENVIRONMENT = "aioprefetch read, keys in the environment"
 
 
-def cold(name: str) -> Contestant:
+def cold(name: str, *, keys_in_environment: bool = False) -> Contestant:
     """A process of its own, which has loaded nothing."""
 
     async def run(target: Target) -> Sample:
-        place = (target.endpoint_url, target.bucket, target.key, REGION, ACCESS_KEY_ID, SECRET_ACCESS_KEY)
+        keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY}
+        passed = ("", "") if keys_in_environment else tuple(keys.values())
+        place = (target.endpoint_url, target.bucket, target.key, REGION, *passed, target.ca_bundle)
         command = [sys.executable, "-P", str(SCRIPT), name, str(time.perf_counter()), *place]
         process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **(keys if keys_in_environment else {})},
         )
         printed, complaint = await process.communicate()
         if process.returncode != 0:
@@ -36,6 +46,21 @@ def cold(name: str) -> Contestant:
     return run
 
 
+def bars(*ours: str, over: str) -> tuple[Bar, ...]:
+    """What is wanted."""
+    return tuple(
+        Bar(
+            shape=f"process start to first byte, {over}, wall",
+            ours=name,
+            bases=(OBSTORE,),
+            number="wall_seconds",
+            bar=2.5,
+            aim=1.8,
+        )
+        for name in ours
+    )
+
+
 FIRST_BYTE = Job(
     name="import-first-byte",
     title="a cold process: from its start to the first 4 KiB of an object",
@@ -43,8 +68,11 @@ FIRST_BYTE = Job(
     size_bytes=MIB,
     quick_size_bytes=MIB,
     write=write_large,
-    quick_contestants=("aioprefetch read", "aioprefetch file", "obstore"),
-    contestants={name: cold(name) for name in cold_process.CONTESTANTS},
+    quick_contestants=(READ, FILE, OBSTORE),
+    contestants={
+        **{name: cold(name) for name in cold_process.CONTESTANTS},
+        IN_ENVIRONMENT: cold(READ, keys_in_environment=True),
+    },
     columns=(
         Column(name="wall_seconds", heading="to first byte ms", unit=1e-3, digits=0, ratio=True),
         Column(name="import_seconds", heading="import ms", unit=1e-3, digits=0),
@@ -57,3 +85,20 @@ FIRST_BYTE = Job(
         Column(name="peak_bytes", heading="peak RSS MiB", unit=MIB, digits=0),
     ),
 )
+FIRST_BYTE_NEAR = replace(
+    FIRST_BYTE,
+    name="first-byte",
+    conditions=LOOPBACK,
+    quick_contestants=(),  # what fails here fails at a distance too
+    bars=bars(READ, IN_ENVIRONMENT, FILE, over="plain"),
+)
+FIRST_BYTE_TLS = replace(
+    FIRST_BYTE,
+    name="first-byte-tls",
+    conditions=LOOPBACK_TLS,
+    # Those that can be given a certificate to trust without a setting of the whole process.
+    contestants={name: FIRST_BYTE.contestants[name] for name in (READ, FILE, IN_ENVIRONMENT, OBSTORE, "aiobotocore")},
+    quick_contestants=(READ, OBSTORE),
+    bars=bars(READ, IN_ENVIRONMENT, over="TLS"),
+)
+COLD_JOBS = (FIRST_BYTE, FIRST_BYTE_NEAR, FIRST_BYTE_TLS)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from tests.benchmarks.batch_rows import BATCH_ROWS_JOBS
 from tests.benchmarks.checksums import CHECKSUMS
 from tests.benchmarks.disk_tier import TIERS
-from tests.benchmarks.first_byte import FIRST_BYTE
+from tests.benchmarks.first_byte import COLD_JOBS
 from tests.benchmarks.growth import GROWTH
 from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
 from tests.benchmarks.lance_jobs import LANCE_JOBS
 from tests.benchmarks.many_readers import MEMORY_JOBS
+from tests.benchmarks.misses import MISS_JOBS
 from tests.benchmarks.new_objects import NEW_OBJECT_JOBS
 from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
@@ -28,6 +29,7 @@ from tests.benchmarks.spark_objects import SPARK_OBJECTS
 from tests.benchmarks.spark_tables import TABLE_JOBS
 from tests.benchmarks.stack_jobs import STACK_JOBS
 from tests.benchmarks.streaming import RAMP, SEQUENTIAL, STREAM
+from tests.benchmarks.whole_objects import WHOLE_OBJECT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ GROUPS = (
     Group(name="tls", title="The same over TLS", jobs=TLS_JOBS),
     Group(name="resets", title="Bodies that break off", jobs=RESET_JOBS),
     Group(name="new-objects", title="Objects read for the first time", jobs=NEW_OBJECT_JOBS),
+    Group(name="misses", title="Misses through one reader", jobs=MISS_JOBS),
+    Group(name="whole", title="Whole objects", jobs=(WHOLE_OBJECT,)),
     Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP)),
     Group(name="random", title="Random reads", jobs=(RANDOM,)),
     Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS)),
@@ -53,7 +57,7 @@ GROUPS = (
     Group(name="memory", title="Memory under many readers", jobs=MEMORY_JOBS),
     Group(name="scan-memory", title="Memory of scans with a slow consumer", jobs=SCAN_MEMORY_JOBS),
     Group(name="batch-rows", title="How many rows a batch has", jobs=BATCH_ROWS_JOBS),
-    Group(name="cold", title="A cold process", jobs=(FIRST_BYTE,)),
+    Group(name="cold", title="A cold process", jobs=COLD_JOBS),
     Group(name="growth", title="How windows grow", jobs=GROWTH),
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),
     Group(name="spark", title="Batches and streams on Spark", jobs=(*TABLE_JOBS, SPARK_OBJECTS, SPARK_BATCHES)),

@@ -17,6 +17,7 @@ from tests.benchmarks.clients import (
     aiobotocore_client,
     aioprefetch_operator,
     boto3_client,
+    mountpoint_client,
     obstore_store,
     opendal_operator,
     pyarrow_filesystem,
@@ -151,6 +152,13 @@ def boto3(target: Target, in_flight: int, range_bytes: int) -> Iterator[Blocking
         return found
 
     yield get
+
+
+@contextlib.contextmanager
+def mountpoint(target: Target, in_flight: int, range_bytes: int) -> Iterator[BlockingGet]:
+    """``get_object`` of a range, of one client."""
+    client = mountpoint_client(target)
+    yield lambda key, start, end: b"".join(client.get_object(target.bucket, key, start=start, end=end))
 
 
 @contextlib.contextmanager

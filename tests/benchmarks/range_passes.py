@@ -38,11 +38,15 @@ Verify = Callable[["ReadableBuffer", int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Ranges of ``range_bytes``, ``in_flight`` at once, ``requests`` in a sample."""
+    """Ranges of ``range_bytes``, ``in_flight`` at once, ``requests`` in a sample, ``stride_bytes`` apart at least.
+
+    Without a stride they touch.
+    """
 
     range_bytes: int
     in_flight: int
     requests: int
+    stride_bytes: int = 0
 
     def __str__(self) -> str:
         size, unit = (self.range_bytes >> 20, "MiB") if self.range_bytes >= 1 << 20 else (self.range_bytes >> 10, "KiB")
@@ -55,7 +59,7 @@ class Shape:
 
     def places(self, size_bytes: int, count: int) -> list[int]:
         """Where ``count`` ranges start: every one of the object once, in an order of no order, then again."""
-        whole = list(range(0, size_bytes - self.range_bytes + 1, self.range_bytes))
+        whole = list(range(0, size_bytes - self.range_bytes + 1, self.stride_bytes or self.range_bytes))
         random.Random(4).shuffle(whole)
         times = -(-count // len(whole))
         return (whole * times)[:count]

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.access_log import AccessLog, Request
-from tests.benchmarks.content import MIB, PAGE_BYTES, expected
+from tests.benchmarks.content import MIB, PAGE_BYTES, check, expected
 from tests.benchmarks.floor import FloorClient
 from tests.benchmarks.job import Comparison, Job, Result, Target
 from tests.benchmarks.jobs import JOBS
+from tests.benchmarks.misses import STRIDE_BYTES, write_pages
 from tests.benchmarks.nginx_install import ready_nginx
 from tests.benchmarks.range_jobs import CPU_TO_OBSTORE, LARGE, MEDIUM, RATE_TO_OBSTORE, SHAPES, SMALL, VIEW
 from tests.benchmarks.range_passes import Shape, look_at, numbers_of, per_range, read_all, read_all_blocking
@@ -52,6 +53,23 @@ def test_places_are_every_range_once_and_then_again() -> None:
     assert sorted(places[:10]) == sorted(places[10:20]) == [number * PAGE_BYTES for number in range(10)]
     assert places[20:] == places[:5]
     assert places[:10] != sorted(places[:10])
+
+
+def test_places_are_a_stride_apart() -> None:
+    shape = Shape(range_bytes=4, in_flight=1, requests=4, stride_bytes=16)
+    assert sorted(shape.places(64, 4)) == [0, 16, 32, 48]
+    assert sorted(shape.places(64, 8)) == [0, 0, 16, 16, 32, 32, 48, 48]
+
+
+def test_a_file_with_holes_has_the_pages_that_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "object"
+    write_pages(path, 4 * STRIDE_BYTES)
+    assert path.stat().st_size == 4 * STRIDE_BYTES
+    with path.open("rb") as file:
+        for start in range(0, 4 * STRIDE_BYTES, STRIDE_BYTES):
+            file.seek(start)
+            assert check(file.read(4096), start, every_byte=True) == 4096
+    assert path.stat().st_blocks * 512 < STRIDE_BYTES
 
 
 def test_a_slow_or_quick_sample_sends_fewer_but_never_less_than_four_each() -> None:
