@@ -15,10 +15,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
-
-import anyio
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aioprefetch.errors import Closed, WrongLoop
 from aioprefetch.runtime.budget import MemoryBudget
@@ -26,6 +23,9 @@ from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.statistics import Counters, Ledger, Statistics, Timer
 from aioprefetch.runtime.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -118,16 +118,19 @@ class Runtime:
         if self.closed:
             raise Closed("the operator is closed", operation="run_blocking")
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(
-                self.options.executor_threads, thread_name_prefix="aioprefetch-blocking"
-            )
-            self.supervisor.on_close(self._shut_executor)
+            self._executor = self._start_executor()
         try:
             started = self.loop.run_in_executor(self._executor, call, *arguments)
         except RuntimeError:
             # The interpreter is shutting down and starts no more threads, while other threads still read.
             return call(*arguments)
         return await started
+
+    def _start_executor(self) -> ThreadPoolExecutor:
+        from concurrent.futures import ThreadPoolExecutor
+
+        self.supervisor.on_close(self._shut_executor)
+        return ThreadPoolExecutor(self.options.executor_threads, thread_name_prefix="aioprefetch-blocking")
 
     def is_current(self) -> bool:
         """Whether the caller runs on this runtime's loop, in its process."""
@@ -156,9 +159,13 @@ class Runtime:
 
     async def aclose(self) -> None:
         """End all background work and close every connection. Needs no response from the network."""
-        with anyio.move_on_after(FINISH_SECONDS_MAX):
-            while self._finishers and not self.closed:
-                await self._finishers.pop()()
+        try:
+            async with asyncio.timeout(FINISH_SECONDS_MAX) as limit:
+                while self._finishers and not self.closed:
+                    await self._finishers.pop()()
+        except TimeoutError:
+            if not limit.expired():
+                raise
         await self.supervisor.aclose()
         self._shared.clear()
         self.gauges.clear()
