@@ -7,7 +7,8 @@ The way of a read::
                                ▼                              ▼ request into the block's buffer
      layers, outermost first:  LruCache · Retry · ConcurrentLimit · Timeout · Complete · ErrorContext · service
 
-Importing the package loads no optional dependency: each is loaded at first use.
+Importing the package loads operators and errors. Readers, services, further layers, ``sync`` and the rooms of an extra
+load at their first use, and so does each optional dependency.
 """
 
 from __future__ import annotations
@@ -15,26 +16,32 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch import errors, layers, services, sync
+from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import *  # noqa: F403
-from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
-from aioprefetch.scan import BatchScan
 from aioprefetch.values import Capability, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
 
 if TYPE_CHECKING:
     from aioprefetch import lance as lance
+    from aioprefetch import layers as layers
     from aioprefetch import parquet as parquet
+    from aioprefetch import services as services
     from aioprefetch import spark as spark
+    from aioprefetch import sync as sync
     from aioprefetch import testing as testing
+    from aioprefetch.reader import RangeReader as RangeReader
+    from aioprefetch.scan import BatchScan as BatchScan
 
 __version__ = "0.1.0"
 
-# Rooms that need the extra of their name; they load with their first use.
+# Rooms that need the extra of their name.
 _EXTRAS = ("lance", "parquet", "spark", "testing")
+_ROOMS = ("layers", "services", "sync")
+# Classes of rooms that load at first use.
+_CLASSES = {"BatchScan": "scan", "RangeReader": "reader"}
 
 __all__ = [
     "Accessor",
@@ -60,17 +67,23 @@ __all__ = [
 __all__ += errors.__all__
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _EXTRAS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return importlib.import_module(f"{__name__}.{name}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith(__name__):
-            raise
-        raise errors.MissingDependency(
-            f"aioprefetch.{name} needs {error.name}: pip install 'aioprefetch[{name}]'", operation="import"
-        ) from error
+if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
+
+    def __getattr__(name: str) -> Any:
+        if name in _CLASSES:
+            return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
+        if name in _ROOMS:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name not in _EXTRAS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return importlib.import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith(__name__):
+                raise
+            raise errors.MissingDependency(
+                f"aioprefetch.{name} needs {error.name}: pip install 'aioprefetch[{name}]'", operation="import"
+            ) from error
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import threading
 import traceback
 import weakref
@@ -83,6 +82,8 @@ class Secret:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_literal:
             if not self._reference:
+                import secrets
+
                 self._reference = f"literal:{secrets.token_hex(16)}"
             if self._value is not None:
                 _literals[self._reference] = self._value

@@ -14,18 +14,20 @@ import asyncio
 import heapq
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.blocks.accounting import count_begin, count_end, count_eviction, count_ready
 from aioprefetch.blocks.block import Block, Segment
 from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchedFile
 from aioprefetch.blocks.file import BlockFile, Residency, Version
-from aioprefetch.blocks.spill.tier import DiskTier
-from aioprefetch.blocks.spill.write_behind import WriteBehind
 from aioprefetch.errors import BudgetExhausted, Closed
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier, count_for
 from aioprefetch.values import Lane, ReadHead
+
+if TYPE_CHECKING:
+    from aioprefetch.blocks.spill.tier import DiskTier
+    from aioprefetch.blocks.spill.write_behind import WriteBehind
 
 # While less than one part in _SPARE_SHARE of the budget is spare, a miss brings less than a block. It never brings less
 # than _CELL_BYTES_MIN: below that a request costs more than its bytes.
@@ -54,7 +56,7 @@ class BlockStore:
         self._spare_bytes = 0
         self._asked_bytes: int | None = None  # Requested since spare memory was counted; None before.
         self._on_ready = partial(count_ready, runtime)
-        self.disk = DiskTier.of(runtime, evictable=self.evictable, evict=self.evict)
+        self.disk = None if runtime.options.disk_cache is None else self._open_disk()
         runtime.budget.reclaim = self.reclaim
         runtime.gauges.append(self.gauges)
 
@@ -66,6 +68,11 @@ class BlockStore:
             store = runtime.shared("block_store", lambda: cls(runtime))
             runtime.supervisor.on_close(store.aclose)
         return store
+
+    def _open_disk(self) -> DiskTier | None:
+        from aioprefetch.blocks.spill.tier import DiskTier  # few runtimes have a cache on disk
+
+        return DiskTier.of(self.runtime, evictable=self.evictable, evict=self.evict)
 
     async def aclose(self) -> None:
         """Release all memory except viewed blocks, even if closed readers still exist."""

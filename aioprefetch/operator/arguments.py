@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
@@ -30,6 +29,8 @@ def checked_path(path: object, operation: str) -> str:
     """``path`` unchanged. ``InvalidType`` or ``InvalidPath`` for a path that no service takes."""
     if isinstance(path, str):
         return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
+    from pathlib import PurePath
+
     hint = ": keys are text, of which Path drops // and a trailing /; give path.as_posix()"
     raise InvalidType(
         f"a path must be a string, not {type(path).__name__}{hint if isinstance(path, PurePath) else ''}",

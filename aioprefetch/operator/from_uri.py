@@ -8,24 +8,24 @@ defaults. Secrets from the environment stay references to it.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import importlib.metadata
 import inspect
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from types import UnionType
-from typing import Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
+from aioprefetch import services
 from aioprefetch.accessor.protocols import Service
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
-from aioprefetch.reader.options import reader_options
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
-from aioprefetch.services import BY_URI
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 ENTRY_POINTS = "aioprefetch.services"
 
@@ -39,8 +39,6 @@ OPERATOR_OPTIONS = (
     "attempts_max",
     "retry_seconds",
 )
-
-READER_OPTIONS = frozenset(inspect.signature(reader_options).parameters) - {"path", "limits"}
 
 
 class UriRecipe(Protocol):
@@ -106,7 +104,7 @@ _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token",
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _PREFIX = "AIOPREFETCH_"
 
-BUILT_IN: Mapping[str, type[UriRecipe]] = {scheme: recipe for recipe in BY_URI for scheme in recipe.schemes}
+BUILT_IN = tuple(services.BY_SCHEME)
 # Recipes of entry points, by scheme. A recipe that fails to load is tried again.
 _loaded: dict[str, type[UriRecipe]] = {}
 
@@ -138,8 +136,8 @@ def _unknown_scheme(uri: str, scheme: str) -> ConfigInvalid:
 
 def supported_schemes() -> tuple[str, ...]:
     """The schemes of the built-in services, then those of entry points."""
-    others = {entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    return (*BUILT_IN, *sorted(others - BUILT_IN.keys()))
+    others = {entry.name for entry in _entry_points()}
+    return (*BUILT_IN, *sorted(others.difference(BUILT_IN)))
 
 
 def service_options(scheme: str) -> tuple[str, ...]:
@@ -154,7 +152,10 @@ def store_options(scheme: str) -> tuple[str, ...]:
 
 def recipe_of(scheme: str) -> type[UriRecipe]:
     """The recipe class of a scheme. ``ConfigInvalid`` if an entry point cannot be loaded, or has none."""
-    recipe = BUILT_IN.get(scheme) or _loaded.get(scheme)
+    if scheme in services.BY_SCHEME:
+        built_in: type[UriRecipe] = getattr(services, services.BY_SCHEME[scheme])
+        return built_in
+    recipe = _loaded.get(scheme)
     if recipe is None:
         entry = _entry_point(scheme)
         if entry is None:
@@ -163,12 +164,18 @@ def recipe_of(scheme: str) -> type[UriRecipe]:
     return recipe
 
 
-def _entry_point(scheme: str) -> importlib.metadata.EntryPoint | None:
-    entry_points = importlib.metadata.entry_points(group=ENTRY_POINTS, name=scheme)
-    return next(iter(entry_points), None)
+def _entry_point(scheme: str) -> EntryPoint | None:
+    entries = _entry_points()
+    return entries[scheme] if scheme in entries.names else None
 
 
-def _load(entry: importlib.metadata.EntryPoint) -> type[UriRecipe]:
+def _entry_points() -> EntryPoints:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=ENTRY_POINTS)
+
+
+def _load(entry: EntryPoint) -> type[UriRecipe]:
     distribution = entry.dist.name if entry.dist is not None else "an unknown distribution"
     source = f"the service for {entry.name}:// of the distribution {distribution!r} ({entry.value})"
     facts: dict[str, object] = {"distribution": distribution, "entry_point": entry.value}
@@ -194,9 +201,11 @@ def unknown_option(name: str, names: Collection[str], *, of: str, operation: str
 
 
 def _hint(name: str, names: Collection[str]) -> str:
+    from aioprefetch.reader.options import READER_OPTIONS
+
     plain = name.lower().replace("-", "_").strip()
     meant = _OTHER_NAMES.get(plain)
-    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.7)
+    near = _nearest(plain, names)
     if plain in _HINTS and plain not in names:
         return f": {_HINTS[plain]}"
     if meant in names:
@@ -204,6 +213,12 @@ def _hint(name: str, names: Collection[str]) -> str:
     if meant in READER_OPTIONS or plain in READER_OPTIONS:
         return f": {meant or plain!r} is an option of Operator.reader"
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _nearest(name: str, names: Collection[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, names, n=1, cutoff=0.7)
 
 
 def check_bytes(**sizes: object) -> None:
@@ -262,13 +277,13 @@ def _check_variable(variable: str) -> None:
     A variable that is like no option may belong to another program, such as a test suite.
     """
     name = variable.removeprefix(_PREFIX).lower()
-    pairs = {(recipe, option) for scheme, recipe in BUILT_IN.items() for option in store_options(scheme)}
+    pairs = {(recipe_of(scheme), option) for scheme in BUILT_IN for option in store_options(scheme)}
     options = {option for _, option in pairs}
     readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
     if name in readable:
         return
     plain = _OTHER_NAMES.get(name, name)
-    near = [plain] if plain in readable else difflib.get_close_matches(plain, readable, n=1, cutoff=0.7)
+    near = [plain] if plain in readable else _nearest(plain, readable)
     if near or name in options:
         hint = f"did you mean {_PREFIX}{near[0].upper()}?" if near else f"give {name}= as an option"
         logger.warning("the environment variable %s is read by nothing; %s", printable(variable), hint)

@@ -9,7 +9,6 @@ HADOOP-18724 a bad hint must never fail an open.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -235,7 +234,9 @@ def check_keys(settings: Settings, *, path: str) -> None:
 
 def _nearest(key: str) -> str:
     """The known key that may have been meant, as a question."""
-    matches = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.8)
+    from difflib import get_close_matches
+
+    matches = get_close_matches(key, KEYS, n=1, cutoff=0.8)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 

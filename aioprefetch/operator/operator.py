@@ -6,21 +6,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import check_bytes, configure
-from aioprefetch.operator.listing import Lister, compile_glob
-from aioprefetch.operator.open_file import OpenFileBuilder
-from aioprefetch.operator.ranged_read import read_merged
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, with_layer
-from aioprefetch.operator.writer import BytesLike, WriteSource, write_data
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
-from aioprefetch.reader import RangeReader
-from aioprefetch.reader.options import ProgressCallback, reader_options
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
 from aioprefetch.runtime.statistics import Statistics
@@ -38,6 +32,13 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+
+if TYPE_CHECKING:  # They load at their first use.
+    from aioprefetch.operator.listing import Lister
+    from aioprefetch.operator.open_file import OpenFileBuilder
+    from aioprefetch.operator.writer import BytesLike, WriteSource
+    from aioprefetch.reader import RangeReader
+    from aioprefetch.reader.options import ProgressCallback
 
 # Many reads go to few objects: a path that was valid once stays valid.
 _check_readable = lru_cache(maxsize=512)(partial(check_file, operation="read"))
@@ -275,6 +276,8 @@ class Operator:
         version: str | None = None,
     ) -> list[memoryview]:
         """Like ``read_ranges``; returns views. A small part of a merged response is copied to pin little memory."""
+        from aioprefetch.operator.ranged_read import read_merged
+
         check_file(path, "read_ranges")
         arguments = Arguments("read_ranges", path)
         request = ReadRequest(
@@ -309,6 +312,9 @@ class Operator:
 
         ``ConfigInvalid`` names an invalid value.
         """
+        from aioprefetch.reader.options import reader_options
+        from aioprefetch.reader.reader import RangeReader
+
         check_file(path, "reader")
         arguments = Arguments("reader", path)
         limits = self._family.options
@@ -332,6 +338,8 @@ class Operator:
 
     def open_file(self, path: str) -> OpenFileBuilder:
         """A reader by Hadoop's keys: ``await op.open_file("k").opt(key, value).build()``. See ``OpenFileBuilder``."""
+        from aioprefetch.operator.open_file import OpenFileBuilder
+
         return OpenFileBuilder(checked_path(path, "open_file"), self.reader, self.options)
 
     def _read_request(
@@ -402,6 +410,8 @@ class Operator:
         of such a prefix, or of a URL, that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given
         (``**`` takes all).
         """
+        from aioprefetch.operator.listing import Lister, compile_glob
+
         if start_after is not None:
             checked_path(start_after, "list")
         checked_path(prefix, "list")
@@ -434,6 +444,8 @@ class Operator:
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
         cancelled nothing is left behind (an attempt whose response was lost may have succeeded).
         """
+        from aioprefetch.operator.writer import write_data
+
         check_file(path, "write")
         arguments = Arguments("write", path)
         request = WriteRequest(
@@ -550,5 +562,7 @@ def list_literally(
     operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
 ) -> Lister:
     """List like ``Operator.list``, but a prefix without entries is never an error, even if it looks like a pattern."""
+    from aioprefetch.operator.listing import Lister
+
     request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)

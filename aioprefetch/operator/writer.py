@@ -14,8 +14,6 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, I
 from contextlib import aclosing
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import anyio
-
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import InvalidType
@@ -87,6 +85,8 @@ async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike 
                 await body.write(piece)
         return await body.close()
     except BaseException:
+        import anyio
+
         with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True):
             await _abort(body, path)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,10 @@ def reader_options(
         growth=find_growth(prefetch_growth, operation="reader", path=path),
         on_progress=on_progress,
     )
+
+
+# The names of what ``Operator.reader`` takes.
+READER_OPTIONS = frozenset(inspect.signature(reader_options).parameters) - {"path", "limits"}
 
 
 def _text(value: str | None, name: str, path: str) -> str | None:

@@ -2,18 +2,36 @@
 
 Every service is a folder whose files have the same names: ``options`` (fields and checks, below everything),
 ``errors`` and ``responses`` if the store has any, ``accessor`` (the live service) and ``recipe`` (schemes,
-``from_uri``, ``build``).
+``from_uri``, ``build``). A service loads at the first use of its name here.
 """
 
 from __future__ import annotations
 
-from aioprefetch.services.fs import Fs
-from aioprefetch.services.http import Http
-from aioprefetch.services.memory import Memory
-from aioprefetch.services.obspec import ObspecStore
-from aioprefetch.services.s3 import S3
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# The recipes that ``Operator.from_uri`` finds by their schemes.
-BY_URI = (S3, Http, Fs, Memory)
+if TYPE_CHECKING:
+    from aioprefetch.services.fs import Fs
+    from aioprefetch.services.http import Http
+    from aioprefetch.services.memory import Memory
+    from aioprefetch.services.obspec import ObspecStore
+    from aioprefetch.services.s3 import S3
 
 __all__ = ["S3", "Fs", "Http", "Memory", "ObspecStore"]
+
+_MODULES = {"S3": "s3", "Fs": "fs", "Http": "http", "Memory": "memory", "ObspecStore": "obspec"}
+
+# The recipes that ``Operator.from_uri`` finds by their schemes.
+BY_SCHEME = {"s3": "S3", "s3a": "S3", "http": "Http", "https": "Http", "file": "Fs", "memory": "Memory"}
+
+if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        recipe = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return recipe
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

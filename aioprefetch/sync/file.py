@@ -23,11 +23,11 @@ from aioprefetch.errors import (
     printable,
     redact,
 )
-from aioprefetch.operator.from_uri import BUILT_IN, READER_OPTIONS, split_uri, store_options, unknown_option
+from aioprefetch.operator.from_uri import BUILT_IN, split_uri, store_options, unknown_option
 from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import checked_int, checked_range
-from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.reader.options import READER_OPTIONS, ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread, process_lock

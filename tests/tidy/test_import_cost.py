@@ -1,19 +1,84 @@
-"""`import aioprefetch` is cheap: what belongs to an extra loads on first use."""
+"""`import aioprefetch` is cheap: what few programs need, and what belongs to an extra, loads at first use."""
 
+import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.benches.source_tree import ROOT
 
+MODULES_MAX = 200
 FORBIDDEN = (
     *("aiobotocore", "aiohappyeyeballs", "aiohttp", "botocore", "fsspec", "httptools", "numpy", "pyarrow", "pyspark"),
-    "pytest",
+    *("pytest", "anyio", "configparser", "difflib", "email", "html", "http", "importlib.metadata", "pathlib"),
+    *("secrets", "urllib", "zipfile"),
 )
-PROGRAM = f"import sys; import aioprefetch; print([name for name in {FORBIDDEN!r} if name in sys.modules])"
+# What loads at first use, and what a read of an object in memory needs of it: nothing.
+ROOMS = ("cli", "lance", "parquet", "reader", "scan", "scheduler", "source", "spark", "sync", "testing")
+READ = """
+import asyncio, sys, aioprefetch as ap
+operator = ap.Operator.from_uri("memory://name")
+async def read():
+    await operator.accessor().write(ap.values.WriteRequest(path="k"), b"bytes")
+    before = set(sys.modules)
+    assert await operator.read("k") == b"bytes"
+    await operator.aclose()
+    return sorted(set(sys.modules) - before)
+loaded = asyncio.run(read())
+"""
 
 
-def test_importing_the_package_loads_no_optional_dependency() -> None:
-    """Run in a fresh interpreter, since this one has loaded everything."""
-    run = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
+def of_program(source: str, name: str) -> list[str]:
+    """The list that a program leaves under a name, run in a fresh interpreter: this one has loaded everything."""
+    program = f"{source}\nimport json; print(json.dumps({name}))"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "[]"
+    found: list[str] = json.loads(run.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[str]:
+    """All modules of a process that has imported the package, and nothing else."""
+    return of_program("import sys, aioprefetch", "list(sys.modules)")
+
+
+def test_importing_the_package_loads_few_modules(modules: list[str]) -> None:
+    """Those of the interpreter and of asyncio are 136 of them."""
+    assert len(modules) <= MODULES_MAX, sorted(modules)
+
+
+def test_importing_the_package_loads_no_optional_dependency(modules: list[str]) -> None:
+    assert [name for name in FORBIDDEN if name in modules] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_importing_the_package_loads_no_room_that_it_does_not_need(room: str, modules: list[str]) -> None:
+    assert [name for name in modules if name.startswith(f"aioprefetch.{room}")] == []
+
+
+def test_a_service_is_loaded_alone() -> None:
+    """Making an operator loads the service of its scheme, and no other."""
+    loaded = of_program("import sys, aioprefetch as ap; ap.Operator.from_uri('memory://name')", "list(sys.modules)")
+    services = {name.split(".")[2] for name in loaded if name.startswith("aioprefetch.services.")}
+    assert services.isdisjoint({"fs", "http", "obspec", "s3"})
+    assert "memory" in services
+
+
+def test_reading_and_closing_load_nothing() -> None:
+    """A read that imports would hold the event loop: what it needs was loaded when the operator was made."""
+    assert of_program(READ, "loaded") == []
+
+
+def test_names_that_load_at_first_use_are_there() -> None:
+    """``from aioprefetch import *`` gives all public names, of the package and of two rooms; ``dir`` shows them."""
+    source = """
+from aioprefetch import *
+import aioprefetch as ap
+assert [name for name in ap.__all__ if name not in globals()] == []
+rooms = ap.layers, ap.services
+missing = [name for room in (ap, *rooms) for name in room.__all__ if name not in dir(room)]
+unknown = [name for room in rooms for name in room.__all__ if not isinstance(getattr(room, name), type)]
+"""
+    assert of_program(source, "missing + unknown") == []

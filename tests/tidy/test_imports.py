@@ -38,7 +38,15 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 # Who may import whom inside a function, although the import is not of an optional package.
 LAZY = {
     ("services", "services"),
+    ("operator", "operator"),  # verbs that few programs use
+    ("operator", "reader"),  # a program of op.read needs no reader
+    ("blocks", "blocks"),  # the disk tier, where one is configured
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
+}
+# Modules that take some milliseconds to load, and that few programs need: they load at first use.
+RARE = {
+    *("anyio", "concurrent", "configparser", "difflib", "email", "html", "importlib", "pathlib", "platform", "secrets"),
+    *("shlex", "urllib"),
 }
 # Packages of extras: they load on first use.
 OPTIONAL = {
@@ -89,7 +97,7 @@ def breaks_order(found: Import) -> bool:
 def is_misplaced(found: Import) -> bool:
     """Whether an import inside a function should stand at the top of its file."""
     top = found.module.split(".")[0]
-    if not found.in_function or top in OPTIONAL:
+    if not found.in_function or top in OPTIONAL | RARE:
         return False
     if not is_ours(found):
         return True

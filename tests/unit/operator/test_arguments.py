@@ -14,6 +14,8 @@ from obstore.store import MemoryStore
 from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, Unsupported
 from aioprefetch.layers import RetryLayer
+from aioprefetch.operator import listing, open_file, writer
+from aioprefetch.reader import options, reader
 from aioprefetch.services import S3, Fs, Http, Memory, ObspecStore
 
 # Nothing listens there: a request that is sent fails otherwise.
@@ -30,6 +32,8 @@ SERVICES: dict[str, Callable[[Path], Any]] = {
 }
 
 VERBS = sorted(name for name, one in vars(Operator).items() if inspect.isfunction(one) and not name.startswith("_"))
+# Types of modules that load at first use, which the module of Operator does not hold.
+TYPES = {name: one for module in (listing, open_file, options, reader, writer) for name, one in vars(module).items()}
 # Good values of what a call cannot do without.
 REQUIRED: dict[str, Any] = {
     "path": "k",
@@ -75,7 +79,7 @@ def is_wrong(value: Any, name: str, hint: Any) -> bool:
 def wrong_calls(verb: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Calls of a verb, each with one wrong argument, and its name."""
     method = getattr(Operator, verb)
-    hints = get_type_hints(method)
+    hints = get_type_hints(method, localns=TYPES)
     names = [name for name in inspect.signature(method).parameters if name != "self"]
     good = {name: REQUIRED[name] for name in names if name in REQUIRED}
     if verb in DIRECTORY:

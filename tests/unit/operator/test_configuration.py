@@ -12,7 +12,6 @@ from aioprefetch.operator.from_uri import (
     _HINTS,
     _OTHER_NAMES,
     OPERATOR_OPTIONS,
-    READER_OPTIONS,
     _check_variable,
     configure,
     service_options,
@@ -20,6 +19,7 @@ from aioprefetch.operator.from_uri import (
     store_options,
     supported_schemes,
 )
+from aioprefetch.reader.options import READER_OPTIONS
 from aioprefetch.services import S3
 from aioprefetch.sync import open as open_file
 
